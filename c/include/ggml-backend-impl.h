@@ -1,0 +1,103 @@
+// ggml-backend-impl.h - what one implements to write a backend.
+//
+// Fields stand in the order of ggml of February 2024, because backends use positional initialisers; newer, optional hooks follow
+// them. An absent hook is NULL. Hooks that fail report through ggml_report_error and then return false, NULL or nothing.
+#ifndef GGML_BACKEND_IMPL_H
+#define GGML_BACKEND_IMPL_H
+
+#include "ggml-backend.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef void * ggml_backend_buffer_type_context_t;
+typedef void * ggml_backend_buffer_context_t;
+typedef void * ggml_backend_context_t;
+
+// Records an error for the calling thread, sends it to the log, and returns `status`.
+GGML_API GGML_ATTRIBUTE_FORMAT(2, 3) enum ggml_status ggml_report_error(enum ggml_status status, const char * fmt, ...);
+
+struct ggml_backend_buffer_type_i {
+    const char *          (*GGML_CALL get_name)(ggml_backend_buffer_type_t buft);
+    ggml_backend_buffer_t (*GGML_CALL alloc_buffer)(ggml_backend_buffer_type_t buft, size_t size);
+    size_t                (*GGML_CALL get_alignment)(ggml_backend_buffer_type_t buft);
+    size_t                (*GGML_CALL get_max_size)(ggml_backend_buffer_type_t buft);                                // optional
+    size_t                (*GGML_CALL get_alloc_size)(ggml_backend_buffer_type_t buft, const struct ggml_tensor * tensor); // optional
+    bool                  (*GGML_CALL supports_backend)(ggml_backend_buffer_type_t buft, ggml_backend_t backend);
+    bool                  (*GGML_CALL is_host)(ggml_backend_buffer_type_t buft);                                     // optional
+};
+
+struct ggml_backend_buffer_type {
+    struct ggml_backend_buffer_type_i  iface;
+    ggml_backend_buffer_type_context_t context;
+};
+
+struct ggml_backend_buffer_i {
+    const char * (*GGML_CALL get_name)(ggml_backend_buffer_t buffer);
+    void         (*GGML_CALL free_buffer)(ggml_backend_buffer_t buffer); // optional
+    void *       (*GGML_CALL get_base)(ggml_backend_buffer_t buffer);
+    void         (*GGML_CALL init_tensor)(ggml_backend_buffer_t buffer, struct ggml_tensor * tensor); // optional
+    void         (*GGML_CALL set_tensor)(ggml_backend_buffer_t buffer, struct ggml_tensor * tensor, const void * data, size_t offset, size_t size);
+    void         (*GGML_CALL get_tensor)(ggml_backend_buffer_t buffer, const struct ggml_tensor * tensor, void * data, size_t offset, size_t size);
+    bool         (*GGML_CALL cpy_tensor)(ggml_backend_buffer_t buffer, const struct ggml_tensor * src, struct ggml_tensor * dst); // optional; dst is in buffer
+    void         (*GGML_CALL clear)(ggml_backend_buffer_t buffer, uint8_t value);
+    void         (*GGML_CALL reset)(ggml_backend_buffer_t buffer); // optional
+    // newer, optional
+    void         (*GGML_CALL free_tensor)(ggml_backend_buffer_t buffer, struct ggml_tensor * tensor); // before an allocator gives the memory back
+    bool         (*GGML_CALL cpy_tensor_to)(ggml_backend_buffer_t buffer, const struct ggml_tensor * src, struct ggml_tensor * dst); // src is in buffer
+};
+
+struct ggml_backend_buffer {
+    struct ggml_backend_buffer_i   iface;
+    ggml_backend_buffer_type_t     buft;
+    ggml_backend_buffer_context_t  context;
+    size_t                         size;
+    enum ggml_backend_buffer_usage usage;
+};
+
+// NULL on failure; then the context is still the caller's.
+GGML_API GGML_CALL ggml_backend_buffer_t ggml_backend_buffer_init(ggml_backend_buffer_type_t buft, struct ggml_backend_buffer_i iface, ggml_backend_buffer_context_t context, size_t size);
+
+// Tries the hooks of both sides; false: none could.
+GGML_API bool ggml_backend_buffer_copy_tensor(const struct ggml_tensor * src, struct ggml_tensor * dst);
+
+// Several buffers behind one handle; owns its parts. On failure the parts stay the caller's.
+GGML_API GGML_CALL ggml_backend_buffer_t ggml_backend_multi_buffer_alloc_buffer(ggml_backend_buffer_t * buffers, size_t n_buffers);
+GGML_API GGML_CALL bool                  ggml_backend_buffer_is_multi_buffer(ggml_backend_buffer_t buffer);
+GGML_API GGML_CALL enum ggml_status      ggml_backend_multi_buffer_set_usage(ggml_backend_buffer_t buffer, enum ggml_backend_buffer_usage usage);
+
+struct ggml_backend_i {
+    const char *               (*GGML_CALL get_name)(ggml_backend_t backend);
+    void                       (*GGML_CALL free)(ggml_backend_t backend);
+    ggml_backend_buffer_type_t (*GGML_CALL get_default_buffer_type)(ggml_backend_t backend);
+
+    void (*GGML_CALL set_tensor_async)(ggml_backend_t backend, struct ggml_tensor * tensor, const void * data, size_t offset, size_t size); // optional
+    void (*GGML_CALL get_tensor_async)(ggml_backend_t backend, const struct ggml_tensor * tensor, void * data, size_t offset, size_t size); // optional
+    bool (*GGML_CALL cpy_tensor_async)(ggml_backend_t backend, const struct ggml_tensor * src, struct ggml_tensor * dst);                   // optional
+    void (*GGML_CALL synchronize)(ggml_backend_t backend);                                                                                  // optional
+
+    ggml_backend_graph_plan_t (*GGML_CALL graph_plan_create)(ggml_backend_t backend, const struct ggml_cgraph * cgraph);
+    void                      (*GGML_CALL graph_plan_free)(ggml_backend_t backend, ggml_backend_graph_plan_t plan);
+    void                      (*GGML_CALL graph_plan_compute)(ggml_backend_t backend, ggml_backend_graph_plan_t plan);
+    bool                      (*GGML_CALL graph_compute)(ggml_backend_t backend, struct ggml_cgraph * cgraph);
+    bool                      (*GGML_CALL supports_op)(ggml_backend_t backend, const struct ggml_tensor * op);
+    // newer, optional
+    const char *              (*GGML_CALL unsupported_reason)(ggml_backend_t backend, const struct ggml_tensor * op); // a static or per-thread string
+};
+
+struct ggml_backend {
+    struct ggml_backend_i  iface;
+    ggml_backend_context_t context;
+};
+
+typedef ggml_backend_t (*GGML_CALL ggml_backend_init_fn)(const char * params, void * user_data);
+
+// name is copied. An existing name is an error.
+GGML_API GGML_CALL enum ggml_status ggml_backend_register(const char * name, ggml_backend_init_fn init_fn, ggml_backend_buffer_type_t default_buffer_type, void * user_data);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif // GGML_BACKEND_IMPL_H

@@ -1,0 +1,194 @@
+// ggml-backend.h - memory of devices, devices that compute, and the scheduler that runs one graph over several of them.
+//
+//   buffer type (buft)  knows how to allocate on a device
+//   buffer              one allocation
+//   backend             a device with its stream of work
+//   registry            the backends that can be made by name; "CPU" is always entry 0
+//   scheduler           assigns the nodes of a graph to backends, cuts it into splits, copies what crosses, and runs it
+//
+// Functions of several threads: different backends may be used at once; one backend, scheduler or buffer by one thread at a time.
+#ifndef GGML_BACKEND_H
+#define GGML_BACKEND_H
+
+#include "ggml-alloc.h"
+#include "ggml.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+// cdef: begin
+
+typedef struct ggml_backend_buffer_type * ggml_backend_buffer_type_t;
+typedef struct ggml_backend_buffer *      ggml_backend_buffer_t;
+typedef struct ggml_backend *             ggml_backend_t;
+typedef void *                            ggml_backend_graph_plan_t;
+typedef struct ggml_backend_sched *       ggml_backend_sched_t;
+
+enum ggml_backend_buffer_usage { GGML_BACKEND_BUFFER_USAGE_ANY = 0, GGML_BACKEND_BUFFER_USAGE_WEIGHTS = 1 };
+
+// --------------------------------------------------------------------------------------------------------------- buffer types
+
+GGML_API const char *          ggml_backend_buft_name(ggml_backend_buffer_type_t buft);
+GGML_API GGML_CALL ggml_backend_buffer_t ggml_backend_buft_alloc_buffer(ggml_backend_buffer_type_t buft, size_t size);
+GGML_API size_t                ggml_backend_buft_get_alignment(ggml_backend_buffer_type_t buft); // a power of two
+GGML_API size_t                ggml_backend_buft_get_max_size(ggml_backend_buffer_type_t buft);
+GGML_API GGML_CALL size_t      ggml_backend_buft_get_alloc_size(ggml_backend_buffer_type_t buft, struct ggml_tensor * tensor);
+GGML_API bool                  ggml_backend_buft_supports_backend(ggml_backend_buffer_type_t buft, ggml_backend_t backend);
+GGML_API bool                  ggml_backend_buft_is_host(ggml_backend_buffer_type_t buft);
+
+// -------------------------------------------------------------------------------------------------------------------- buffers
+
+GGML_API const char *               ggml_backend_buffer_name(ggml_backend_buffer_t buffer);
+GGML_API void                       ggml_backend_buffer_free(ggml_backend_buffer_t buffer); // NULL is fine
+GGML_API void *                     ggml_backend_buffer_get_base(ggml_backend_buffer_t buffer);
+GGML_API size_t                     ggml_backend_buffer_get_size(ggml_backend_buffer_t buffer);
+GGML_API GGML_CALL enum ggml_status ggml_backend_buffer_init_tensor(ggml_backend_buffer_t buffer, struct ggml_tensor * tensor);
+GGML_API size_t                     ggml_backend_buffer_get_alignment(ggml_backend_buffer_t buffer);
+GGML_API size_t                     ggml_backend_buffer_get_max_size(ggml_backend_buffer_t buffer);
+GGML_API size_t                     ggml_backend_buffer_get_alloc_size(ggml_backend_buffer_t buffer, struct ggml_tensor * tensor);
+GGML_API enum ggml_status           ggml_backend_buffer_clear(ggml_backend_buffer_t buffer, uint8_t value);
+GGML_API bool                       ggml_backend_buffer_is_host(ggml_backend_buffer_t buffer);
+GGML_API enum ggml_status           ggml_backend_buffer_set_usage(ggml_backend_buffer_t buffer, enum ggml_backend_buffer_usage usage);
+GGML_API enum ggml_backend_buffer_usage ggml_backend_buffer_get_usage(ggml_backend_buffer_t buffer);
+GGML_API ggml_backend_buffer_type_t ggml_backend_buffer_get_type(ggml_backend_buffer_t buffer);
+GGML_API enum ggml_status           ggml_backend_buffer_reset(ggml_backend_buffer_t buffer);
+
+// ------------------------------------------------------------------------------------------------------------------- backends
+
+GGML_API const char * ggml_backend_name(ggml_backend_t backend); // "NULL" for NULL
+GGML_API void         ggml_backend_free(ggml_backend_t backend); // NULL is fine
+
+GGML_API ggml_backend_buffer_type_t ggml_backend_get_default_buffer_type(ggml_backend_t backend);
+GGML_API ggml_backend_buffer_t      ggml_backend_alloc_buffer(ggml_backend_t backend, size_t size);
+GGML_API size_t                     ggml_backend_get_alignment(ggml_backend_t backend);
+GGML_API size_t                     ggml_backend_get_max_size(ggml_backend_t backend);
+
+// offset + size <= ggml_nbytes(tensor). Asynchronous: `data` stays valid until ggml_backend_synchronize.
+GGML_API enum ggml_status ggml_backend_tensor_set_async(ggml_backend_t backend, struct ggml_tensor * tensor, const void * data, size_t offset, size_t size);
+GGML_API enum ggml_status ggml_backend_tensor_get_async(ggml_backend_t backend, const struct ggml_tensor * tensor, void * data, size_t offset, size_t size);
+GGML_API GGML_CALL enum ggml_status ggml_backend_tensor_set(struct ggml_tensor * tensor, const void * data, size_t offset, size_t size);
+GGML_API GGML_CALL enum ggml_status ggml_backend_tensor_get(const struct ggml_tensor * tensor, void * data, size_t offset, size_t size);
+
+// Waits for everything queued; reports the first failure among it.
+GGML_API enum ggml_status ggml_backend_synchronize(ggml_backend_t backend);
+
+GGML_API ggml_backend_graph_plan_t ggml_backend_graph_plan_create(ggml_backend_t backend, struct ggml_cgraph * cgraph);
+GGML_API void                      ggml_backend_graph_plan_free(ggml_backend_t backend, ggml_backend_graph_plan_t plan);
+GGML_API enum ggml_status          ggml_backend_graph_plan_compute(ggml_backend_t backend, ggml_backend_graph_plan_t plan);
+GGML_API bool                      ggml_backend_graph_compute(ggml_backend_t backend, struct ggml_cgraph * cgraph);
+GGML_API bool                      ggml_backend_supports_op(ggml_backend_t backend, const struct ggml_tensor * op);
+// Why not, in words; NULL when the op is supported. Valid until the thread's next call.
+GGML_API const char *              ggml_backend_unsupported_reason(ggml_backend_t backend, const struct ggml_tensor * op);
+
+// Same type, ne and nb on both sides.
+GGML_API enum ggml_status ggml_backend_tensor_copy(struct ggml_tensor * src, struct ggml_tensor * dst);
+// Queued on `backend` after what is queued there, where both buffers and the backend allow it; else synchronous.
+GGML_API enum ggml_status ggml_backend_tensor_copy_async(ggml_backend_t backend, struct ggml_tensor * src, struct ggml_tensor * dst);
+
+// ----------------------------------------------------------------------------------------------------------------- CPU backend
+
+GGML_API ggml_backend_t   ggml_backend_cpu_init(void); // GGML_DEFAULT_N_THREADS threads
+GGML_API GGML_CALL bool   ggml_backend_is_cpu(ggml_backend_t backend);
+GGML_API enum ggml_status ggml_backend_cpu_set_n_threads(ggml_backend_t backend_cpu, int n_threads);
+// Memory of somebody else, never freed by us: a mapped file, an array. Any address.
+GGML_API GGML_CALL ggml_backend_buffer_t ggml_backend_cpu_buffer_from_ptr(void * ptr, size_t size);
+GGML_API GGML_CALL ggml_backend_buffer_type_t ggml_backend_cpu_buffer_type(void);
+
+// -------------------------------------------------------------------------------------------------------------------- registry
+// Names are compared without case. Thread-safe.
+
+GGML_API size_t                     ggml_backend_reg_get_count(void);
+GGML_API size_t                     ggml_backend_reg_find_by_name(const char * name); // SIZE_MAX if absent
+GGML_API ggml_backend_t             ggml_backend_reg_init_backend_from_str(const char * backend_str); // "NAME" or "NAME:params"
+GGML_API const char *               ggml_backend_reg_get_name(size_t i);
+GGML_API ggml_backend_t             ggml_backend_reg_init_backend(size_t i, const char * params); // params may be NULL
+GGML_API ggml_backend_buffer_type_t ggml_backend_reg_get_default_buffer_type(size_t i);
+GGML_API ggml_backend_buffer_t      ggml_backend_reg_alloc_buffer(size_t i, size_t size);
+
+// ------------------------------------------------------------------------------------------------------------------- scheduler
+
+// ask: is the result of t wanted? Otherwise: t is complete; false ends the computation.
+typedef bool (*ggml_backend_sched_eval_callback)(struct ggml_tensor * t, bool ask, void * user_data);
+
+// backends in order of priority, the last one is the fallback; bufts NULL: each backend's default. Both arrays are copied;
+// the backends stay the caller's and must outlive the scheduler. graph_size is a first estimate.
+GGML_API ggml_backend_sched_t ggml_backend_sched_new(ggml_backend_t * backends, ggml_backend_buffer_type_t * bufts, int n_backends, size_t graph_size);
+GGML_API void                 ggml_backend_sched_free(ggml_backend_sched_t sched); // NULL is fine
+
+// Finds out how much memory the graph needs and allocates it. Touches no tensor.
+GGML_API enum ggml_status ggml_backend_sched_init_measure(ggml_backend_sched_t sched, struct ggml_cgraph * measure_graph);
+GGML_API enum ggml_status ggml_backend_sched_reserve(ggml_backend_sched_t sched, struct ggml_cgraph * measure_graph); // the same
+
+GGML_API int                   ggml_backend_sched_get_n_splits(ggml_backend_sched_t sched); // of the last graph
+GGML_API ggml_tallocr_t        ggml_backend_sched_get_tallocr(ggml_backend_sched_t sched, ggml_backend_t backend);
+GGML_API ggml_backend_buffer_t ggml_backend_sched_get_buffer(ggml_backend_sched_t sched, ggml_backend_t backend);
+GGML_API size_t                ggml_backend_sched_get_buffer_size(ggml_backend_sched_t sched, ggml_backend_t backend); // bytes
+GGML_API int                   ggml_backend_sched_get_n_backends(ggml_backend_sched_t sched);
+GGML_API ggml_backend_t        ggml_backend_sched_get_backend(ggml_backend_sched_t sched, int i);
+
+// backend NULL: back to automatic.
+GGML_API enum ggml_status ggml_backend_sched_set_node_backend(ggml_backend_sched_t sched, struct ggml_tensor * node, ggml_backend_t backend);
+GGML_API ggml_backend_t   ggml_backend_sched_get_node_backend(ggml_backend_sched_t sched, struct ggml_tensor * node);
+
+// Places what is not placed yet; inputs can be set then. graph_compute does it itself when it was not done.
+GGML_API enum ggml_status ggml_backend_sched_alloc_graph(ggml_backend_sched_t sched, struct ggml_cgraph * graph);
+GGML_API enum ggml_status ggml_backend_sched_graph_compute(ggml_backend_sched_t sched, struct ggml_cgraph * graph);
+GGML_API enum ggml_status ggml_backend_sched_graph_compute_async(ggml_backend_sched_t sched, struct ggml_cgraph * graph);
+GGML_API enum ggml_status ggml_backend_sched_synchronize(ggml_backend_sched_t sched);
+
+// Forgets assignments and placements (tensors placed by the scheduler become unplaced); buffers are kept.
+GGML_API enum ggml_status ggml_backend_sched_reset(ggml_backend_sched_t sched);
+GGML_API enum ggml_status ggml_backend_sched_set_eval_callback(ggml_backend_sched_t sched, ggml_backend_sched_eval_callback callback, void * user_data);
+
+// The splits of the last graph.
+struct ggml_backend_sched_split_info {
+    int            index;
+    ggml_backend_t backend;
+    int            i_start, i_end; // nodes [i_start, i_end) of the graph
+    int            n_inputs;       // tensors copied to this backend before the split runs
+    size_t         input_bytes;
+};
+GGML_API enum ggml_status     ggml_backend_sched_get_split(ggml_backend_sched_t sched, int i, struct ggml_backend_sched_split_info * info);
+GGML_API struct ggml_tensor * ggml_backend_sched_get_split_input(ggml_backend_sched_t sched, int i_split, int i_input); // the original
+// Why the node is where it is, in words: "backend CPU: SIM0 does not support ROPE ..." ; "" if not assigned.
+GGML_API const char *         ggml_backend_sched_explain(ggml_backend_sched_t sched, struct ggml_tensor * node);
+
+// What the plan of the last graph needs: peak bytes on a backend, and what the same tensors would take without any reuse.
+GGML_API enum ggml_status ggml_backend_sched_get_memory(ggml_backend_sched_t sched, ggml_backend_t backend, size_t * peak, size_t * no_reuse);
+
+// ------------------------------------------------------------------------------------------------------- graph copy and compare
+
+struct ggml_backend_graph_copy {
+    ggml_backend_buffer_t buffer;
+    struct ggml_context * ctx_allocated;
+    struct ggml_context * ctx_unallocated;
+    struct ggml_cgraph *  graph;
+};
+
+// A deep copy of a placed graph, with its data, on `backend`. All fields NULL on failure.
+GGML_API struct ggml_backend_graph_copy ggml_backend_graph_copy(ggml_backend_t backend, struct ggml_cgraph * graph);
+GGML_API void                           ggml_backend_graph_copy_free(struct ggml_backend_graph_copy copy);
+
+typedef bool (*ggml_backend_eval_callback)(int node_index, struct ggml_tensor * t1, struct ggml_tensor * t2, void * user_data);
+
+// Runs the graph on both, node by node; the callback sees each pair of results (view ops are skipped), false stops.
+GGML_API GGML_CALL bool ggml_backend_compare_graph_backend(ggml_backend_t backend1, ggml_backend_t backend2, struct ggml_cgraph * graph, ggml_backend_eval_callback callback, void * user_data);
+
+// --------------------------------------------------------------------------------------------------------- placing by hand
+
+GGML_API enum ggml_status ggml_backend_tensor_alloc(ggml_backend_buffer_t buffer, struct ggml_tensor * tensor, void * addr);
+GGML_API enum ggml_status ggml_backend_view_init(ggml_backend_buffer_t buffer, struct ggml_tensor * tensor);
+
+// cdef: end
+
+#ifdef GGML_USE_CPU_HBM
+// High-bandwidth memory through libmemkind; NULL when the machine has none.
+GGML_API ggml_backend_buffer_type_t ggml_backend_cpu_hbm_buffer_type(void);
+#endif
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif // GGML_BACKEND_H

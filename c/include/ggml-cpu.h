@@ -1,0 +1,37 @@
+// ggml-cpu.h - what is special about the CPU backend: instruction-set levels, threads, stopping.
+#ifndef GGML_CPU_H
+#define GGML_CPU_H
+
+#include "ggml-backend.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+// cdef: begin
+
+// Instruction-set levels built into this library, from the most portable ("scalar") up. A backend uses the highest one the
+// processor has, capped by the environment variable GGML_CPU_LEVEL; several levels can be used side by side in one process.
+GGML_API int              ggml_cpu_level_count(void);
+GGML_API const char *     ggml_cpu_level_name(int i); // NULL if out of range
+GGML_API bool             ggml_cpu_level_usable(int i); // the running processor has it
+GGML_API const char *     ggml_backend_cpu_get_level(ggml_backend_t backend_cpu);
+GGML_API enum ggml_status ggml_backend_cpu_set_level(ggml_backend_t backend_cpu, const char * level);
+
+// min(physical cores, affinity mask, cgroup quota), at least 1.
+GGML_API int              ggml_cpu_default_n_threads(void);
+GGML_API int              ggml_backend_cpu_get_n_threads(ggml_backend_t backend_cpu);
+
+// Polled between nodes; true stops the computation with GGML_STATUS_ABORTED.
+GGML_API enum ggml_status ggml_backend_cpu_set_abort_callback(ggml_backend_t backend_cpu, bool (*callback)(void * data), void * data);
+
+// Why the CPU cannot compute the node; NULL when it can.
+GGML_API const char *     ggml_cpu_unsupported_reason(const struct ggml_tensor * node);
+
+// cdef: end
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif // GGML_CPU_H

@@ -1,0 +1,871 @@
+// ggml.h - tensors, contexts, operators and graphs.
+//
+// Nouns
+//   type      the element format of a tensor; quantized types store blocks of elements (ggml_blck_size, ggml_type_size)
+//   tensor    a typed view of memory with up to four dimensions; ne[0] is the fastest, nb[] are byte strides.
+//             A tensor is also a graph node: `op` says how it is computed from `src[]`
+//   context   the pool in which tensor structs and graphs (and, unless no_alloc, tensor data) live
+//   graph     the nodes in execution order and the leafs they start from
+//
+// Errors
+//   Nothing a caller does aborts the process. A call that fails returns NULL, a negative enum ggml_status, or the neutral
+//   value stated for it; ggml_last_status() and ggml_last_error() then tell why, per thread, and the message also goes to the
+//   log callback. Builders given a NULL tensor return NULL and keep the first message.
+//
+// Names, enum values and struct layouts are those of ggml as of February 2024; type numbers are those of GGUF files.
+// docs/COMPAT.md lists every difference.
+#ifndef GGML_H
+#define GGML_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#if defined(GGML_SHARED)
+#    if defined(_WIN32) && !defined(__MINGW32__)
+#        ifdef GGML_BUILD
+#            define GGML_API __declspec(dllexport)
+#        else
+#            define GGML_API __declspec(dllimport)
+#        endif
+#    else
+#        define GGML_API __attribute__((visibility("default")))
+#    endif
+#else
+#    define GGML_API
+#endif
+
+#if defined(GGML_MULTIPLATFORM) && !defined(_WIN32)
+#    define GGML_CALL __attribute__((__ms_abi__))
+#else
+#    define GGML_CALL
+#endif
+
+#if defined(__GNUC__)
+#    define GGML_DEPRECATED(decl, hint) decl __attribute__((deprecated(hint)))
+#elif defined(_MSC_VER)
+#    define GGML_DEPRECATED(decl, hint) __declspec(deprecated(hint)) decl
+#else
+#    define GGML_DEPRECATED(decl, hint) decl
+#endif
+
+#if defined(__MINGW32__)
+#    define GGML_ATTRIBUTE_FORMAT(i, j) __attribute__((format(gnu_printf, i, j)))
+#elif defined(__GNUC__)
+#    define GGML_ATTRIBUTE_FORMAT(i, j) __attribute__((format(printf, i, j)))
+#else
+#    define GGML_ATTRIBUTE_FORMAT(i, j)
+#endif
+
+#ifdef __cplusplus
+#    define GGML_RESTRICT
+#else
+#    define GGML_RESTRICT restrict
+#endif
+
+#if UINTPTR_MAX == 0xFFFFFFFF
+#    define GGML_MEM_ALIGN 4
+#else
+#    define GGML_MEM_ALIGN 16
+#endif
+
+#ifndef GGML_MAX_NAME
+#    define GGML_MAX_NAME 64
+#endif
+
+#define GGUF_MAGIC "GGUF"
+
+#define GGML_UNUSED(x) (void) (x)
+#define GGML_PAD(x, n) (((x) + (n) - 1) & ~((n) - 1))
+
+// For programs built on this header. The library itself never uses it on anything a caller did.
+// The use site includes <stdio.h> and <stdlib.h>.
+#define GGML_ASSERT(x)                                                                                                 \
+    do {                                                                                                               \
+        if (!(x)) {                                                                                                    \
+            fflush(stdout);                                                                                            \
+            fprintf(stderr, "GGML_ASSERT: %s:%d: %s\n", __FILE__, __LINE__, #x);                                       \
+            ggml_print_backtrace();                                                                                    \
+            abort();                                                                                                   \
+        }                                                                                                              \
+    } while (0)
+
+#ifndef NDEBUG
+#    define GGML_UNREACHABLE() GGML_ASSERT(!"statement should not be reached")
+#elif defined(__GNUC__)
+#    define GGML_UNREACHABLE() __builtin_unreachable()
+#else
+#    define GGML_UNREACHABLE() ((void) 0)
+#endif
+
+// Local constants from an array field: GGML_TENSOR_LOCALS(int64_t, ne0, src0, ne) declares ne00 .. ne03.
+#define GGML_TENSOR_LOCALS_1(type, prefix, pointer, array)                                                             \
+    const type prefix##0 = (pointer)->array[0];                                                                        \
+    GGML_UNUSED(prefix##0);
+#define GGML_TENSOR_LOCALS_2(type, prefix, pointer, array)                                                             \
+    GGML_TENSOR_LOCALS_1(type, prefix, pointer, array)                                                                 \
+    const type prefix##1 = (pointer)->array[1];                                                                        \
+    GGML_UNUSED(prefix##1);
+#define GGML_TENSOR_LOCALS_3(type, prefix, pointer, array)                                                             \
+    GGML_TENSOR_LOCALS_2(type, prefix, pointer, array)                                                                 \
+    const type prefix##2 = (pointer)->array[2];                                                                        \
+    GGML_UNUSED(prefix##2);
+#define GGML_TENSOR_LOCALS(type, prefix, pointer, array)                                                               \
+    GGML_TENSOR_LOCALS_3(type, prefix, pointer, array)                                                                 \
+    const type prefix##3 = (pointer)->array[3];                                                                        \
+    GGML_UNUSED(prefix##3);
+
+#define GGML_TENSOR_UNARY_OP_LOCALS                                                                                    \
+    GGML_TENSOR_LOCALS(int64_t, ne0, src0, ne)                                                                         \
+    GGML_TENSOR_LOCALS(size_t, nb0, src0, nb)                                                                          \
+    GGML_TENSOR_LOCALS(int64_t, ne, dst, ne)                                                                           \
+    GGML_TENSOR_LOCALS(size_t, nb, dst, nb)
+
+#define GGML_TENSOR_BINARY_OP_LOCALS                                                                                   \
+    GGML_TENSOR_LOCALS(int64_t, ne0, src0, ne)                                                                         \
+    GGML_TENSOR_LOCALS(size_t, nb0, src0, nb)                                                                          \
+    GGML_TENSOR_LOCALS(int64_t, ne1, src1, ne)                                                                         \
+    GGML_TENSOR_LOCALS(size_t, nb1, src1, nb)                                                                          \
+    GGML_TENSOR_LOCALS(int64_t, ne, dst, ne)                                                                           \
+    GGML_TENSOR_LOCALS(size_t, nb, dst, nb)
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+// The regions between "cdef" marks are also what the Python module is generated from (tools/gen_ffi.py).
+// cdef: begin
+
+#define GGML_FILE_MAGIC 0x67676d6c
+#define GGML_FILE_VERSION 1
+#define GGML_QNT_VERSION 2
+#define GGML_QNT_VERSION_FACTOR 1000
+#define GGML_MAX_DIMS 4
+#define GGML_MAX_PARAMS 2048
+#define GGML_MAX_CONTEXTS 64 // kept for source compatibility: the number of contexts is not limited
+#define GGML_MAX_SRC 10
+#define GGML_MAX_OP_PARAMS 64 // bytes
+#define GGML_DEFAULT_N_THREADS 4
+#define GGML_DEFAULT_GRAPH_SIZE 2048
+#define GGML_EXIT_SUCCESS 0
+#define GGML_EXIT_ABORTED 1
+#define GGML_N_TASKS_MAX -1
+#define GGUF_VERSION 3
+#define GGUF_DEFAULT_ALIGNMENT 32
+
+typedef uint16_t ggml_fp16_t; // IEEE 754 binary16 bits
+typedef struct { uint16_t bits; } ggml_bf16_t; // the upper half of a binary32
+
+struct ggml_context;        // opaque
+struct ggml_backend_buffer; // opaque here, see ggml-backend.h
+struct gguf_context;        // opaque
+
+// ---------------------------------------------------------------------------------------------------------- status, log
+
+enum ggml_status {
+    GGML_STATUS_IO_ERROR         = -7, // a file could not be opened, read or written, or its content is malformed
+    GGML_STATUS_INVALID_STATE    = -6, // the object cannot do that now (not allocated, closed, failed, ...)
+    GGML_STATUS_DEVICE_ERROR     = -5, // a device or driver reported a failure
+    GGML_STATUS_UNSUPPORTED      = -4, // valid, but not implemented for this type, op or backend
+    GGML_STATUS_INVALID_ARGUMENT = -3, // NULL, wrong type or shape, out of range, overflow
+    GGML_STATUS_ALLOC_FAILED     = -2, // no memory, on the host or on a device
+    GGML_STATUS_FAILED           = -1, // anything else
+    GGML_STATUS_SUCCESS          = 0,
+    GGML_STATUS_ABORTED          = 1, // a callback asked to stop
+};
+
+enum ggml_log_level { GGML_LOG_LEVEL_ERROR = 2, GGML_LOG_LEVEL_WARN = 3, GGML_LOG_LEVEL_INFO = 4, GGML_LOG_LEVEL_DEBUG = 5 };
+
+// Called on the thread on which the message arises, possibly from several threads at once. `text` ends with a newline.
+typedef void (*ggml_log_callback)(enum ggml_log_level level, const char * text, void * user_data);
+
+GGML_API const char * ggml_status_to_string(enum ggml_status status); // "SUCCESS", "INVALID_ARGUMENT", ...; never NULL
+GGML_API enum ggml_status ggml_last_status(void); // of the calling thread; set by failures only, like errno
+GGML_API const char * ggml_last_error(void);      // message of that failure, "" if none; valid until the thread's next failure
+GGML_API void ggml_clear_error(void);             // forget it
+GGML_API void ggml_log_set(ggml_log_callback callback, void * user_data); // process-wide; NULL restores stderr
+GGML_API void ggml_log_discard(enum ggml_log_level level, const char * text, void * user_data); // a callback that drops all
+
+// ---------------------------------------------------------------------------------------------------------------- enums
+
+// Numbers as in GGUF files. 4, 5, 31-33 and 36-38 are retired formats: never valid, block size 0.
+enum ggml_type {
+    GGML_TYPE_F32     = 0,
+    GGML_TYPE_F16     = 1,
+    GGML_TYPE_Q4_0    = 2,
+    GGML_TYPE_Q4_1    = 3,
+    GGML_TYPE_Q5_0    = 6,
+    GGML_TYPE_Q5_1    = 7,
+    GGML_TYPE_Q8_0    = 8,
+    GGML_TYPE_Q8_1    = 9,
+    GGML_TYPE_Q2_K    = 10,
+    GGML_TYPE_Q3_K    = 11,
+    GGML_TYPE_Q4_K    = 12,
+    GGML_TYPE_Q5_K    = 13,
+    GGML_TYPE_Q6_K    = 14,
+    GGML_TYPE_Q8_K    = 15,
+    GGML_TYPE_IQ2_XXS = 16,
+    GGML_TYPE_IQ2_XS  = 17,
+    GGML_TYPE_IQ3_XXS = 18,
+    GGML_TYPE_IQ1_S   = 19,
+    GGML_TYPE_IQ4_NL  = 20,
+    GGML_TYPE_IQ3_S   = 21,
+    GGML_TYPE_IQ2_S   = 22,
+    GGML_TYPE_IQ4_XS  = 23,
+    GGML_TYPE_I8      = 24,
+    GGML_TYPE_I16     = 25,
+    GGML_TYPE_I32     = 26,
+    GGML_TYPE_I64     = 27,
+    GGML_TYPE_F64     = 28,
+    GGML_TYPE_IQ1_M   = 29,
+    GGML_TYPE_BF16    = 30,
+    GGML_TYPE_TQ1_0   = 34,
+    GGML_TYPE_TQ2_0   = 35,
+    GGML_TYPE_MXFP4   = 39,
+    GGML_TYPE_COUNT   = 40,
+};
+
+enum ggml_prec { GGML_PREC_DEFAULT = 0, GGML_PREC_F32 = 1 };
+
+enum ggml_backend_type { GGML_BACKEND_CPU = 0, GGML_BACKEND_GPU = 10, GGML_BACKEND_GPU_SPLIT = 20 };
+
+// Model file types (the `ftype` field of model files).
+enum ggml_ftype {
+    GGML_FTYPE_UNKNOWN              = -1,
+    GGML_FTYPE_ALL_F32              = 0,
+    GGML_FTYPE_MOSTLY_F16           = 1,
+    GGML_FTYPE_MOSTLY_Q4_0          = 2,
+    GGML_FTYPE_MOSTLY_Q4_1          = 3,
+    GGML_FTYPE_MOSTLY_Q4_1_SOME_F16 = 4,
+    GGML_FTYPE_MOSTLY_Q8_0          = 7,
+    GGML_FTYPE_MOSTLY_Q5_0          = 8,
+    GGML_FTYPE_MOSTLY_Q5_1          = 9,
+    GGML_FTYPE_MOSTLY_Q2_K          = 10,
+    GGML_FTYPE_MOSTLY_Q3_K          = 11,
+    GGML_FTYPE_MOSTLY_Q4_K          = 12,
+    GGML_FTYPE_MOSTLY_Q5_K          = 13,
+    GGML_FTYPE_MOSTLY_Q6_K          = 14,
+    GGML_FTYPE_MOSTLY_IQ2_XXS       = 15,
+    GGML_FTYPE_MOSTLY_IQ2_XS        = 16,
+    GGML_FTYPE_MOSTLY_IQ3_XXS       = 17,
+};
+
+enum ggml_op {
+    GGML_OP_NONE = 0,
+
+    GGML_OP_DUP,
+    GGML_OP_ADD,
+    GGML_OP_ADD1,
+    GGML_OP_ACC,
+    GGML_OP_SUB,
+    GGML_OP_MUL,
+    GGML_OP_DIV,
+    GGML_OP_SQR,
+    GGML_OP_SQRT,
+    GGML_OP_LOG,
+    GGML_OP_SUM,
+    GGML_OP_SUM_ROWS,
+    GGML_OP_MEAN,
+    GGML_OP_ARGMAX,
+    GGML_OP_REPEAT,
+    GGML_OP_REPEAT_BACK,
+    GGML_OP_CONCAT,
+    GGML_OP_SILU_BACK,
+    GGML_OP_NORM,
+    GGML_OP_RMS_NORM,
+    GGML_OP_RMS_NORM_BACK,
+    GGML_OP_GROUP_NORM,
+
+    GGML_OP_MUL_MAT,
+    GGML_OP_MUL_MAT_ID,
+    GGML_OP_OUT_PROD,
+
+    GGML_OP_SCALE,
+    GGML_OP_SET,
+    GGML_OP_CPY,
+    GGML_OP_CONT,
+    GGML_OP_RESHAPE,
+    GGML_OP_VIEW,
+    GGML_OP_PERMUTE,
+    GGML_OP_TRANSPOSE,
+    GGML_OP_GET_ROWS,
+    GGML_OP_GET_ROWS_BACK,
+    GGML_OP_DIAG,
+    GGML_OP_DIAG_MASK_INF,
+    GGML_OP_DIAG_MASK_ZERO,
+    GGML_OP_SOFT_MAX,
+    GGML_OP_SOFT_MAX_BACK,
+    GGML_OP_ROPE,
+    GGML_OP_ROPE_BACK,
+    GGML_OP_ALIBI,
+    GGML_OP_CLAMP,
+    GGML_OP_CONV_TRANSPOSE_1D,
+    GGML_OP_IM2COL,
+    GGML_OP_CONV_TRANSPOSE_2D,
+    GGML_OP_POOL_1D,
+    GGML_OP_POOL_2D,
+    GGML_OP_UPSCALE,
+    GGML_OP_PAD,
+    GGML_OP_ARGSORT,
+    GGML_OP_LEAKY_RELU,
+
+    GGML_OP_FLASH_ATTN,
+    GGML_OP_FLASH_FF,
+    GGML_OP_FLASH_ATTN_BACK,
+    GGML_OP_WIN_PART,
+    GGML_OP_WIN_UNPART,
+    GGML_OP_GET_REL_POS,
+    GGML_OP_ADD_REL_POS,
+
+    GGML_OP_UNARY,
+
+    GGML_OP_MAP_UNARY,
+    GGML_OP_MAP_BINARY,
+    GGML_OP_MAP_CUSTOM1_F32,
+    GGML_OP_MAP_CUSTOM2_F32,
+    GGML_OP_MAP_CUSTOM3_F32,
+    GGML_OP_MAP_CUSTOM1,
+    GGML_OP_MAP_CUSTOM2,
+    GGML_OP_MAP_CUSTOM3,
+
+    GGML_OP_CROSS_ENTROPY_LOSS,
+    GGML_OP_CROSS_ENTROPY_LOSS_BACK,
+
+    GGML_OP_COUNT,
+};
+
+enum ggml_unary_op {
+    GGML_UNARY_OP_ABS = 0,
+    GGML_UNARY_OP_SGN,
+    GGML_UNARY_OP_NEG,
+    GGML_UNARY_OP_STEP,
+    GGML_UNARY_OP_TANH,
+    GGML_UNARY_OP_ELU,
+    GGML_UNARY_OP_RELU,
+    GGML_UNARY_OP_GELU,
+    GGML_UNARY_OP_GELU_QUICK,
+    GGML_UNARY_OP_SILU,
+    GGML_UNARY_OP_HARDSWISH,
+    GGML_UNARY_OP_HARDSIGMOID,
+    GGML_UNARY_OP_COUNT,
+};
+
+enum ggml_object_type { GGML_OBJECT_TENSOR = 0, GGML_OBJECT_GRAPH = 1, GGML_OBJECT_WORK_BUFFER = 2 };
+
+enum ggml_cgraph_eval_order {
+    GGML_CGRAPH_EVAL_ORDER_LEFT_TO_RIGHT = 0,
+    GGML_CGRAPH_EVAL_ORDER_RIGHT_TO_LEFT,
+    GGML_CGRAPH_EVAL_ORDER_COUNT,
+};
+
+enum ggml_task_type { GGML_TASK_INIT = 0, GGML_TASK_COMPUTE, GGML_TASK_FINALIZE };
+enum ggml_op_pool { GGML_OP_POOL_MAX = 0, GGML_OP_POOL_AVG, GGML_OP_POOL_COUNT };
+enum ggml_sort_order { GGML_SORT_ASC = 0, GGML_SORT_DESC };
+
+// -------------------------------------------------------------------------------------------------------------- structs
+
+struct ggml_object {
+    size_t               offs; // of the payload
+    size_t               size; // of the payload, padded
+    struct ggml_object * next;
+    enum ggml_object_type type;
+    char padding[4];
+};
+
+// 368 bytes on 64-bit machines. Fields are read freely; write through the functions below.
+struct ggml_tensor {
+    enum ggml_type         type;
+    enum ggml_backend_type backend;
+
+    struct ggml_backend_buffer * buffer; // borrowed; NULL: not placed, or plain host memory
+
+    int64_t ne[GGML_MAX_DIMS]; // number of elements
+    size_t  nb[GGML_MAX_DIMS]; // stride in bytes; nb[0] is the size of an element or block
+
+    enum ggml_op op;
+    int32_t      op_params[GGML_MAX_OP_PARAMS / sizeof(int32_t)];
+    bool         is_param;
+
+    struct ggml_tensor * grad;
+    struct ggml_tensor * src[GGML_MAX_SRC];
+
+    int     perf_runs;
+    int64_t perf_cycles;
+    int64_t perf_time_us;
+
+    struct ggml_tensor * view_src;  // the tensor that owns the memory (never itself a view); NULL: owns its own
+    size_t               view_offs; // byte offset from view_src->data
+
+    void * data;
+    char   name[GGML_MAX_NAME];
+    void * extra;      // for backends
+    char   padding[8]; // padding[0] holds the input/output flags
+};
+
+struct ggml_cplan {
+    size_t    work_size; // bytes that work_data must have; from ggml_graph_plan
+    uint8_t * work_data; // the caller's
+    int       n_threads;
+
+    bool (*abort_callback)(void * data); // polled between nodes; true stops the computation
+    void * abort_callback_data;
+};
+
+struct ggml_hash_set {
+    size_t                size;
+    struct ggml_tensor ** keys;
+};
+
+struct ggml_cgraph {
+    int size; // capacity; grows when the context owns its memory
+    int n_nodes;
+    int n_leafs;
+
+    struct ggml_tensor ** nodes;
+    struct ggml_tensor ** grads; // NULL without gradients
+    struct ggml_tensor ** leafs;
+
+    struct ggml_hash_set        visited_hash_table;
+    enum ggml_cgraph_eval_order order;
+
+    int     perf_runs;
+    int64_t perf_cycles;
+    int64_t perf_time_us;
+};
+
+struct ggml_scratch {
+    size_t offs;
+    size_t size;
+    void * data;
+};
+
+struct ggml_init_params {
+    size_t mem_size;   // bytes; with own memory a first estimate: the context grows
+    void * mem_buffer; // NULL: own memory, growing; else the caller's, 16-byte aligned, fixed
+    bool   no_alloc;   // true: tensors get no data
+};
+
+struct ggml_compute_params {
+    enum ggml_task_type type;
+    int    ith, nth;
+    size_t wsize;
+    void * wdata;
+};
+
+// --------------------------------------------------------------------------------------------- half precision, time, info
+
+GGML_API float       ggml_fp16_to_fp32(ggml_fp16_t x); // exact
+GGML_API ggml_fp16_t ggml_fp32_to_fp16(float x);       // to nearest even; overflow gives infinity
+GGML_API void        ggml_fp16_to_fp32_row(const ggml_fp16_t * x, float * y, int n);
+GGML_API void        ggml_fp32_to_fp16_row(const float * x, ggml_fp16_t * y, int n);
+GGML_API float       ggml_bf16_to_fp32(ggml_bf16_t x); // exact
+GGML_API ggml_bf16_t ggml_fp32_to_bf16(float x);       // to nearest even; NaN stays NaN
+GGML_API void        ggml_bf16_to_fp32_row(const ggml_bf16_t * x, float * y, int64_t n);
+GGML_API void        ggml_fp32_to_bf16_row(const float * x, ggml_bf16_t * y, int64_t n);
+
+GGML_API void    ggml_time_init(void);
+GGML_API int64_t ggml_time_ms(void); // monotonic
+GGML_API int64_t ggml_time_us(void);
+GGML_API int64_t ggml_cycles(void);
+GGML_API int64_t ggml_cycles_per_ms(void);
+GGML_API void    ggml_print_backtrace(void);
+GGML_API void    ggml_numa_init(void); // detect NUMA nodes; once
+GGML_API bool    ggml_is_numa(void);   // more than one node was found
+GGML_API void    ggml_print_object(const struct ggml_object * obj);
+GGML_API void    ggml_print_objects(const struct ggml_context * ctx);
+
+// -------------------------------------------------------------------------------------------------------- tensor queries
+// NULL gives 0, false or "".
+
+GGML_API int64_t ggml_nelements(const struct ggml_tensor * tensor);
+GGML_API int64_t ggml_nrows(const struct ggml_tensor * tensor);
+GGML_API size_t  ggml_nbytes(const struct ggml_tensor * tensor); // extent in memory, strides counted
+GGML_API size_t  ggml_nbytes_pad(const struct ggml_tensor * tensor);
+
+GGML_API int          ggml_blck_size(enum ggml_type type);           // elements a block; 0 for an invalid type
+GGML_API size_t       ggml_type_size(enum ggml_type type);           // bytes a block; 0 for an invalid type
+GGML_API size_t       ggml_row_size(enum ggml_type type, int64_t ne); // bytes; ne a multiple of the block size, else 0
+GGML_API double       ggml_type_sizef(enum ggml_type type);          // deprecated: ggml_row_size instead
+GGML_API const char * ggml_type_name(enum ggml_type type);           // NULL for an invalid type
+GGML_API bool         ggml_is_quantized(enum ggml_type type);
+GGML_API enum ggml_type ggml_ftype_to_ggml_type(enum ggml_ftype ftype); // GGML_TYPE_COUNT and an error if there is none
+
+GGML_API const char * ggml_op_name(enum ggml_op op);
+GGML_API const char * ggml_op_symbol(enum ggml_op op);
+GGML_API const char * ggml_unary_op_name(enum ggml_unary_op op);
+GGML_API const char * ggml_op_desc(const struct ggml_tensor * t); // the unary's name for UNARY, else the op's
+GGML_API size_t       ggml_element_size(const struct ggml_tensor * tensor);
+
+GGML_API bool ggml_is_transposed(const struct ggml_tensor * tensor);
+GGML_API bool ggml_is_contiguous(const struct ggml_tensor * tensor);
+GGML_API bool ggml_is_permuted(const struct ggml_tensor * tensor);
+GGML_API bool ggml_is_scalar(const struct ggml_tensor * tensor);
+GGML_API bool ggml_is_vector(const struct ggml_tensor * tensor);
+GGML_API bool ggml_is_matrix(const struct ggml_tensor * tensor);
+GGML_API bool ggml_is_3d(const struct ggml_tensor * tensor);
+GGML_API int  ggml_n_dims(const struct ggml_tensor * tensor); // 1 for a scalar
+GGML_API bool ggml_are_same_shape(const struct ggml_tensor * t0, const struct ggml_tensor * t1);
+GGML_API size_t ggml_tensor_overhead(void); // context bytes a tensor takes, without its data
+
+// --------------------------------------------------------------------------------------------------------------- contexts
+
+GGML_API struct ggml_context * ggml_init(struct ggml_init_params params);
+GGML_API void                  ggml_free(struct ggml_context * ctx); // NULL is fine
+
+GGML_API size_t ggml_used_mem(const struct ggml_context * ctx);
+GGML_API size_t ggml_set_scratch(struct ggml_context * ctx, struct ggml_scratch scratch); // returns the old offs
+GGML_API bool   ggml_get_no_alloc(struct ggml_context * ctx);
+GGML_API void   ggml_set_no_alloc(struct ggml_context * ctx, bool no_alloc);
+GGML_API void * ggml_get_mem_buffer(const struct ggml_context * ctx);
+GGML_API size_t ggml_get_mem_size(const struct ggml_context * ctx);
+GGML_API size_t ggml_get_max_tensor_size(const struct ggml_context * ctx);
+
+GGML_API struct ggml_tensor * ggml_new_tensor(struct ggml_context * ctx, enum ggml_type type, int n_dims, const int64_t * ne);
+GGML_API struct ggml_tensor * ggml_new_tensor_1d(struct ggml_context * ctx, enum ggml_type type, int64_t ne0);
+GGML_API struct ggml_tensor * ggml_new_tensor_2d(struct ggml_context * ctx, enum ggml_type type, int64_t ne0, int64_t ne1);
+GGML_API struct ggml_tensor * ggml_new_tensor_3d(struct ggml_context * ctx, enum ggml_type type, int64_t ne0, int64_t ne1, int64_t ne2);
+GGML_API struct ggml_tensor * ggml_new_tensor_4d(struct ggml_context * ctx, enum ggml_type type, int64_t ne0, int64_t ne1, int64_t ne2, int64_t ne3);
+GGML_API struct ggml_tensor * ggml_new_i32(struct ggml_context * ctx, int32_t value);
+GGML_API struct ggml_tensor * ggml_new_f32(struct ggml_context * ctx, float value);
+GGML_API struct ggml_tensor * ggml_dup_tensor(struct ggml_context * ctx, const struct ggml_tensor * src);
+GGML_API struct ggml_tensor * ggml_view_tensor(struct ggml_context * ctx, struct ggml_tensor * src);
+
+GGML_API struct ggml_tensor * ggml_get_first_tensor(const struct ggml_context * ctx);
+GGML_API struct ggml_tensor * ggml_get_next_tensor(const struct ggml_context * ctx, struct ggml_tensor * tensor);
+GGML_API struct ggml_tensor * ggml_get_tensor(struct ggml_context * ctx, const char * name);
+
+// Element access needs host memory and type I8, I16, I32, F16, BF16 or F32; anything else is an error (result 0).
+GGML_API struct ggml_tensor * ggml_set_zero(struct ggml_tensor * tensor);
+GGML_API struct ggml_tensor * ggml_set_i32(struct ggml_tensor * tensor, int32_t value);
+GGML_API struct ggml_tensor * ggml_set_f32(struct ggml_tensor * tensor, float value);
+GGML_API void    ggml_unravel_index(const struct ggml_tensor * tensor, int64_t i, int64_t * i0, int64_t * i1, int64_t * i2, int64_t * i3);
+GGML_API int32_t ggml_get_i32_1d(const struct ggml_tensor * tensor, int i);
+GGML_API enum ggml_status ggml_set_i32_1d(const struct ggml_tensor * tensor, int i, int32_t value);
+GGML_API int32_t ggml_get_i32_nd(const struct ggml_tensor * tensor, int i0, int i1, int i2, int i3);
+GGML_API enum ggml_status ggml_set_i32_nd(const struct ggml_tensor * tensor, int i0, int i1, int i2, int i3, int32_t value);
+GGML_API float   ggml_get_f32_1d(const struct ggml_tensor * tensor, int i);
+GGML_API enum ggml_status ggml_set_f32_1d(const struct ggml_tensor * tensor, int i, float value);
+GGML_API float   ggml_get_f32_nd(const struct ggml_tensor * tensor, int i0, int i1, int i2, int i3);
+GGML_API enum ggml_status ggml_set_f32_nd(const struct ggml_tensor * tensor, int i0, int i1, int i2, int i3, float value);
+
+GGML_API void *  ggml_get_data(const struct ggml_tensor * tensor);
+GGML_API float * ggml_get_data_f32(const struct ggml_tensor * tensor);
+GGML_API enum ggml_unary_op ggml_get_unary_op(const struct ggml_tensor * tensor); // GGML_UNARY_OP_COUNT and an error for other ops
+
+GGML_API const char *         ggml_get_name(const struct ggml_tensor * tensor);
+GGML_API struct ggml_tensor * ggml_set_name(struct ggml_tensor * tensor, const char * name); // cut to 63 bytes
+
+// What an allocator may do with a tensor's memory: an input keeps it from the start of the graph, an output to its end.
+GGML_API enum ggml_status ggml_set_input(struct ggml_tensor * tensor);
+GGML_API enum ggml_status ggml_set_output(struct ggml_tensor * tensor);
+GGML_API bool ggml_is_input(const struct ggml_tensor * tensor);
+GGML_API bool ggml_is_output(const struct ggml_tensor * tensor);
+
+// ---------------------------------------------------------------------------------------------------------------- unary ops
+
+GGML_API struct ggml_tensor * ggml_unary(struct ggml_context * ctx, struct ggml_tensor * a, enum ggml_unary_op op);
+GGML_API struct ggml_tensor * ggml_unary_inplace(struct ggml_context * ctx, struct ggml_tensor * a, enum ggml_unary_op op);
+
+// Elementwise, F32, shape of a.
+GGML_API struct ggml_tensor * ggml_abs(struct ggml_context * ctx, struct ggml_tensor * a);
+GGML_API struct ggml_tensor * ggml_abs_inplace(struct ggml_context * ctx, struct ggml_tensor * a);
+GGML_API struct ggml_tensor * ggml_sgn(struct ggml_context * ctx, struct ggml_tensor * a);
+GGML_API struct ggml_tensor * ggml_sgn_inplace(struct ggml_context * ctx, struct ggml_tensor * a);
+GGML_API struct ggml_tensor * ggml_neg(struct ggml_context * ctx, struct ggml_tensor * a);
+GGML_API struct ggml_tensor * ggml_neg_inplace(struct ggml_context * ctx, struct ggml_tensor * a);
+GGML_API struct ggml_tensor * ggml_step(struct ggml_context * ctx, struct ggml_tensor * a); // x > 0 ? 1 : 0
+GGML_API struct ggml_tensor * ggml_step_inplace(struct ggml_context * ctx, struct ggml_tensor * a);
+GGML_API struct ggml_tensor * ggml_tanh(struct ggml_context * ctx, struct ggml_tensor * a);
+GGML_API struct ggml_tensor * ggml_tanh_inplace(struct ggml_context * ctx, struct ggml_tensor * a);
+GGML_API struct ggml_tensor * ggml_elu(struct ggml_context * ctx, struct ggml_tensor * a);
+GGML_API struct ggml_tensor * ggml_elu_inplace(struct ggml_context * ctx, struct ggml_tensor * a);
+GGML_API struct ggml_tensor * ggml_relu(struct ggml_context * ctx, struct ggml_tensor * a);
+GGML_API struct ggml_tensor * ggml_relu_inplace(struct ggml_context * ctx, struct ggml_tensor * a);
+GGML_API struct ggml_tensor * ggml_gelu(struct ggml_context * ctx, struct ggml_tensor * a); // tanh form
+GGML_API struct ggml_tensor * ggml_gelu_inplace(struct ggml_context * ctx, struct ggml_tensor * a);
+GGML_API struct ggml_tensor * ggml_gelu_quick(struct ggml_context * ctx, struct ggml_tensor * a); // x * sigmoid(1.702 x)
+GGML_API struct ggml_tensor * ggml_gelu_quick_inplace(struct ggml_context * ctx, struct ggml_tensor * a);
+GGML_API struct ggml_tensor * ggml_silu(struct ggml_context * ctx, struct ggml_tensor * a); // x * sigmoid(x)
+GGML_API struct ggml_tensor * ggml_silu_inplace(struct ggml_context * ctx, struct ggml_tensor * a);
+GGML_API struct ggml_tensor * ggml_hardswish(struct ggml_context * ctx, struct ggml_tensor * a); // x * clamp((x + 3) / 6, 0, 1)
+GGML_API struct ggml_tensor * ggml_hardsigmoid(struct ggml_context * ctx, struct ggml_tensor * a); // clamp((x + 3) / 6, 0, 1)
+GGML_API struct ggml_tensor * ggml_leaky_relu(struct ggml_context * ctx, struct ggml_tensor * a, float negative_slope, bool inplace);
+GGML_API struct ggml_tensor * ggml_sqr(struct ggml_context * ctx, struct ggml_tensor * a);
+GGML_API struct ggml_tensor * ggml_sqr_inplace(struct ggml_context * ctx, struct ggml_tensor * a);
+GGML_API struct ggml_tensor * ggml_sqrt(struct ggml_context * ctx, struct ggml_tensor * a);
+GGML_API struct ggml_tensor * ggml_sqrt_inplace(struct ggml_context * ctx, struct ggml_tensor * a);
+GGML_API struct ggml_tensor * ggml_log(struct ggml_context * ctx, struct ggml_tensor * a);
+GGML_API struct ggml_tensor * ggml_log_inplace(struct ggml_context * ctx, struct ggml_tensor * a);
+GGML_API struct ggml_tensor * ggml_clamp(struct ggml_context * ctx, struct ggml_tensor * a, float min, float max); // always in place
+GGML_API struct ggml_tensor * ggml_scale(struct ggml_context * ctx, struct ggml_tensor * a, float s);
+GGML_API struct ggml_tensor * ggml_scale_inplace(struct ggml_context * ctx, struct ggml_tensor * a, float s);
+
+// --------------------------------------------------------------------------------------------------------------- binary ops
+// b repeats over a in every dimension; the result has the shape of a.
+
+GGML_API struct ggml_tensor * ggml_add(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b);
+GGML_API struct ggml_tensor * ggml_add_inplace(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b);
+GGML_API struct ggml_tensor * ggml_add_cast(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b, enum ggml_type type);
+GGML_API struct ggml_tensor * ggml_add1(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b); // b a scalar
+GGML_API struct ggml_tensor * ggml_add1_inplace(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b);
+GGML_API struct ggml_tensor * ggml_sub(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b);
+GGML_API struct ggml_tensor * ggml_sub_inplace(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b);
+GGML_API struct ggml_tensor * ggml_mul(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b);
+GGML_API struct ggml_tensor * ggml_mul_inplace(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b);
+GGML_API struct ggml_tensor * ggml_div(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b);
+GGML_API struct ggml_tensor * ggml_div_inplace(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b);
+
+// A region of a (byte strides and offset) is increased by b (acc) or replaced by b (set); F32.
+GGML_API struct ggml_tensor * ggml_acc(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b, size_t nb1, size_t nb2, size_t nb3, size_t offset);
+GGML_API struct ggml_tensor * ggml_acc_inplace(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b, size_t nb1, size_t nb2, size_t nb3, size_t offset);
+GGML_API struct ggml_tensor * ggml_set(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b, size_t nb1, size_t nb2, size_t nb3, size_t offset);
+GGML_API struct ggml_tensor * ggml_set_inplace(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b, size_t nb1, size_t nb2, size_t nb3, size_t offset);
+GGML_API struct ggml_tensor * ggml_set_1d(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b, size_t offset);
+GGML_API struct ggml_tensor * ggml_set_1d_inplace(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b, size_t offset);
+GGML_API struct ggml_tensor * ggml_set_2d(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b, size_t nb1, size_t offset);
+GGML_API struct ggml_tensor * ggml_set_2d_inplace(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b, size_t nb1, size_t offset);
+
+// ------------------------------------------------------------------------ reductions, repetition, concatenation, ordering
+
+GGML_API struct ggml_tensor * ggml_sum(struct ggml_context * ctx, struct ggml_tensor * a); // scalar
+GGML_API struct ggml_tensor * ggml_sum_rows(struct ggml_context * ctx, struct ggml_tensor * a); // [1, ne1, ne2, ne3]
+GGML_API struct ggml_tensor * ggml_mean(struct ggml_context * ctx, struct ggml_tensor * a); // [1, ne1, ne2, ne3]
+GGML_API struct ggml_tensor * ggml_argmax(struct ggml_context * ctx, struct ggml_tensor * a); // matrix -> I32 [ne1]; the last of equal maxima
+GGML_API struct ggml_tensor * ggml_repeat(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b); // a tiled to the shape of b
+GGML_API struct ggml_tensor * ggml_repeat_back(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b); // sums the tiles of a
+GGML_API struct ggml_tensor * ggml_concat(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b); // along dimension 2
+GGML_API struct ggml_tensor * ggml_argsort(struct ggml_context * ctx, struct ggml_tensor * a, enum ggml_sort_order order); // I32 permutation of each row; equal values keep their order
+GGML_API struct ggml_tensor * ggml_top_k(struct ggml_context * ctx, struct ggml_tensor * a, int k); // I32 view [k, ne1, ne2, ne3] of an argsort
+
+// ------------------------------------------------------------------------------------------------------ normalisation, F32
+
+GGML_API struct ggml_tensor * ggml_norm(struct ggml_context * ctx, struct ggml_tensor * a, float eps); // (x - mean) / sqrt(var + eps) a row
+GGML_API struct ggml_tensor * ggml_norm_inplace(struct ggml_context * ctx, struct ggml_tensor * a, float eps);
+GGML_API struct ggml_tensor * ggml_rms_norm(struct ggml_context * ctx, struct ggml_tensor * a, float eps); // x / sqrt(mean(x^2) + eps) a row
+GGML_API struct ggml_tensor * ggml_rms_norm_inplace(struct ggml_context * ctx, struct ggml_tensor * a, float eps);
+GGML_API struct ggml_tensor * ggml_group_norm(struct ggml_context * ctx, struct ggml_tensor * a, int n_groups); // groups of channels (dimension 2), eps 1e-6
+GGML_API struct ggml_tensor * ggml_group_norm_inplace(struct ggml_context * ctx, struct ggml_tensor * a, int n_groups);
+GGML_API struct ggml_tensor * ggml_rms_norm_back(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b, float eps);
+GGML_API struct ggml_tensor * ggml_silu_back(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b);
+
+// --------------------------------------------------------------------------------------------------------- matrix products
+
+GGML_API struct ggml_tensor * ggml_mul_mat(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b); // a [K, M, ..], b [K, N, ..] -> [M, N, ..] F32
+GGML_API enum ggml_status ggml_mul_mat_set_prec(struct ggml_tensor * a, enum ggml_prec prec); // a is the MUL_MAT node
+GGML_API struct ggml_tensor * ggml_mul_mat_id(struct ggml_context * ctx, struct ggml_tensor * const as[], int n_as, struct ggml_tensor * ids, int id, struct ggml_tensor * b);
+GGML_API struct ggml_tensor * ggml_out_prod(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b); // a [M, K, ..], b [N, K, ..] -> [M, N, ..] F32
+
+// ---------------------------------------------------------------------------------------------------- copies, views, gather
+
+GGML_API struct ggml_tensor * ggml_dup(struct ggml_context * ctx, struct ggml_tensor * a);
+GGML_API struct ggml_tensor * ggml_dup_inplace(struct ggml_context * ctx, struct ggml_tensor * a);
+GGML_API struct ggml_tensor * ggml_cpy(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b); // a view of b; converts
+GGML_API struct ggml_tensor * ggml_cast(struct ggml_context * ctx, struct ggml_tensor * a, enum ggml_type type);
+GGML_API struct ggml_tensor * ggml_cont(struct ggml_context * ctx, struct ggml_tensor * a);
+GGML_API struct ggml_tensor * ggml_cont_1d(struct ggml_context * ctx, struct ggml_tensor * a, int64_t ne0);
+GGML_API struct ggml_tensor * ggml_cont_2d(struct ggml_context * ctx, struct ggml_tensor * a, int64_t ne0, int64_t ne1);
+GGML_API struct ggml_tensor * ggml_cont_3d(struct ggml_context * ctx, struct ggml_tensor * a, int64_t ne0, int64_t ne1, int64_t ne2);
+GGML_API struct ggml_tensor * ggml_cont_4d(struct ggml_context * ctx, struct ggml_tensor * a, int64_t ne0, int64_t ne1, int64_t ne2, int64_t ne3);
+GGML_API struct ggml_tensor * ggml_reshape(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b); // the shape of b
+GGML_API struct ggml_tensor * ggml_reshape_1d(struct ggml_context * ctx, struct ggml_tensor * a, int64_t ne0);
+GGML_API struct ggml_tensor * ggml_reshape_2d(struct ggml_context * ctx, struct ggml_tensor * a, int64_t ne0, int64_t ne1);
+GGML_API struct ggml_tensor * ggml_reshape_3d(struct ggml_context * ctx, struct ggml_tensor * a, int64_t ne0, int64_t ne1, int64_t ne2);
+GGML_API struct ggml_tensor * ggml_reshape_4d(struct ggml_context * ctx, struct ggml_tensor * a, int64_t ne0, int64_t ne1, int64_t ne2, int64_t ne3);
+// Offsets and strides in bytes.
+GGML_API struct ggml_tensor * ggml_view_1d(struct ggml_context * ctx, struct ggml_tensor * a, int64_t ne0, size_t offset);
+GGML_API struct ggml_tensor * ggml_view_2d(struct ggml_context * ctx, struct ggml_tensor * a, int64_t ne0, int64_t ne1, size_t nb1, size_t offset);
+GGML_API struct ggml_tensor * ggml_view_3d(struct ggml_context * ctx, struct ggml_tensor * a, int64_t ne0, int64_t ne1, int64_t ne2, size_t nb1, size_t nb2, size_t offset);
+GGML_API struct ggml_tensor * ggml_view_4d(struct ggml_context * ctx, struct ggml_tensor * a, int64_t ne0, int64_t ne1, int64_t ne2, int64_t ne3, size_t nb1, size_t nb2, size_t nb3, size_t offset);
+GGML_API struct ggml_tensor * ggml_permute(struct ggml_context * ctx, struct ggml_tensor * a, int axis0, int axis1, int axis2, int axis3); // dimension i of a becomes dimension axis_i
+GGML_API struct ggml_tensor * ggml_transpose(struct ggml_context * ctx, struct ggml_tensor * a);
+GGML_API struct ggml_tensor * ggml_get_rows(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b); // rows of a picked by the I32 indices b
+GGML_API struct ggml_tensor * ggml_get_rows_back(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b, struct ggml_tensor * c);
+GGML_API struct ggml_tensor * ggml_diag(struct ggml_context * ctx, struct ggml_tensor * a);
+
+// ------------------------------------------------------------------------------------------------------------ masks, softmax
+
+GGML_API struct ggml_tensor * ggml_diag_mask_inf(struct ggml_context * ctx, struct ggml_tensor * a, int n_past);
+GGML_API struct ggml_tensor * ggml_diag_mask_inf_inplace(struct ggml_context * ctx, struct ggml_tensor * a, int n_past);
+GGML_API struct ggml_tensor * ggml_diag_mask_zero(struct ggml_context * ctx, struct ggml_tensor * a, int n_past);
+GGML_API struct ggml_tensor * ggml_diag_mask_zero_inplace(struct ggml_context * ctx, struct ggml_tensor * a, int n_past);
+GGML_API struct ggml_tensor * ggml_soft_max(struct ggml_context * ctx, struct ggml_tensor * a);
+GGML_API struct ggml_tensor * ggml_soft_max_inplace(struct ggml_context * ctx, struct ggml_tensor * a);
+GGML_API struct ggml_tensor * ggml_soft_max_ext(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * mask, float scale); // softmax(a * scale + mask), mask may be NULL
+GGML_API struct ggml_tensor * ggml_soft_max_back(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b);
+GGML_API struct ggml_tensor * ggml_soft_max_back_inplace(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b);
+GGML_API struct ggml_tensor * ggml_alibi(struct ggml_context * ctx, struct ggml_tensor * a, int n_past, int n_head, float bias_max); // in place
+
+// ------------------------------------------------------------------------------------------------------------- rotary embedding
+// mode: bit 1 (2) NeoX layout, bit 2 (4) GLM layout, 0 normal. b: I32 positions [a.ne[2]].
+
+GGML_API struct ggml_tensor * ggml_rope(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b, int n_dims, int mode, int n_ctx);
+GGML_API struct ggml_tensor * ggml_rope_inplace(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b, int n_dims, int mode, int n_ctx);
+GGML_API struct ggml_tensor * ggml_rope_custom(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b, int n_dims, int mode, int n_ctx, int n_orig_ctx, float freq_base, float freq_scale, float ext_factor, float attn_factor, float beta_fast, float beta_slow);
+GGML_API struct ggml_tensor * ggml_rope_custom_inplace(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b, int n_dims, int mode, int n_ctx, int n_orig_ctx, float freq_base, float freq_scale, float ext_factor, float attn_factor, float beta_fast, float beta_slow);
+GGML_API struct ggml_tensor * ggml_rope_xpos_inplace(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b, int n_dims, float base, bool down);
+GGML_API struct ggml_tensor * ggml_rope_back(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b, int n_dims, int mode, int n_ctx, int n_orig_ctx, float freq_base, float freq_scale, float ext_factor, float attn_factor, float beta_fast, float beta_slow, float xpos_base, bool xpos_down);
+GGML_API GGML_CALL void ggml_rope_yarn_corr_dims(int n_dims, int n_orig_ctx, float freq_base, float beta_fast, float beta_slow, float dims[2]);
+
+// ------------------------------------------------------------------------------------------- convolution, pooling, resampling
+
+GGML_API struct ggml_tensor * ggml_im2col(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b, int s0, int s1, int p0, int p1, int d0, int d1, bool is_2D);
+GGML_API struct ggml_tensor * ggml_conv_1d(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b, int s0, int p0, int d0);
+GGML_API struct ggml_tensor * ggml_conv_1d_ph(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b, int s, int d);
+GGML_API struct ggml_tensor * ggml_conv_2d(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b, int s0, int s1, int p0, int p1, int d0, int d1);
+GGML_API struct ggml_tensor * ggml_conv_2d_sk_p0(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b);
+GGML_API struct ggml_tensor * ggml_conv_2d_s1_ph(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b);
+GGML_API struct ggml_tensor * ggml_conv_depthwise_2d(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b, int s0, int s1, int p0, int p1, int d0, int d1);
+GGML_API struct ggml_tensor * ggml_conv_transpose_1d(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b, int s0, int p0, int d0);
+GGML_API struct ggml_tensor * ggml_conv_transpose_2d_p0(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b, int stride);
+GGML_API struct ggml_tensor * ggml_pool_1d(struct ggml_context * ctx, struct ggml_tensor * a, enum ggml_op_pool op, int k0, int s0, int p0);
+GGML_API struct ggml_tensor * ggml_pool_2d(struct ggml_context * ctx, struct ggml_tensor * a, enum ggml_op_pool op, int k0, int k1, int s0, int s1, float p0, float p1);
+GGML_API struct ggml_tensor * ggml_upscale(struct ggml_context * ctx, struct ggml_tensor * a, int scale_factor);
+GGML_API struct ggml_tensor * ggml_pad(struct ggml_context * ctx, struct ggml_tensor * a, int p0, int p1, int p2, int p3);
+
+// ----------------------------------------------------------------------------------- attention, windows, relative positions
+
+GGML_API struct ggml_tensor * ggml_flash_attn(struct ggml_context * ctx, struct ggml_tensor * q, struct ggml_tensor * k, struct ggml_tensor * v, bool masked); // v transposed: [M, D, heads, batch]
+GGML_API struct ggml_tensor * ggml_flash_attn_back(struct ggml_context * ctx, struct ggml_tensor * q, struct ggml_tensor * k, struct ggml_tensor * v, struct ggml_tensor * d, bool masked);
+GGML_API struct ggml_tensor * ggml_flash_ff(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b0, struct ggml_tensor * b1, struct ggml_tensor * c0, struct ggml_tensor * c1);
+GGML_API struct ggml_tensor * ggml_win_part(struct ggml_context * ctx, struct ggml_tensor * a, int w);
+GGML_API struct ggml_tensor * ggml_win_unpart(struct ggml_context * ctx, struct ggml_tensor * a, int w0, int h0, int w);
+GGML_API struct ggml_tensor * ggml_get_rel_pos(struct ggml_context * ctx, struct ggml_tensor * a, int qh, int kh);
+GGML_API struct ggml_tensor * ggml_add_rel_pos(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * pw, struct ggml_tensor * ph);
+GGML_API struct ggml_tensor * ggml_add_rel_pos_inplace(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * pw, struct ggml_tensor * ph);
+
+// ------------------------------------------------------------------------------------------------------------ custom operators
+// fun runs on the CPU backend, once for each ith in [0, nth), concurrently; n_tasks: GGML_N_TASKS_MAX or > 0.
+
+typedef void (*ggml_custom1_op_t)(struct ggml_tensor * dst, const struct ggml_tensor * a, int ith, int nth, void * userdata);
+typedef void (*ggml_custom2_op_t)(struct ggml_tensor * dst, const struct ggml_tensor * a, const struct ggml_tensor * b, int ith, int nth, void * userdata);
+typedef void (*ggml_custom3_op_t)(struct ggml_tensor * dst, const struct ggml_tensor * a, const struct ggml_tensor * b, const struct ggml_tensor * c, int ith, int nth, void * userdata);
+GGML_API struct ggml_tensor * ggml_map_custom1(struct ggml_context * ctx, struct ggml_tensor * a, ggml_custom1_op_t fun, int n_tasks, void * userdata);
+GGML_API struct ggml_tensor * ggml_map_custom1_inplace(struct ggml_context * ctx, struct ggml_tensor * a, ggml_custom1_op_t fun, int n_tasks, void * userdata);
+GGML_API struct ggml_tensor * ggml_map_custom2(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b, ggml_custom2_op_t fun, int n_tasks, void * userdata);
+GGML_API struct ggml_tensor * ggml_map_custom2_inplace(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b, ggml_custom2_op_t fun, int n_tasks, void * userdata);
+GGML_API struct ggml_tensor * ggml_map_custom3(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b, struct ggml_tensor * c, ggml_custom3_op_t fun, int n_tasks, void * userdata);
+GGML_API struct ggml_tensor * ggml_map_custom3_inplace(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b, struct ggml_tensor * c, ggml_custom3_op_t fun, int n_tasks, void * userdata);
+
+// --------------------------------------------------------------------------------------------------------------------- losses
+
+GGML_API struct ggml_tensor * ggml_cross_entropy_loss(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b);
+GGML_API struct ggml_tensor * ggml_cross_entropy_loss_back(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b, struct ggml_tensor * c);
+
+// --------------------------------------------------------------------------------------------------------------------- graphs
+
+GGML_API struct ggml_cgraph * ggml_new_graph(struct ggml_context * ctx); // GGML_DEFAULT_GRAPH_SIZE nodes, no gradients
+GGML_API struct ggml_cgraph * ggml_new_graph_custom(struct ggml_context * ctx, size_t size, bool grads);
+GGML_API size_t               ggml_graph_overhead(void);
+GGML_API size_t               ggml_graph_overhead_custom(size_t size, bool grads);
+GGML_API struct ggml_cgraph * ggml_graph_dup(struct ggml_context * ctx, struct ggml_cgraph * cgraph);
+GGML_API struct ggml_cgraph   ggml_graph_view(struct ggml_cgraph * cgraph, int i0, int i1); // nodes [i0, i1), shared
+GGML_API enum ggml_status     ggml_graph_cpy(struct ggml_cgraph * src, struct ggml_cgraph * dst);
+GGML_API enum ggml_status     ggml_graph_clear(struct ggml_cgraph * cgraph);
+GGML_API struct ggml_tensor * ggml_graph_get_tensor(struct ggml_cgraph * cgraph, const char * name);
+
+// Appends all ancestors of tensor that are not in the graph yet, depth first, sources before their readers.
+GGML_API enum ggml_status ggml_build_forward_expand(struct ggml_cgraph * cgraph, struct ggml_tensor * tensor);
+
+GGML_API void             ggml_graph_print(const struct ggml_cgraph * cgraph); // to stdout
+GGML_API enum ggml_status ggml_graph_dump_dot(const struct ggml_cgraph * gb, const struct ggml_cgraph * gf, const char * filename);
+
+// Runs on the CPU, on tensors whose data is in host memory. n_threads <= 0: GGML_DEFAULT_N_THREADS.
+GGML_API struct ggml_cplan ggml_graph_plan(const struct ggml_cgraph * cgraph, int n_threads);
+GGML_API int               ggml_graph_compute(struct ggml_cgraph * cgraph, struct ggml_cplan * cplan); // an enum ggml_status
+GGML_API enum ggml_status  ggml_graph_compute_with_ctx(struct ggml_context * ctx, struct ggml_cgraph * cgraph, int n_threads);
+
+// --------------------------------------------------------------------------------------------------------------- quantization
+
+GGML_API void ggml_quantize_init(enum ggml_type type); // optional; thread-safe
+GGML_API void ggml_quantize_free(void);
+GGML_API bool ggml_quantize_requires_imatrix(enum ggml_type type);
+
+// n values in rows of k; hist (16 counters, may be NULL) is incremented; returns bytes written, 0 on error.
+GGML_API size_t ggml_quantize_q4_0(const float * src, void * dst, int n, int k, int64_t * hist);
+GGML_API size_t ggml_quantize_q4_1(const float * src, void * dst, int n, int k, int64_t * hist);
+GGML_API size_t ggml_quantize_q5_0(const float * src, void * dst, int n, int k, int64_t * hist);
+GGML_API size_t ggml_quantize_q5_1(const float * src, void * dst, int n, int k, int64_t * hist);
+GGML_API size_t ggml_quantize_q8_0(const float * src, void * dst, int n, int k, int64_t * hist);
+
+// nrows rows from element `start` of src to the same place in dst; imatrix: NULL or n_per_row weights.
+GGML_API size_t ggml_quantize_chunk(enum ggml_type type, const float * src, void * dst, int start, int nrows, int n_per_row, int64_t * hist, const float * imatrix);
+
+// ----------------------------------------------------------------------------------------------------- what the machine has
+// 1 or 0. Instruction sets: of the running processor; libraries: built in.
+
+GGML_API int ggml_cpu_has_avx(void);
+GGML_API int ggml_cpu_has_avx_vnni(void);
+GGML_API int ggml_cpu_has_avx2(void);
+GGML_API int ggml_cpu_has_avx512(void);
+GGML_API int ggml_cpu_has_avx512_vbmi(void);
+GGML_API int ggml_cpu_has_avx512_vnni(void);
+GGML_API int ggml_cpu_has_fma(void);
+GGML_API int ggml_cpu_has_neon(void);
+GGML_API int ggml_cpu_has_arm_fma(void);
+GGML_API int ggml_cpu_has_metal(void);
+GGML_API int ggml_cpu_has_f16c(void);
+GGML_API int ggml_cpu_has_fp16_va(void);
+GGML_API int ggml_cpu_has_wasm_simd(void);
+GGML_API int ggml_cpu_has_blas(void);
+GGML_API int ggml_cpu_has_cublas(void);
+GGML_API int ggml_cpu_has_clblast(void);
+GGML_API int ggml_cpu_has_vulkan(void);
+GGML_API int ggml_cpu_has_sycl(void);
+GGML_API int ggml_cpu_has_gpublas(void);
+GGML_API int ggml_cpu_has_sse3(void);
+GGML_API int ggml_cpu_has_ssse3(void);
+GGML_API int ggml_cpu_has_vsx(void);
+
+// cdef: end
+
+GGML_API GGML_ATTRIBUTE_FORMAT(2, 3) struct ggml_tensor * ggml_format_name(struct ggml_tensor * tensor, const char * fmt, ...);
+
+// Older custom operators: whole rows or whole tensors in one call on one thread.
+typedef void (*ggml_unary_op_f32_t)(const int, float *, const float *);
+typedef void (*ggml_binary_op_f32_t)(const int, float *, const float *, const float *);
+typedef void (*ggml_custom1_op_f32_t)(struct ggml_tensor *, const struct ggml_tensor *);
+typedef void (*ggml_custom2_op_f32_t)(struct ggml_tensor *, const struct ggml_tensor *, const struct ggml_tensor *);
+typedef void (*ggml_custom3_op_f32_t)(struct ggml_tensor *, const struct ggml_tensor *, const struct ggml_tensor *, const struct ggml_tensor *);
+
+GGML_DEPRECATED(GGML_API struct ggml_tensor * ggml_map_unary_f32(struct ggml_context * ctx, struct ggml_tensor * a, ggml_unary_op_f32_t fun), "use ggml_map_custom1 instead");
+GGML_DEPRECATED(GGML_API struct ggml_tensor * ggml_map_unary_inplace_f32(struct ggml_context * ctx, struct ggml_tensor * a, ggml_unary_op_f32_t fun), "use ggml_map_custom1_inplace instead");
+GGML_DEPRECATED(GGML_API struct ggml_tensor * ggml_map_binary_f32(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b, ggml_binary_op_f32_t fun), "use ggml_map_custom2 instead");
+GGML_DEPRECATED(GGML_API struct ggml_tensor * ggml_map_binary_inplace_f32(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b, ggml_binary_op_f32_t fun), "use ggml_map_custom2_inplace instead");
+GGML_DEPRECATED(GGML_API struct ggml_tensor * ggml_map_custom1_f32(struct ggml_context * ctx, struct ggml_tensor * a, ggml_custom1_op_f32_t fun), "use ggml_map_custom1 instead");
+GGML_DEPRECATED(GGML_API struct ggml_tensor * ggml_map_custom1_inplace_f32(struct ggml_context * ctx, struct ggml_tensor * a, ggml_custom1_op_f32_t fun), "use ggml_map_custom1_inplace instead");
+GGML_DEPRECATED(GGML_API struct ggml_tensor * ggml_map_custom2_f32(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b, ggml_custom2_op_f32_t fun), "use ggml_map_custom2 instead");
+GGML_DEPRECATED(GGML_API struct ggml_tensor * ggml_map_custom2_inplace_f32(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b, ggml_custom2_op_f32_t fun), "use ggml_map_custom2_inplace instead");
+GGML_DEPRECATED(GGML_API struct ggml_tensor * ggml_map_custom3_f32(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b, struct ggml_tensor * c, ggml_custom3_op_f32_t fun), "use ggml_map_custom3 instead");
+GGML_DEPRECATED(GGML_API struct ggml_tensor * ggml_map_custom3_inplace_f32(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b, struct ggml_tensor * c, ggml_custom3_op_f32_t fun), "use ggml_map_custom3_inplace instead");
+
+static const size_t GGML_OBJECT_SIZE = sizeof(struct ggml_object);
+static const size_t GGML_TENSOR_SIZE = sizeof(struct ggml_tensor);
+
+// ---------------------------------------------------------------------------------------------------------------- type traits
+
+typedef void (*ggml_to_float_t)(const void * GGML_RESTRICT x, float * GGML_RESTRICT y, int k);
+typedef void (*ggml_from_float_t)(const float * GGML_RESTRICT x, void * GGML_RESTRICT y, int k);
+typedef void (*ggml_vec_dot_t)(const int n, float * GGML_RESTRICT s, const void * GGML_RESTRICT x, const void * GGML_RESTRICT y);
+
+typedef struct {
+    const char *      type_name;
+    int               blck_size;
+    size_t            type_size;
+    bool              is_quantized;
+    ggml_to_float_t   to_float;
+    ggml_from_float_t from_float;
+    ggml_from_float_t from_float_reference;
+    ggml_vec_dot_t    vec_dot;
+    enum ggml_type    vec_dot_type;
+} ggml_type_traits_t;
+
+GGML_API ggml_type_traits_t ggml_internal_get_type_traits(enum ggml_type type); // all zero for an invalid type
+
+#ifdef __cplusplus
+}
+#endif
+
+// Programs of early 2024 find the file format's functions here.
+#include "gguf.h"
+
+#endif // GGML_H

@@ -1,0 +1,202 @@
+// env.c - environment, time, processors and addresses, per operating system.
+#ifndef _GNU_SOURCE
+#    define _GNU_SOURCE
+#endif
+#include "env.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "ggml.h"
+#include "mem.h"
+#include "status.h"
+#include "thread.h"
+
+#ifdef _WIN32
+#    include <windows.h>
+#else
+#    include <errno.h>
+#    include <sched.h>
+#    include <sys/mman.h>
+#    include <unistd.h>
+#endif
+#if defined(__GLIBC__) || defined(__APPLE__)
+#    include <execinfo.h>
+#endif
+
+const char * gb_env_get(const char * name) {
+    const char * value = getenv(name);
+    return value != NULL && value[0] != '\0' ? value : NULL;
+}
+
+// ----------------------------------------------------------------------------------------------------------------------- time
+
+int64_t gb_time_ns(void) {
+#ifdef _WIN32
+    LARGE_INTEGER now, frequency;
+    QueryPerformanceCounter(&now);
+    QueryPerformanceFrequency(&frequency);
+    const int64_t seconds = now.QuadPart / frequency.QuadPart;
+    return seconds * 1000000000 + (now.QuadPart % frequency.QuadPart) * 1000000000 / frequency.QuadPart;
+#else
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (int64_t) now.tv_sec * 1000000000 + now.tv_nsec;
+#endif
+}
+
+void    ggml_time_init(void) {}
+int64_t ggml_time_ms(void) { return gb_time_ns() / 1000000; }
+int64_t ggml_time_us(void) { return gb_time_ns() / 1000; }
+int64_t ggml_cycles(void) { return (int64_t) clock(); }
+int64_t ggml_cycles_per_ms(void) { return CLOCKS_PER_SEC / 1000; }
+
+void ggml_print_backtrace(void) {
+#if defined(__GLIBC__) || defined(__APPLE__)
+    void *    frames[64];
+    const int n = backtrace(frames, (int) GB_ARRAY_LEN(frames));
+    fflush(stderr);
+    backtrace_symbols_fd(frames, n, 2);
+#endif
+}
+
+// ----------------------------------------------------------------------------------------------------------------- processors
+
+#if defined(__linux__)
+
+static bool read_line(const char * path, char * line, int size) {
+    FILE * f = fopen(path, "r");
+    if (f == NULL) {
+        return false;
+    }
+    const bool ok = fgets(line, size, f) != NULL;
+    fclose(f);
+    return ok;
+}
+
+// Whether cpu is the first of its core's hardware threads; true when the system does not tell.
+static bool leads_its_core(int cpu) {
+    char path[128], line[64];
+    snprintf(path, sizeof(path), "/sys/devices/system/cpu/cpu%d/topology/thread_siblings_list", cpu);
+    return !read_line(path, line, sizeof(line)) || atoi(line) == cpu;
+}
+
+static int cpus_by_quota(void) {
+    char   line[128];
+    double quota = 0, period = 0;
+    if (read_line("/sys/fs/cgroup/cpu.max", line, sizeof(line))) { // version 2: "max 100000" or "150000 100000"
+        if (sscanf(line, "%lf %lf", &quota, &period) != 2) {
+            return INT32_MAX;
+        }
+    } else if (read_line("/sys/fs/cgroup/cpu/cpu.cfs_quota_us", line, sizeof(line))) {
+        quota = atof(line);
+        if (!read_line("/sys/fs/cgroup/cpu/cpu.cfs_period_us", line, sizeof(line))) {
+            return INT32_MAX;
+        }
+        period = atof(line);
+    }
+    if (quota <= 0 || period <= 0) {
+        return INT32_MAX;
+    }
+    const double cpus = quota / period;
+    return cpus < 1 ? 1 : (int) cpus;
+}
+
+static int count_processors(void) {
+    cpu_set_t mask;
+    CPU_ZERO(&mask);
+    int allowed = 0, cores = 0;
+    if (sched_getaffinity(0, sizeof(mask), &mask) == 0) {
+        allowed = CPU_COUNT(&mask);
+    } else {
+        allowed = (int) sysconf(_SC_NPROCESSORS_ONLN);
+    }
+    const int online = (int) sysconf(_SC_NPROCESSORS_ONLN);
+    for (int cpu = 0; cpu < online; cpu++) {
+        cores += leads_its_core(cpu);
+    }
+    return GB_MIN(GB_MIN(allowed, cores > 0 ? cores : online), cpus_by_quota());
+}
+
+#elif defined(_WIN32)
+
+static int count_processors(void) {
+    SYSTEM_INFO info;
+    GetSystemInfo(&info);
+    return (int) info.dwNumberOfProcessors;
+}
+
+#else
+
+static int count_processors(void) {
+    return (int) sysconf(_SC_NPROCESSORS_ONLN);
+}
+
+#endif
+
+static gb_once processors_once = GB_ONCE_INIT;
+static int     processors      = 1;
+
+static void init_processors(void) {
+    const int n = count_processors();
+    processors  = n > 0 ? n : 1;
+}
+
+int gb_n_processors(void) {
+    gb_call_once(&processors_once, init_processors);
+    return processors;
+}
+
+// ----------------------------------------------------------------------------------------------------------------------- NUMA
+
+static gb_once numa_once = GB_ONCE_INIT;
+static bool    numa;
+
+static void init_numa(void) {
+#if defined(__linux__)
+    numa = access("/sys/devices/system/node/node1", F_OK) == 0;
+#endif
+}
+
+void ggml_numa_init(void) { gb_call_once(&numa_once, init_numa); }
+
+bool ggml_is_numa(void) {
+    ggml_numa_init();
+    return numa;
+}
+
+// ---------------------------------------------------------------------------------------------------------------------- pages
+
+size_t gb_page_size(void) {
+#ifdef _WIN32
+    SYSTEM_INFO info;
+    GetSystemInfo(&info);
+    return info.dwPageSize;
+#else
+    return (size_t) sysconf(_SC_PAGESIZE);
+#endif
+}
+
+void * gb_addresses_reserve(size_t size) {
+#ifdef _WIN32
+    void * addresses = VirtualAlloc(NULL, size, MEM_RESERVE, PAGE_NOACCESS);
+#else
+    void * addresses = mmap(NULL, size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    addresses        = addresses == MAP_FAILED ? NULL : addresses;
+#endif
+    GB_FAIL_IF(addresses == NULL, NULL, GGML_STATUS_ALLOC_FAILED, "cannot reserve %zu bytes of addresses", size);
+    return addresses;
+}
+
+void gb_addresses_release(void * addresses, size_t size) {
+    if (addresses != NULL) {
+#ifdef _WIN32
+        (void) size;
+        VirtualFree(addresses, 0, MEM_RELEASE);
+#else
+        munmap(addresses, size);
+#endif
+    }
+}

@@ -1,0 +1,98 @@
+// hash.c - open addressing with linear probing; no removal, so a probe ends at the first free slot.
+#include "hash.h"
+
+#include <string.h>
+
+#include "mem.h"
+
+uint64_t gb_hash_u64(uint64_t x) {
+    // The finaliser of SplitMix64 (Steele, Lea, Flood 2014).
+    x += 0x9e3779b97f4a7c15u;
+    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
+    x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
+    return x ^ (x >> 31);
+}
+
+uint64_t gb_hash_bytes(const void * data, size_t size, uint64_t seed) {
+    const uint8_t * bytes = data;
+    uint64_t        h     = 0xcbf29ce484222325u ^ gb_hash_u64(seed);
+    for (size_t i = 0; i < size; i++) {
+        h = (h ^ bytes[i]) * 0x100000001b3u;
+    }
+    return gb_hash_u64(h);
+}
+
+static size_t slot_of(const struct gb_ptrmap * map, const void * key) {
+    const size_t mask = map->cap - 1;
+    size_t       i    = (size_t) gb_hash_ptr(key) & mask;
+    while (map->keys[i] != NULL && map->keys[i] != key) {
+        i = (i + 1) & mask;
+    }
+    return i;
+}
+
+int64_t gb_ptrmap_get(const struct gb_ptrmap * map, const void * key) {
+    if (map->cap == 0) {
+        return GB_PTRMAP_ABSENT;
+    }
+    const size_t i = slot_of(map, key);
+    return map->keys[i] ? map->values[i] : GB_PTRMAP_ABSENT;
+}
+
+bool gb_ptrmap_reserve(struct gb_ptrmap * map, size_t n) {
+    if (n > SIZE_MAX / 64) {
+        n = SIZE_MAX / 64; // fails below, with a message
+    }
+    size_t cap = map->cap ? map->cap : 16;
+    while (cap < 2 * n) {
+        cap *= 2;
+    }
+    if (cap == map->cap) {
+        return true;
+    }
+    struct gb_ptrmap larger = { 0 };
+    larger.cap    = cap;
+    larger.keys   = gb_calloc(cap, sizeof(*larger.keys));
+    larger.values = larger.keys ? gb_calloc(cap, sizeof(*larger.values)) : NULL;
+    if (larger.values == NULL) {
+        gb_free((void *) larger.keys);
+        return false;
+    }
+    for (size_t i = 0; i < map->cap; i++) {
+        if (map->keys[i]) {
+            const size_t slot   = slot_of(&larger, map->keys[i]);
+            larger.keys[slot]   = map->keys[i];
+            larger.values[slot] = map->values[i];
+        }
+    }
+    larger.n = map->n;
+    gb_ptrmap_free(map);
+    *map = larger;
+    return true;
+}
+
+bool gb_ptrmap_set(struct gb_ptrmap * map, const void * key, int64_t value) {
+    if (2 * (map->n + 1) > map->cap && !gb_ptrmap_reserve(map, map->n + 1)) {
+        return false;
+    }
+    const size_t i = slot_of(map, key);
+    if (map->keys[i] == NULL) {
+        map->keys[i] = key;
+        map->n++;
+    }
+    map->values[i] = value;
+    return true;
+}
+
+void gb_ptrmap_clear(struct gb_ptrmap * map) {
+    if (map->cap) {
+        memset((void *) map->keys, 0, map->cap * sizeof(*map->keys));
+    }
+    map->n = 0;
+}
+
+void gb_ptrmap_free(struct gb_ptrmap * map) {
+    gb_free((void *) map->keys);
+    gb_free(map->values);
+    *map = (struct gb_ptrmap){ 0 };
+}

@@ -1,0 +1,56 @@
+// log.c - the process-wide log callback.
+#include "log.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+
+#include "status.h"
+#include "thread.h"
+
+struct log_sink {
+    ggml_log_callback callback;
+    void *            user_data;
+};
+
+static gb_mutex        sink_lock = GB_MUTEX_INIT;
+static struct log_sink sink; // callback NULL: stderr
+
+void ggml_log_discard(enum ggml_log_level level, const char * text, void * user_data) {
+    (void) level;
+    (void) text;
+    (void) user_data;
+}
+
+void ggml_log_set(ggml_log_callback callback, void * user_data) {
+    gb_mutex_lock(&sink_lock);
+    sink = (struct log_sink){ callback, user_data };
+    gb_mutex_unlock(&sink_lock);
+}
+
+void gb_log(enum ggml_log_level level, const char * fmt, ...) {
+    gb_mutex_lock(&sink_lock);
+    const struct log_sink to = sink;
+    gb_mutex_unlock(&sink_lock);
+
+    if (to.callback == ggml_log_discard) {
+        return;
+    }
+    char    text[GB_ERROR_SIZE + 1];
+    va_list args;
+    va_start(args, fmt);
+    int n = vsnprintf(text, sizeof(text) - 1, fmt, args);
+    va_end(args);
+    if (n < 0) {
+        return;
+    }
+    if ((size_t) n > sizeof(text) - 2) {
+        n = (int) sizeof(text) - 2;
+    }
+    text[n]     = '\n';
+    text[n + 1] = '\0';
+    if (to.callback) {
+        to.callback(level, text, to.user_data);
+    } else {
+        fputs(text, stderr);
+    }
+}

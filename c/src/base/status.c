@@ -1,0 +1,103 @@
+// status.c - per-thread error state and its names.
+#include "status.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "ggml-backend-impl.h"
+#include "log.h"
+
+struct error_state {
+    enum ggml_status status;
+    uint64_t         count;
+    char             message[GB_ERROR_SIZE];
+};
+
+static _Thread_local struct error_state error_state;
+
+static const char cut_mark[] = "...";
+
+enum ggml_status gb_vfail(enum ggml_status status, const char * fmt, va_list args) {
+    char text[GB_ERROR_SIZE]; // formatted aside: an argument may be the old message
+    const int n = vsnprintf(text, sizeof(text), fmt, args);
+    if (n < 0) {
+        snprintf(text, sizeof(text), "%s", fmt);
+    } else if ((size_t) n >= sizeof(text)) {
+        memcpy(text + sizeof(text) - sizeof(cut_mark), cut_mark, sizeof(cut_mark));
+    }
+    gb_fail_quietly(status, text);
+    gb_log(GGML_LOG_LEVEL_ERROR, "%s", text);
+    return status;
+}
+
+enum ggml_status gb_fail(enum ggml_status status, const char * fmt, ...) {
+    va_list args;
+    va_start(args, fmt);
+    gb_vfail(status, fmt, args);
+    va_end(args);
+    return status;
+}
+
+enum ggml_status gb_fail_quietly(enum ggml_status status, const char * message) {
+    error_state.status = status;
+    error_state.count++;
+    if (message != error_state.message) {
+        snprintf(error_state.message, sizeof(error_state.message), "%s", message);
+    }
+    return status;
+}
+
+void gb_fail_null(const char * func, const char * argument) {
+    if (error_state.status == GGML_STATUS_SUCCESS) {
+        gb_fail(GGML_STATUS_INVALID_ARGUMENT, "%s: argument '%s' is NULL", func, argument);
+    } else {
+        error_state.count++;
+    }
+}
+
+uint64_t gb_fail_count(void) {
+    return error_state.count;
+}
+
+enum ggml_status gb_status_since(uint64_t fail_count) {
+    return error_state.count == fail_count ? GGML_STATUS_SUCCESS : error_state.status;
+}
+
+enum ggml_status ggml_report_error(enum ggml_status status, const char * fmt, ...) {
+    if (status == GGML_STATUS_SUCCESS || fmt == NULL) {
+        return status;
+    }
+    va_list args;
+    va_start(args, fmt);
+    gb_vfail(status, fmt, args);
+    va_end(args);
+    return status;
+}
+
+enum ggml_status ggml_last_status(void) {
+    return error_state.status;
+}
+
+const char * ggml_last_error(void) {
+    return error_state.message;
+}
+
+void ggml_clear_error(void) {
+    error_state.status     = GGML_STATUS_SUCCESS;
+    error_state.message[0] = '\0';
+}
+
+const char * ggml_status_to_string(enum ggml_status status) {
+    switch (status) {
+        case GGML_STATUS_IO_ERROR: return "IO_ERROR";
+        case GGML_STATUS_INVALID_STATE: return "INVALID_STATE";
+        case GGML_STATUS_DEVICE_ERROR: return "DEVICE_ERROR";
+        case GGML_STATUS_UNSUPPORTED: return "UNSUPPORTED";
+        case GGML_STATUS_INVALID_ARGUMENT: return "INVALID_ARGUMENT";
+        case GGML_STATUS_ALLOC_FAILED: return "ALLOC_FAILED";
+        case GGML_STATUS_FAILED: return "FAILED";
+        case GGML_STATUS_SUCCESS: return "SUCCESS";
+        case GGML_STATUS_ABORTED: return "ABORTED";
+    }
+    return "UNKNOWN";
+}

@@ -1,0 +1,51 @@
+// status.h - the error channel: one status and one message per thread.
+//
+// A failing function calls gb_fail once, where it knows the values, and every caller only forwards. Messages read
+// "function: argument 'name': what is wrong with which value, limit". Works when memory is out (fixed buffers, no malloc).
+#ifndef GB_BASE_STATUS_H
+#define GB_BASE_STATUS_H
+
+#include <stdarg.h>
+#include <stdint.h>
+
+#include "ggml.h"
+
+#define GB_ERROR_SIZE 2048 // bytes of a message, with its NUL; longer ones are cut
+
+// Records the failure for this thread, sends it to the log, returns `status`.
+GGML_ATTRIBUTE_FORMAT(2, 3) enum ggml_status gb_fail(enum ggml_status status, const char * fmt, ...);
+enum ggml_status gb_vfail(enum ggml_status status, const char * fmt, va_list args);
+
+// Records without logging: for a failure that was logged where it happened (another thread, a replay).
+enum ggml_status gb_fail_quietly(enum ggml_status status, const char * message);
+
+// A builder got NULL: keeps the message of the failure that most likely caused it, else reports the argument.
+void gb_fail_null(const char * func, const char * argument);
+
+// Number of failures recorded by this thread so far: tells whether a void hook failed.
+uint64_t gb_fail_count(void);
+
+// The status a hook left when gb_fail_count changed during it, else GGML_STATUS_SUCCESS.
+enum ggml_status gb_status_since(uint64_t fail_count);
+
+// if (cond) { report; return ret; }
+#define GB_FAIL_IF(cond, ret, status, ...)                                                                             \
+    do {                                                                                                               \
+        if (cond) {                                                                                                    \
+            gb_fail((status), __VA_ARGS__);                                                                            \
+            return ret;                                                                                                \
+        }                                                                                                              \
+    } while (0)
+
+// Forwards the status of a callee that has reported already.
+#define GB_TRY(expr)                                                                                                   \
+    do {                                                                                                               \
+        const enum ggml_status gb_try_status = (expr);                                                                 \
+        if (gb_try_status != GGML_STATUS_SUCCESS) {                                                                    \
+            return gb_try_status;                                                                                      \
+        }                                                                                                              \
+    } while (0)
+
+#define GB_CHECK_ARG(ptr, ret) GB_FAIL_IF((ptr) == NULL, ret, GGML_STATUS_INVALID_ARGUMENT, "%s: argument '%s' is NULL", __func__, #ptr)
+
+#endif // GB_BASE_STATUS_H

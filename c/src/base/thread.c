@@ -1,0 +1,130 @@
+// thread.c - thin wrappers, so that nothing else names a threading library.
+#ifndef _GNU_SOURCE
+#    define _GNU_SOURCE
+#endif
+#include "thread.h"
+
+#include "mem.h"
+#include "status.h"
+
+struct start {
+    void (*run)(void * arg);
+    void * arg;
+};
+
+#ifdef _WIN32
+
+bool gb_mutex_init(gb_mutex * m) {
+    InitializeSRWLock(m);
+    return true;
+}
+void gb_mutex_destroy(gb_mutex * m) { (void) m; }
+void gb_mutex_lock(gb_mutex * m) { AcquireSRWLockExclusive(m); }
+void gb_mutex_unlock(gb_mutex * m) { ReleaseSRWLockExclusive(m); }
+
+bool gb_cond_init(gb_cond * c) {
+    InitializeConditionVariable(c);
+    return true;
+}
+void gb_cond_destroy(gb_cond * c) { (void) c; }
+void gb_cond_wait(gb_cond * c, gb_mutex * m) { SleepConditionVariableSRW(c, m, INFINITE, 0); }
+void gb_cond_signal(gb_cond * c) { WakeConditionVariable(c); }
+void gb_cond_broadcast(gb_cond * c) { WakeAllConditionVariable(c); }
+
+static DWORD WINAPI trampoline(void * arg) {
+    const struct start start = *(struct start *) arg;
+    gb_free(arg);
+    start.run(start.arg);
+    return 0;
+}
+
+bool gb_thread_start(gb_thread * t, void (*run)(void * arg), void * arg) {
+    struct start * start = GB_NEW(struct start);
+    if (start == NULL) {
+        return false;
+    }
+    *start = (struct start){ run, arg };
+    *t     = CreateThread(NULL, 0, trampoline, start, 0, NULL);
+    if (*t == NULL) {
+        gb_free(start);
+        gb_fail(GGML_STATUS_FAILED, "cannot start a thread: error %lu", (unsigned long) GetLastError());
+        return false;
+    }
+    return true;
+}
+
+void gb_thread_join(gb_thread t) {
+    WaitForSingleObject(t, INFINITE);
+    CloseHandle(t);
+}
+
+static BOOL CALLBACK once_trampoline(PINIT_ONCE once, PVOID init, PVOID * context) {
+    (void) once;
+    (void) context;
+    (*(void (**)(void)) init)();
+    return TRUE;
+}
+
+void gb_call_once(gb_once * once, void (*init)(void)) { InitOnceExecuteOnce(once, once_trampoline, (void *) &init, NULL); }
+void gb_thread_yield(void) { SwitchToThread(); }
+void gb_sleep_us(int64_t us) { Sleep((DWORD) ((us + 999) / 1000)); }
+
+#else
+
+#    include <errno.h>
+#    include <sched.h>
+#    include <string.h>
+#    include <time.h>
+
+bool gb_mutex_init(gb_mutex * m) {
+    const int err = pthread_mutex_init(m, NULL);
+    GB_FAIL_IF(err != 0, false, GGML_STATUS_FAILED, "cannot create a mutex: %s", strerror(err));
+    return true;
+}
+void gb_mutex_destroy(gb_mutex * m) { pthread_mutex_destroy(m); }
+void gb_mutex_lock(gb_mutex * m) { pthread_mutex_lock(m); }
+void gb_mutex_unlock(gb_mutex * m) { pthread_mutex_unlock(m); }
+
+bool gb_cond_init(gb_cond * c) {
+    const int err = pthread_cond_init(c, NULL);
+    GB_FAIL_IF(err != 0, false, GGML_STATUS_FAILED, "cannot create a condition variable: %s", strerror(err));
+    return true;
+}
+void gb_cond_destroy(gb_cond * c) { pthread_cond_destroy(c); }
+void gb_cond_wait(gb_cond * c, gb_mutex * m) { pthread_cond_wait(c, m); }
+void gb_cond_signal(gb_cond * c) { pthread_cond_signal(c); }
+void gb_cond_broadcast(gb_cond * c) { pthread_cond_broadcast(c); }
+
+static void * trampoline(void * arg) {
+    const struct start start = *(struct start *) arg;
+    gb_free(arg);
+    start.run(start.arg);
+    return NULL;
+}
+
+bool gb_thread_start(gb_thread * t, void (*run)(void * arg), void * arg) {
+    struct start * start = GB_NEW(struct start);
+    if (start == NULL) {
+        return false;
+    }
+    *start        = (struct start){ run, arg };
+    const int err = pthread_create(t, NULL, trampoline, start);
+    if (err != 0) {
+        gb_free(start);
+        gb_fail(GGML_STATUS_FAILED, "cannot start a thread: %s", strerror(err));
+        return false;
+    }
+    return true;
+}
+
+void gb_thread_join(gb_thread t) { pthread_join(t, NULL); }
+void gb_call_once(gb_once * once, void (*init)(void)) { pthread_once(once, init); }
+void gb_thread_yield(void) { sched_yield(); }
+
+void gb_sleep_us(int64_t us) {
+    struct timespec left = { (time_t) (us / 1000000), (long) (us % 1000000) * 1000 };
+    while (nanosleep(&left, &left) != 0 && errno == EINTR) {
+    }
+}
+
+#endif

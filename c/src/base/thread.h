@@ -1,0 +1,56 @@
+// thread.h - the threads of the operating system: POSIX or Windows.
+#ifndef GB_BASE_THREAD_H
+#define GB_BASE_THREAD_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#ifdef _WIN32
+#    define WIN32_LEAN_AND_MEAN
+#    include <windows.h>
+typedef SRWLOCK            gb_mutex;
+typedef CONDITION_VARIABLE gb_cond;
+typedef HANDLE             gb_thread;
+typedef INIT_ONCE          gb_once;
+#    define GB_MUTEX_INIT SRWLOCK_INIT
+#    define GB_ONCE_INIT INIT_ONCE_STATIC_INIT
+#else
+#    include <pthread.h>
+typedef pthread_mutex_t gb_mutex;
+typedef pthread_cond_t  gb_cond;
+typedef pthread_t       gb_thread;
+typedef pthread_once_t  gb_once;
+#    define GB_MUTEX_INIT PTHREAD_MUTEX_INITIALIZER
+#    define GB_ONCE_INIT PTHREAD_ONCE_INIT
+#endif
+
+// Plain mutexes and condition variables; init reports and returns false when the system has no resources.
+bool gb_mutex_init(gb_mutex * m);
+void gb_mutex_destroy(gb_mutex * m);
+void gb_mutex_lock(gb_mutex * m);
+void gb_mutex_unlock(gb_mutex * m);
+
+bool gb_cond_init(gb_cond * c);
+void gb_cond_destroy(gb_cond * c);
+void gb_cond_wait(gb_cond * c, gb_mutex * m);
+void gb_cond_signal(gb_cond * c);
+void gb_cond_broadcast(gb_cond * c);
+
+bool gb_thread_start(gb_thread * t, void (*run)(void * arg), void * arg); // reports and returns false on failure
+void gb_thread_join(gb_thread t);
+
+void gb_call_once(gb_once * once, void (*init)(void));
+
+void gb_thread_yield(void);
+void gb_sleep_us(int64_t us);
+
+// A hint to the processor inside a spin loop.
+static inline void gb_cpu_relax(void) {
+#if defined(__x86_64__) || defined(__i386__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("yield");
+#endif
+}
+
+#endif // GB_BASE_THREAD_H

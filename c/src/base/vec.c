@@ -1,0 +1,21 @@
+// vec.c - growth by half again.
+#include "vec.h"
+
+#include "status.h"
+
+bool gb_vec_grow(void ** data, size_t * cap, size_t want, size_t element_size) {
+    size_t next = *cap + *cap / 2;
+    if (next < want) {
+        next = want;
+    }
+    if (next < 8) {
+        next = 8;
+    }
+    void * moved = gb_realloc(*data, next, element_size);
+    if (moved == NULL) {
+        return false;
+    }
+    *data = moved;
+    *cap  = next;
+    return true;
+}

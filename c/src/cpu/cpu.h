@@ -1,0 +1,32 @@
+// cpu.h - the CPU engine, for the public graph functions, the CPU backend and the simulated device, which all run it.
+#ifndef GB_CPU_CPU_H
+#define GB_CPU_CPU_H
+
+#include "cpu/kernels/kernels.h"
+#include "ggml-backend.h"
+#include "ggml.h"
+
+struct gb_cpu_pool; // threads that wait for work; one run at a time (further callers queue)
+struct gb_cpu_plan; // a node list prepared for n threads: ops, tasks and scratch size of each node
+
+// n_threads - 1 workers are started on first use; the calling thread is the first of the team.
+struct gb_cpu_pool * gb_cpu_pool_new(int n_threads);
+void                 gb_cpu_pool_free(struct gb_cpu_pool * pool);
+int                  gb_cpu_pool_n_threads(const struct gb_cpu_pool * pool);
+
+// The node array is copied, tensors are borrowed. NULL and reported when a node cannot run.
+struct gb_cpu_plan * gb_cpu_plan_new(struct ggml_tensor * const * nodes, int n_nodes, int n_threads);
+void                 gb_cpu_plan_free(struct gb_cpu_plan * plan);
+size_t               gb_cpu_plan_work_size(const struct gb_cpu_plan * plan);
+
+struct gb_cpu_run {
+    const struct gb_kernels * kernels;
+    void *                    work; // at least gb_cpu_plan_work_size bytes, any alignment
+    bool (*abort_callback)(void * data);
+    void * abort_data;
+};
+
+// SUCCESS, ABORTED, or the first failure of a node (reported on the calling thread).
+enum ggml_status gb_cpu_plan_run(struct gb_cpu_plan * plan, struct gb_cpu_pool * pool, const struct gb_cpu_run * run);
+
+#endif // GB_CPU_CPU_H

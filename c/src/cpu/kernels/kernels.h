@@ -1,0 +1,33 @@
+// kernels.h - the kernel table and the levels that provide one.
+//
+// A level is a set of instruction-set flags for which all templates are compiled once, into one object with one exported symbol
+// (gb_level_<name>). levels.def lists them from the most portable up. The table is chosen once and stored in the backend object.
+#ifndef GB_CPU_KERNELS_KERNELS_H
+#define GB_CPU_KERNELS_KERNELS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct gb_kernels {
+#define GB_KERNEL(name, class, ret, params) ret(*name) params;
+#include "kernels.def"
+#undef GB_KERNEL
+    int gemm_mr, gemm_nr; // tile of gemm_tile_f32
+};
+
+struct gb_level {
+    const char *              name;
+    bool                      (*usable)(void); // does the running processor have it
+    const struct gb_kernels * kernels;
+};
+
+int                     gb_level_count(void);
+const struct gb_level * gb_level_at(int i);
+// The highest usable level, capped by GGML_CPU_LEVEL; NULL and reported when that names no level (the message lists them).
+const struct gb_level * gb_level_default(void);
+// By name; NULL and reported when unknown or not usable on this processor.
+const struct gb_level * gb_level_find(const char * name);
+// The default level's kernels; the scalar ones should GGML_CPU_LEVEL be wrong. Never NULL: for code without a backend at hand.
+const struct gb_kernels * gb_kernels_default(void);
+
+#endif // GB_CPU_KERNELS_KERNELS_H

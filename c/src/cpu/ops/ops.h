@@ -1,0 +1,77 @@
+// ops.h - what an operator of the CPU backend is.
+//
+// An op is a plain C driver: it handles strides, broadcasting and the split over threads, and calls kernels (kernels.h) on
+// contiguous rows. It never allocates, never prints, and does not know about instruction sets. Shapes were checked by the builder;
+// what remains to be checked at run time (indices) is reported with gb_cpu_fail and leaves memory safe.
+//
+// Life of a node: unsupported() decides, at planning time, whether the op can run on these types and layouts; n_tasks() and
+// work_size() are asked once when the plan is made; run() is called by n_tasks threads at once, ith = 0 .. nth-1.
+#ifndef GB_CPU_OPS_OPS_H
+#define GB_CPU_OPS_OPS_H
+
+#include <stddef.h>
+
+#include "cpu/kernels/kernels.h"
+#include "tensor/tensor.h"
+
+struct gb_cpu_team; // the threads that run one node (compute.c)
+
+struct gb_cpu_call { // one thread's share of one node
+    int    ith, nth;
+    void * work;      // work_size bytes shared by the node's threads, 64-byte aligned; content undefined
+    size_t work_size;
+    const struct gb_kernels * k; // the level's kernel table
+    struct gb_cpu_team *      team;
+};
+
+struct gb_cpu_op {
+    // NULL: can run. Else why not, a static string ("type of src[1] must be f32"). Looks at types and strides only, not at data.
+    const char * (*unsupported)(const struct ggml_tensor * node);
+    // Threads that are of use, 1 .. n_threads. NULL: 1 for small nodes, else n_threads (gb_cpu_default_tasks).
+    int (*n_tasks)(const struct ggml_tensor * node, int n_threads);
+    // Scratch bytes for n_tasks threads. NULL: none.
+    size_t (*work_size)(const struct ggml_tensor * node, int n_tasks);
+    void (*run)(const struct gb_cpu_call * call, struct ggml_tensor * node);
+};
+
+// The op of a node, NULL for view ops (nothing to run) and for what is not implemented.
+const struct gb_cpu_op * gb_cpu_op_of(const struct ggml_tensor * node);
+
+// Waits until all nth threads of the node are here. Every thread of the node must call it equally often.
+void gb_cpu_barrier(const struct gb_cpu_call * call);
+
+// Records the first failure of the run; the node's remaining work is still done or skipped, later nodes do not run.
+GGML_ATTRIBUTE_FORMAT(4, 5)
+void gb_cpu_fail(const struct gb_cpu_call * call, const struct ggml_tensor * node, enum ggml_status status, const char * fmt, ...);
+
+int gb_cpu_default_tasks(const struct ggml_tensor * node, int n_threads);
+
+// This thread's share [*first, *last) of n items, in equal contiguous parts.
+static inline void gb_cpu_share(const struct gb_cpu_call * call, int64_t n, int64_t * first, int64_t * last) {
+    const int64_t per = (n + call->nth - 1) / call->nth;
+    *first            = GB_MIN(per * call->ith, n);
+    *last             = GB_MIN(*first + per, n);
+}
+
+// The row with flat index r of a tensor (dims 1..3), its coordinates and address.
+struct gb_row {
+    int64_t i1, i2, i3;
+};
+
+static inline struct gb_row gb_row_at(const struct ggml_tensor * t, int64_t r) {
+    const int64_t plane = t->ne[1] * t->ne[2];
+    const int64_t i3    = r / plane;
+    const int64_t rest  = r - i3 * plane;
+    return (struct gb_row){ rest % t->ne[1], rest / t->ne[1], i3 };
+}
+
+static inline char * gb_row_ptr(const struct ggml_tensor * t, int64_t i1, int64_t i2, int64_t i3) {
+    return (char *) t->data + (size_t) i1 * t->nb[1] + (size_t) i2 * t->nb[2] + (size_t) i3 * t->nb[3];
+}
+
+// One definition each, in ops/<family>.c; table.c maps enum ggml_op to them.
+#define GB_CPU_OP(OP, name) extern const struct gb_cpu_op gb_cpu_op_##name;
+#include "ops.def"
+#undef GB_CPU_OP
+
+#endif // GB_CPU_OPS_OPS_H

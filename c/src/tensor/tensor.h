@@ -1,0 +1,81 @@
+// tensor.h - what the library knows about tensors beyond ggml.h: making them, layouts, flags, descriptions for messages.
+//
+// tensor.c (layouts, flags, views), types.c (traits), context.c (pools), access.c (elements), graph.c, graph_print.c, check.c and
+// ops_<family>.c (builders) share this header. The invariants of a tensor made by gb_tensor_new:
+//   - type is valid, every ne >= 0 and product and bytes fit in int64_t / size_t;
+//   - view_src is NULL or a tensor that is no view; the bytes it can touch lie inside view_src's bytes.
+#ifndef GB_TENSOR_TENSOR_H
+#define GB_TENSOR_TENSOR_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <string.h>
+
+#include "base/mem.h"
+#include "base/status.h"
+#include "ggml.h"
+
+// ------------------------------------------------------------------------------------------------------------------- making
+
+// A fresh contiguous tensor; n_dims 1..4. Reports and returns NULL on a bad type, negative or overflowing sizes, no memory.
+struct ggml_tensor * gb_tensor_new(struct ggml_context * ctx, enum ggml_type type, int n_dims, const int64_t * ne);
+
+// A view of `src` at byte offset `offs` (relative to src) with the given ne and nb (nb NULL: contiguous).
+// `func` is the builder's name for messages. Checks the true extent against the root.
+struct ggml_tensor * gb_tensor_view(struct ggml_context * ctx, struct ggml_tensor * src, int n_dims, const int64_t * ne,
+                                    const size_t * nb, size_t offs, const char * func);
+
+// `size` bytes from the context's pool, 16-byte aligned, for as long as the context; NULL and reported when full.
+void * gb_context_alloc(struct ggml_context * ctx, enum ggml_object_type type, size_t size);
+
+// ------------------------------------------------------------------------------------------------------------------ layouts
+
+bool gb_type_is_valid(enum ggml_type type); // in range and not retired
+bool gb_is_row_padded(const struct ggml_tensor * t); // nb0 = type size, nb2 = nb1 ne1, nb3 = nb2 ne2
+bool gb_rows_contiguous(const struct ggml_tensor * t); // nb0 = type size
+bool gb_can_repeat(const struct ggml_tensor * small, const struct ggml_tensor * large); // large.ne[d] % small.ne[d] == 0
+bool gb_can_repeat_rows(const struct ggml_tensor * small, const struct ggml_tensor * large);
+bool gb_are_same_layout(const struct ggml_tensor * a, const struct ggml_tensor * b); // type, ne and nb
+
+static inline struct ggml_tensor * gb_root(const struct ggml_tensor * t) { // the tensor that owns the memory
+    return t->view_src ? t->view_src : (struct ggml_tensor *) t;
+}
+
+// -------------------------------------------------------------------------------------------------------------------- flags
+
+enum gb_tensor_flag { GB_TENSOR_INPUT = 1, GB_TENSOR_OUTPUT = 2 };
+
+static inline bool gb_tensor_has_flag(const struct ggml_tensor * t, enum gb_tensor_flag flag) {
+    return (t->padding[0] & flag) != 0;
+}
+
+// ---------------------------------------------------------------------------------------------------------------------- ops
+
+bool gb_op_is_view(enum ggml_op op);    // NONE, RESHAPE, VIEW, PERMUTE, TRANSPOSE: nothing is computed
+bool gb_op_can_inplace(enum ggml_op op); // may overwrite a source of the same layout (spec: SCALE, ADD, ...)
+
+static inline int32_t gb_op_param_i32(const struct ggml_tensor * t, int i) {
+    return t->op_params[i];
+}
+
+static inline float gb_op_param_f32(const struct ggml_tensor * t, int i) {
+    float f;
+    memcpy(&f, &t->op_params[i], sizeof(f));
+    return f;
+}
+
+static inline void gb_set_op_param_f32(struct ggml_tensor * t, int i, float f) {
+    memcpy(&t->op_params[i], &f, sizeof(f));
+}
+
+// ----------------------------------------------------------------------------------------------------------------- messages
+
+#define GB_DESCRIBE_SIZE 192
+// "'name' f32 [64, 128]" (ne order, trailing ones dropped); "NULL" for NULL. Returns buf.
+const char * gb_describe(const struct ggml_tensor * t, char buf[GB_DESCRIBE_SIZE]);
+// "MUL_MAT 'y' f32 [64, 16] of 'w' f32 [128, 64], 'x' f32 [128, 16]": a node with its sources. Returns buf.
+const char * gb_describe_node(const struct ggml_tensor * node, char * buf, size_t size);
+
+#endif // GB_TENSOR_TENSOR_H
