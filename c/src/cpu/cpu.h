@@ -29,4 +29,8 @@ struct gb_cpu_run {
 // SUCCESS, ABORTED, or the first failure of a node (reported on the calling thread).
 enum ggml_status gb_cpu_plan_run(struct gb_cpu_plan * plan, struct gb_cpu_pool * pool, const struct gb_cpu_run * run);
 
+// For the registry: "threads=2,level=avx2", each optional; threads defaults to ggml_cpu_default_n_threads(). NULL and reported
+// for an unknown key or a bad value.
+ggml_backend_t gb_cpu_reg_init(const char * params, void * user_data);
+
 #endif // GB_CPU_CPU_H

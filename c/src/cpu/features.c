@@ -1,0 +1,181 @@
+// features.c - asks the processor: CPUID and XGETBV on x86-64, the kernel's capability words on arm64.
+//
+// An instruction set counts only when the system also saves its registers across context switches (XCR0), else using it faults.
+#include "cpu/features.h"
+
+#include <stdint.h>
+
+#include "base/thread.h"
+#include "ggml.h"
+
+#if defined(__x86_64__) || defined(_M_X64)
+#    define ON_X86 1
+#    ifdef _MSC_VER
+#        include <intrin.h>
+#    else
+#        include <cpuid.h>
+#    endif
+#else
+#    define ON_X86 0
+#endif
+
+#if defined(__aarch64__) && defined(__linux__)
+#    include <sys/auxv.h>
+#endif
+
+static struct gb_cpu_features features;
+static gb_once                features_once = GB_ONCE_INIT;
+
+#if ON_X86
+
+enum { EAX, EBX, ECX, EDX };
+
+static void cpuid(uint32_t leaf, uint32_t subleaf, uint32_t regs[4]) {
+#    ifdef _MSC_VER
+    __cpuidex((int *) regs, (int) leaf, (int) subleaf);
+#    else
+    __cpuid_count(leaf, subleaf, regs[EAX], regs[EBX], regs[ECX], regs[EDX]);
+#    endif
+}
+
+static uint64_t enabled_state(void) { // XCR0; only where OSXSAVE is set
+#    ifdef _MSC_VER
+    return _xgetbv(0);
+#    else
+    uint32_t low, high;
+    __asm__ volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
+    return (uint64_t) high << 32 | low;
+#    endif
+}
+
+static bool bit(uint32_t word, int i) {
+    return (word >> i & 1u) != 0;
+}
+
+static void detect_leaf1(struct gb_cpu_features * f, const uint32_t * r, bool ymm) {
+    f->sse3   = bit(r[ECX], 0);
+    f->ssse3  = bit(r[ECX], 9);
+    f->sse41  = bit(r[ECX], 19);
+    f->sse42  = bit(r[ECX], 20);
+    f->popcnt = bit(r[ECX], 23);
+    f->avx    = ymm && bit(r[ECX], 28);
+    f->fma    = ymm && bit(r[ECX], 12);
+    f->f16c   = ymm && bit(r[ECX], 29);
+}
+
+static void detect_leaf7(struct gb_cpu_features * f, bool ymm, bool zmm) {
+    uint32_t r[4], r1[4] = { 0 };
+    cpuid(7, 0, r);
+    if (r[EAX] >= 1) {
+        cpuid(7, 1, r1);
+    }
+    f->bmi1       = bit(r[EBX], 3);
+    f->bmi2       = bit(r[EBX], 8);
+    f->avx2       = ymm && bit(r[EBX], 5);
+    f->avx_vnni   = ymm && bit(r1[EAX], 4);
+    f->avx512f    = zmm && bit(r[EBX], 16);
+    f->avx512dq   = f->avx512f && bit(r[EBX], 17);
+    f->avx512bw   = f->avx512f && bit(r[EBX], 30);
+    f->avx512vl   = f->avx512f && bit(r[EBX], 31);
+    f->avx512vbmi = f->avx512f && bit(r[ECX], 1);
+    f->avx512vnni = f->avx512f && bit(r[ECX], 11);
+    f->avx512bf16 = f->avx512f && bit(r1[EAX], 5);
+}
+
+static void detect_machine(struct gb_cpu_features * f) {
+    uint32_t r[4];
+    cpuid(0, 0, r);
+    const uint32_t last_leaf = r[EAX];
+    cpuid(1, 0, r);
+    const uint64_t state = bit(r[ECX], 27) ? enabled_state() : 0;
+    const bool     ymm   = (state & 0x06) == 0x06; // halves of the vector registers: xmm, upper ymm
+    const bool     zmm   = (state & 0xe6) == 0xe6; // and mask registers, upper zmm, zmm16 and above
+    detect_leaf1(f, r, ymm);
+    if (last_leaf >= 7) {
+        detect_leaf7(f, ymm, zmm);
+    }
+}
+
+#elif defined(__aarch64__) && defined(__linux__)
+
+static void detect_machine(struct gb_cpu_features * f) {
+    const unsigned long cap = getauxval(AT_HWCAP), cap2 = getauxval(AT_HWCAP2);
+    f->neon    = (cap >> 1 & 1) != 0; // bit numbers: the kernel's arm64 ELF hwcaps
+    f->arm_fma = f->neon;
+    f->fp16    = (cap >> 10 & 1) != 0;
+    f->dotprod = (cap >> 20 & 1) != 0;
+    f->sve     = (cap >> 22 & 1) != 0;
+    f->i8mm    = (cap2 >> 13 & 1) != 0;
+    f->bf16    = (cap2 >> 14 & 1) != 0;
+}
+
+#else
+
+static void detect_machine(struct gb_cpu_features * f) { // only what the compiler may use anyway
+#    ifdef __ARM_NEON
+    f->neon = true;
+#    endif
+#    ifdef __ARM_FEATURE_FMA
+    f->arm_fma = true;
+#    endif
+#    ifdef __ARM_FEATURE_FP16_VECTOR_ARITHMETIC
+    f->fp16 = true;
+#    endif
+#    ifdef __ARM_FEATURE_DOTPROD
+    f->dotprod = true;
+#    endif
+#    ifdef __ARM_FEATURE_MATMUL_INT8
+    f->i8mm = true;
+#    endif
+    (void) f;
+}
+
+#endif
+
+static void detect(void) {
+#ifdef __wasm_simd128__
+    features.wasm_simd = true;
+#endif
+#ifdef __POWER9_VECTOR__
+    features.vsx = true;
+#endif
+    detect_machine(&features);
+}
+
+const struct gb_cpu_features * gb_cpu_features(void) {
+    gb_call_once(&features_once, detect);
+    return &features;
+}
+
+// ------------------------------------------------------------------------------------------------------------ public queries
+
+int ggml_cpu_has_sse3(void) { return gb_cpu_features()->sse3; }
+int ggml_cpu_has_ssse3(void) { return gb_cpu_features()->ssse3; }
+int ggml_cpu_has_avx(void) { return gb_cpu_features()->avx; }
+int ggml_cpu_has_avx2(void) { return gb_cpu_features()->avx2; }
+int ggml_cpu_has_avx_vnni(void) { return gb_cpu_features()->avx_vnni; }
+int ggml_cpu_has_avx512(void) { return gb_cpu_features()->avx512f; }
+int ggml_cpu_has_avx512_vbmi(void) { return gb_cpu_features()->avx512vbmi; }
+int ggml_cpu_has_avx512_vnni(void) { return gb_cpu_features()->avx512vnni; }
+int ggml_cpu_has_fma(void) { return gb_cpu_features()->fma; }
+int ggml_cpu_has_f16c(void) { return gb_cpu_features()->f16c; }
+int ggml_cpu_has_neon(void) { return gb_cpu_features()->neon; }
+int ggml_cpu_has_arm_fma(void) { return gb_cpu_features()->arm_fma; }
+int ggml_cpu_has_fp16_va(void) { return gb_cpu_features()->fp16; }
+int ggml_cpu_has_wasm_simd(void) { return gb_cpu_features()->wasm_simd; }
+int ggml_cpu_has_vsx(void) { return gb_cpu_features()->vsx; }
+
+// Libraries: fixed when the library is built.
+#ifdef GGML_USE_CUBLAS
+#    define HAS_CUBLAS 1
+#else
+#    define HAS_CUBLAS 0
+#endif
+
+int ggml_cpu_has_cublas(void) { return HAS_CUBLAS; }
+int ggml_cpu_has_metal(void) { return 0; }
+int ggml_cpu_has_clblast(void) { return 0; }
+int ggml_cpu_has_vulkan(void) { return 0; }
+int ggml_cpu_has_sycl(void) { return 0; }
+int ggml_cpu_has_gpublas(void) { return HAS_CUBLAS; }
+int ggml_cpu_has_blas(void) { return HAS_CUBLAS; }

@@ -1,0 +1,21 @@
+// features.h - what the running processor can do, so that levels.def can tell which levels are usable.
+#ifndef GB_CPU_FEATURES_H
+#define GB_CPU_FEATURES_H
+
+#include <stdbool.h>
+
+// A flag is set only if the instructions exist and the operating system saves the registers they use.
+struct gb_cpu_features {
+    // x86-64
+    bool sse3, ssse3, sse41, sse42, popcnt;
+    bool avx, avx2, fma, f16c, bmi1, bmi2, avx_vnni;
+    bool avx512f, avx512bw, avx512dq, avx512vl, avx512vbmi, avx512vnni, avx512bf16;
+    // arm64
+    bool neon, arm_fma, fp16, dotprod, i8mm, bf16, sve;
+    // decided when compiling: there is no portable way to ask
+    bool wasm_simd, vsx;
+};
+
+const struct gb_cpu_features * gb_cpu_features(void); // detected once; thread-safe
+
+#endif // GB_CPU_FEATURES_H
