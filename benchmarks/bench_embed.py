@@ -1,0 +1,125 @@
+"""Sentences per second of the embedding example, beside PyTorch when it is installed, in one run.
+
+    python benchmarks/bench_embed.py [--threads N] [--repeats N] [--json FILE]
+
+Both sides get the same token sequences (about 34 tokens each), the same weights and the same number of threads; rounds alternate, and
+the median of the rounds and of the ratio round by round is reported.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from examples.embed.model import Embedder, model_dir  # noqa: E402
+
+WORDS = "the quick brown fox jumps over a lazy dog while seven wizards box and measure time in quiet rooms near old rivers".split()
+
+
+def token_sequences(embedder: Embedder, count: int, tokens: int, seed: int = 0) -> list[list[int]]:
+    rng = np.random.default_rng(seed)
+    texts = [" ".join(rng.choice(WORDS, tokens * 2)) for _ in range(count)]
+    return [s[: tokens - 1] + s[-1:] for s in embedder.tokenize(texts)]
+
+
+def torch_model(threads: int) -> Callable[[list[list[int]]], Any] | None:
+    """The same network in PyTorch eager mode with its fused attention; None when it is not installed."""
+    try:
+        import torch
+        import torch.nn.functional as F
+        from safetensors.torch import load_file
+    except ImportError:
+        return None
+    torch.set_num_threads(threads)
+    w = load_file(str(model_dir() / "model.safetensors"))
+    heads, layers, eps = 12, 6, 1e-12
+
+    def dense(x: Any, name: str) -> Any:
+        return F.linear(x, w[name + ".weight"], w[name + ".bias"])
+
+    def norm(x: Any, name: str) -> Any:
+        return F.layer_norm(x, (x.shape[-1],), w[name + ".weight"], w[name + ".bias"], eps)
+
+    def run(sequences: list[list[int]]) -> Any:
+        with torch.inference_mode():
+            lengths = torch.tensor([len(s) for s in sequences])
+            t = int(lengths.max())
+            ids = torch.zeros((len(sequences), t), dtype=torch.long)
+            for i, s in enumerate(sequences):
+                ids[i, : len(s)] = torch.tensor(s)
+            real = torch.arange(t) < lengths[:, None]
+            mask = torch.where(real, 0.0, -torch.inf)[:, None, None, :]
+            x = F.embedding(ids, w["embeddings.word_embeddings.weight"]) + w["embeddings.position_embeddings.weight"][:t]
+            x = norm(x + w["embeddings.token_type_embeddings.weight"][0], "embeddings.LayerNorm")
+            b, _, c = x.shape
+            for i in range(layers):
+                p = f"encoder.layer.{i}."
+                q, k, v = (dense(x, p + "attention.self." + n).view(b, t, heads, -1).transpose(1, 2) for n in ("query", "key", "value"))
+                a = F.scaled_dot_product_attention(q, k, v, attn_mask=mask).transpose(1, 2).reshape(b, t, c)
+                x = norm(x + dense(a, p + "attention.output.dense"), p + "attention.output.LayerNorm")
+                x = norm(x + dense(F.gelu(dense(x, p + "intermediate.dense")), p + "output.dense"), p + "output.LayerNorm")
+            pooled = (x * real[..., None]).sum(1) / lengths[:, None]
+            return F.normalize(pooled).numpy()
+
+    return run
+
+
+def sentences_per_second(run: Callable[[], Any], batch: int, seconds: float) -> float:
+    count, start = 0, time.perf_counter()
+    while (elapsed := time.perf_counter() - start) < seconds:
+        run()
+        count += batch
+    return count / elapsed
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--tokens", type=int, default=34)
+    parser.add_argument("--batches", type=int, nargs="*", default=[1, 32])
+    parser.add_argument("--repeats", type=int, default=7)
+    parser.add_argument("--seconds", type=float, default=1.0, help="of each round")
+    parser.add_argument("--json", type=Path)
+    args = parser.parse_args()
+
+    embedder = Embedder(n_threads=args.threads)
+    peer = torch_model(args.threads)
+    results: dict[str, Any] = {"threads": args.threads, "tokens": args.tokens, "batches": {}}
+    if peer is None:
+        print("PyTorch is not installed: no comparison (pip install torch)")
+    for batch in args.batches:
+        sequences = token_sequences(embedder, batch, args.tokens)
+        sides: dict[str, Callable[[], Any]] = {"ggml_backend": lambda s=sequences: embedder.embed_tokens(s)}  # type: ignore[misc]
+        if peer is not None:
+            sides["torch"] = lambda s=sequences: peer(s)  # type: ignore[misc]
+            difference = float(np.abs(sides["ggml_backend"]() - sides["torch"]()).max())
+            assert difference < 1e-4, f"the two sides disagree by {difference}"
+        rounds: dict[str, list[float]] = {name: [] for name in sides}
+        for _ in range(args.repeats):
+            for name, run in sides.items():
+                rounds[name].append(sentences_per_second(run, batch, args.seconds))
+        row: dict[str, Any] = {name: statistics.median(r) for name, r in rounds.items()}
+        row["rounds"] = rounds
+        line = f"batch {batch:>3}: " + ", ".join(f"{name} {row[name]:.1f} sentences/s" for name in sides)
+        if peer is not None:
+            row["ratio"] = statistics.median(a / b for a, b in zip(rounds["ggml_backend"], rounds["torch"], strict=True))
+            line += f", ratio {row['ratio']:.2f}"
+        print(line)
+        results["batches"][str(batch)] = row
+    if args.json:
+        args.json.parent.mkdir(parents=True, exist_ok=True)
+        args.json.write_text(json.dumps(results, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()
