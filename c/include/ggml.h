@@ -347,6 +347,7 @@ enum ggml_unary_op {
     GGML_UNARY_OP_SILU,
     GGML_UNARY_OP_HARDSWISH,
     GGML_UNARY_OP_HARDSIGMOID,
+    GGML_UNARY_OP_GELU_ERF, // newer than the interface of February 2024
     GGML_UNARY_OP_COUNT,
 };
 
@@ -585,6 +586,8 @@ GGML_API struct ggml_tensor * ggml_gelu(struct ggml_context * ctx, struct ggml_t
 GGML_API struct ggml_tensor * ggml_gelu_inplace(struct ggml_context * ctx, struct ggml_tensor * a);
 GGML_API struct ggml_tensor * ggml_gelu_quick(struct ggml_context * ctx, struct ggml_tensor * a); // x * sigmoid(1.702 x)
 GGML_API struct ggml_tensor * ggml_gelu_quick_inplace(struct ggml_context * ctx, struct ggml_tensor * a);
+GGML_API struct ggml_tensor * ggml_gelu_erf(struct ggml_context * ctx, struct ggml_tensor * a); // x / 2 (1 + erf(x / sqrt 2)), exact form
+GGML_API struct ggml_tensor * ggml_gelu_erf_inplace(struct ggml_context * ctx, struct ggml_tensor * a);
 GGML_API struct ggml_tensor * ggml_silu(struct ggml_context * ctx, struct ggml_tensor * a); // x * sigmoid(x)
 GGML_API struct ggml_tensor * ggml_silu_inplace(struct ggml_context * ctx, struct ggml_tensor * a);
 GGML_API struct ggml_tensor * ggml_hardswish(struct ggml_context * ctx, struct ggml_tensor * a); // x * clamp((x + 3) / 6, 0, 1)
