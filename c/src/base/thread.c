@@ -58,6 +58,19 @@ void gb_thread_join(gb_thread t) {
     CloseHandle(t);
 }
 
+static DWORD WINAPI main_trampoline(void * arg) {
+    const struct gb_thread_main * main = arg;
+    main->run(main->arg);
+    return 0;
+}
+
+bool gb_thread_try_start(gb_thread * t, struct gb_thread_main * main) {
+    *t = CreateThread(NULL, 0, main_trampoline, main, 0, NULL);
+    return *t != NULL;
+}
+
+unsigned gb_fork_generation(void) { return 0; }
+
 static BOOL CALLBACK once_trampoline(PINIT_ONCE once, PVOID init, PVOID * context) {
     (void) once;
     (void) context;
@@ -73,6 +86,8 @@ void gb_sleep_us(int64_t us) { Sleep((DWORD) ((us + 999) / 1000)); }
 
 #    include <errno.h>
 #    include <sched.h>
+#    include <signal.h>
+#    include <stdatomic.h>
 #    include <string.h>
 #    include <time.h>
 
@@ -115,6 +130,36 @@ bool gb_thread_start(gb_thread * t, void (*run)(void * arg), void * arg) {
         return false;
     }
     return true;
+}
+
+static void * main_trampoline(void * arg) {
+    const struct gb_thread_main * main = arg;
+    main->run(main->arg);
+    return NULL;
+}
+
+bool gb_thread_try_start(gb_thread * t, struct gb_thread_main * main) {
+    static const int faults[] = { SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGABRT, SIGSYS }; // belong to the thread
+    sigset_t         blocked, before;
+    sigfillset(&blocked);
+    for (size_t i = 0; i < GB_ARRAY_LEN(faults); i++) {
+        sigdelset(&blocked, faults[i]);
+    }
+    pthread_sigmask(SIG_SETMASK, &blocked, &before); // inherited by the new thread
+    const int err = pthread_create(t, NULL, main_trampoline, main);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return err == 0;
+}
+
+static pthread_once_t fork_once = PTHREAD_ONCE_INIT;
+static atomic_uint    forks;
+
+static void count_fork(void) { atomic_fetch_add(&forks, 1); }
+static void watch_forks(void) { pthread_atfork(NULL, NULL, count_fork); }
+
+unsigned gb_fork_generation(void) {
+    pthread_once(&fork_once, watch_forks);
+    return atomic_load(&forks);
 }
 
 void gb_thread_join(gb_thread t) { pthread_join(t, NULL); }

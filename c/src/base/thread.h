@@ -39,6 +39,18 @@ void gb_cond_broadcast(gb_cond * c);
 bool gb_thread_start(gb_thread * t, void (*run)(void * arg), void * arg); // reports and returns false on failure
 void gb_thread_join(gb_thread t);
 
+// The same without a report and without memory: `main` is the caller's and lives as long as the thread. Asynchronous signals are
+// blocked in it, so that they reach the threads of the program.
+struct gb_thread_main {
+    void (*run)(void * arg);
+    void * arg;
+};
+bool gb_thread_try_start(gb_thread * t, struct gb_thread_main * main);
+
+// How many forks lie between the first call in the first process and this process. Threads do not survive a fork: who owns some
+// and finds the number changed is in a child, where his threads are gone and his mutexes may be locked by nobody.
+unsigned gb_fork_generation(void);
+
 void gb_call_once(gb_once * once, void (*init)(void));
 
 void gb_thread_yield(void);
