@@ -22,18 +22,29 @@
 // A fresh contiguous tensor; n_dims 1..4. Reports and returns NULL on a bad type, negative or overflowing sizes, no memory.
 struct ggml_tensor * gb_tensor_new(struct ggml_context * ctx, enum ggml_type type, int n_dims, const int64_t * ne);
 
-// A view of `src` at byte offset `offs` (relative to src) with the given ne and nb (nb NULL: contiguous).
+// A view of `src` at byte offset `offs` (relative to src) with ne[n_dims] and nb[4] (nb NULL: contiguous). No name is set.
 // `func` is the builder's name for messages. Checks the true extent against the root.
 struct ggml_tensor * gb_tensor_view(struct ggml_context * ctx, struct ggml_tensor * src, int n_dims, const int64_t * ne,
                                     const size_t * nb, size_t offs, const char * func);
 
+// Gradient rule of builders that hand gradients on: when any result->src[i] has a grad, result->grad becomes a fresh tensor of
+// result's shape. Returns result; NULL (reported) when there is no memory or result is NULL. Call it after src[] is set.
+struct ggml_tensor * gb_tensor_inherit_grad(struct ggml_context * ctx, struct ggml_tensor * result);
+
 // `size` bytes from the context's pool, 16-byte aligned, for as long as the context; NULL and reported when full.
 void * gb_context_alloc(struct ggml_context * ctx, enum ggml_object_type type, size_t size);
+
+// A tensor object: everything zero but `data`, which is `data_size` bytes from where the context puts data (nowhere, scratch, or
+// behind the struct); in_pool: always behind the struct. alignment: what elements need when the scratch is used.
+struct ggml_tensor * gb_context_new_tensor(struct ggml_context * ctx, size_t data_size, size_t alignment, bool in_pool);
+
+bool gb_context_is_growable(const struct ggml_context * ctx); // owns its memory
 
 // ------------------------------------------------------------------------------------------------------------------ layouts
 
 bool gb_type_is_valid(enum ggml_type type); // in range and not retired
 bool gb_is_row_padded(const struct ggml_tensor * t); // nb0 = type size, nb2 = nb1 ne1, nb3 = nb2 ne2
+bool gb_bytes_needed(const struct ggml_tensor * t, size_t * bytes); // the true extent of any strides; false: overflow
 bool gb_rows_contiguous(const struct ggml_tensor * t); // nb0 = type size
 bool gb_can_repeat(const struct ggml_tensor * small, const struct ggml_tensor * large); // large.ne[d] % small.ne[d] == 0
 bool gb_can_repeat_rows(const struct ggml_tensor * small, const struct ggml_tensor * large);
@@ -69,6 +80,8 @@ static inline float gb_op_param_f32(const struct ggml_tensor * t, int i) {
 static inline void gb_set_op_param_f32(struct ggml_tensor * t, int i, float f) {
     memcpy(&t->op_params[i], &f, sizeof(f));
 }
+
+const char * gb_op_name(enum ggml_op op); // never NULL, also for what is no op
 
 // ----------------------------------------------------------------------------------------------------------------- messages
 

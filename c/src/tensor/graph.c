@@ -1,0 +1,400 @@
+// graph.c - graphs: the list of nodes in the order of execution, the leafs they start from, and the set of visited tensors.
+//
+// All arrays of a graph are one block: nodes[size], leafs[size], grads[size] if it has gradients, one pointer to the context
+// that owns the memory (NULL: the caller's memory, the graph cannot grow), and the keys of the visited set. The struct itself is
+// public and gets copied by value, so everything must be found from its fields: `owner_of` recognises the block by its layout.
+// Growing takes a new block from the context and leaves the old one behind: copies of the struct stay valid.
+// Building never recurses, and a failed build takes back all it did.
+#include <limits.h>
+
+#include "base/vec.h"
+#include "tensor.h"
+
+enum { GRAPH_SIZE_MAX = INT_MAX / 4, GROWN_SIZE_MIN = 64 };
+
+// ----------------------------------------------------------------------------------------------------------------- the block
+
+// Slots of the visited set of a graph of `size`: more than its nodes and leafs together, and prime, because a slot is the
+// address modulo this number and addresses have regular steps.
+static size_t n_slots(size_t size) {
+    for (size_t n = 2 * size + 3;; n += 2) {
+        size_t divisor = 3;
+        while (divisor * divisor <= n && n % divisor != 0) {
+            divisor += 2;
+        }
+        if (divisor * divisor > n) {
+            return n;
+        }
+    }
+}
+
+static size_t block_pointers(size_t size, bool grads) {
+    return size * (grads ? 3 : 2) + 1 + n_slots(size);
+}
+
+// Lays the arrays of a graph of `size` over a zeroed block.
+static void lay_out(struct ggml_cgraph * graph, void * block, size_t size, bool grads, struct ggml_context * owner) {
+    struct ggml_tensor ** at = block;
+    graph->size              = (int) size;
+    graph->nodes             = at;
+    graph->leafs             = at += size;
+    at += size;
+    graph->grads = grads ? at : NULL;
+    at += grads ? size : 0;
+    memcpy(at, &owner, sizeof(owner));
+    graph->visited_hash_table = (struct ggml_hash_set){ n_slots(size), at + 1 };
+}
+
+// The context from which the graph can grow, or NULL: fixed memory, a view, or arrays that somebody else made.
+static struct ggml_context * owner_of(const struct ggml_cgraph * graph) {
+    const size_t                size  = (size_t) GB_MAX(graph->size, 0);
+    struct ggml_tensor ** const owner = graph->nodes + size * (graph->grads ? 3 : 2);
+    const bool                  ours  = graph->visited_hash_table.keys != NULL && graph->leafs == graph->nodes + size &&
+                      (graph->grads == NULL || graph->grads == graph->leafs + size) &&
+                      graph->visited_hash_table.keys == owner + 1 && graph->visited_hash_table.size == n_slots(size);
+    struct ggml_context * ctx = NULL;
+    if (ours) {
+        memcpy(&ctx, owner, sizeof(ctx));
+    }
+    return ctx;
+}
+
+// -------------------------------------------------------------------------------------------------------------------- visited
+
+// Not addresses of tensors, which are aligned.
+#define TAKEN_BACK ((struct ggml_tensor *) (uintptr_t) 1)
+
+// The slot of the key, or the free one where it belongs; NULL: neither, the set is full.
+static struct ggml_tensor ** find_slot(struct ggml_hash_set set, const struct ggml_tensor * key) {
+    size_t slot = set.size > 0 ? (uintptr_t) key % set.size : 0;
+    for (size_t tried = 0; tried < set.size; tried++) {
+        if (set.keys[slot] == key || set.keys[slot] == NULL) {
+            return &set.keys[slot];
+        }
+        slot = slot + 1 == set.size ? 0 : slot + 1;
+    }
+    return NULL;
+}
+
+static void insert_all(struct ggml_hash_set to, struct ggml_hash_set from) {
+    for (size_t i = 0; i < from.size; i++) {
+        if (from.keys[i] != NULL) {
+            *find_slot(to, from.keys[i]) = from.keys[i]; // `to` is larger
+        }
+    }
+}
+
+static void insert_list(struct ggml_hash_set to, struct ggml_tensor * const * list, int n) {
+    for (int i = 0; i < n; i++) {
+        struct ggml_tensor ** slot = find_slot(to, list[i]);
+        if (slot != NULL) {
+            *slot = list[i];
+        }
+    }
+}
+
+// ---------------------------------------------------------------------------------------------------------------------- making
+
+size_t ggml_graph_overhead_custom(size_t size, bool grads) {
+    GB_FAIL_IF(size > GRAPH_SIZE_MAX, 0, GGML_STATUS_INVALID_ARGUMENT, "%s: argument 'size': needs at most %d, has %zu", __func__,
+               GRAPH_SIZE_MAX, size);
+    const size_t payload = sizeof(struct ggml_cgraph) + block_pointers(size, grads) * sizeof(struct ggml_tensor *);
+    return sizeof(struct ggml_object) + GGML_PAD(payload, (size_t) GGML_MEM_ALIGN);
+}
+
+size_t ggml_graph_overhead(void) {
+    return ggml_graph_overhead_custom(GGML_DEFAULT_GRAPH_SIZE, false);
+}
+
+struct ggml_cgraph * ggml_new_graph_custom(struct ggml_context * ctx, size_t size, bool grads) {
+    if (ctx == NULL) {
+        gb_fail_null(__func__, "ctx");
+        return NULL;
+    }
+    GB_FAIL_IF(size > GRAPH_SIZE_MAX, NULL, GGML_STATUS_INVALID_ARGUMENT, "%s: argument 'size': needs at most %d, has %zu", __func__,
+               GRAPH_SIZE_MAX, size);
+    const size_t bytes         = sizeof(struct ggml_cgraph) + block_pointers(size, grads) * sizeof(struct ggml_tensor *);
+    struct ggml_cgraph * graph = gb_context_alloc(ctx, GGML_OBJECT_GRAPH, bytes);
+    if (graph != NULL) {
+        memset(graph, 0, bytes);
+        lay_out(graph, graph + 1, size, grads, gb_context_is_growable(ctx) ? ctx : NULL);
+    }
+    return graph;
+}
+
+struct ggml_cgraph * ggml_new_graph(struct ggml_context * ctx) {
+    return ggml_new_graph_custom(ctx, GGML_DEFAULT_GRAPH_SIZE, false);
+}
+
+struct ggml_cgraph ggml_graph_view(struct ggml_cgraph * cgraph, int i0, int i1) {
+    struct ggml_cgraph view = { 0 };
+    GB_CHECK_ARG(cgraph, view);
+    GB_FAIL_IF(i0 < 0 || i1 < i0 || i1 > cgraph->n_nodes, view, GGML_STATUS_INVALID_ARGUMENT,
+               "%s: nodes [%d, %d): needs a part of [0, %d)", __func__, i0, i1, cgraph->n_nodes);
+    view.n_nodes = i1 - i0;
+    view.nodes   = cgraph->nodes + i0;
+    view.grads   = cgraph->grads ? cgraph->grads + i0 : NULL;
+    view.order   = cgraph->order;
+    return view;
+}
+
+// ---------------------------------------------------------------------------------------------------------------------- growing
+
+static enum ggml_status fail_full(const struct ggml_cgraph * graph, const char * func) {
+    if (graph->visited_hash_table.size == 0) {
+        return gb_fail(GGML_STATUS_INVALID_STATE, "%s: the graph is a view of another graph (ggml_graph_view): it takes no nodes", func);
+    }
+    return gb_fail(GGML_STATUS_ALLOC_FAILED,
+                   "%s: the graph is full: it has room for %d nodes and %d leafs in memory that does not grow "
+                   "(ggml_new_graph_custom makes a larger one)",
+                   func, graph->size, graph->size);
+}
+
+static enum ggml_status grow(struct ggml_cgraph * graph, size_t size, const char * func) {
+    struct ggml_context * ctx = owner_of(graph);
+    if (ctx == NULL) {
+        return fail_full(graph, func);
+    }
+    GB_FAIL_IF(size > GRAPH_SIZE_MAX, GGML_STATUS_ALLOC_FAILED, GGML_STATUS_ALLOC_FAILED, "%s: a graph of %zu nodes is too large",
+               func, size);
+    const bool   grads = graph->grads != NULL;
+    const size_t bytes = block_pointers(size, grads) * sizeof(struct ggml_tensor *);
+    void *       block = gb_context_alloc(ctx, GGML_OBJECT_WORK_BUFFER, bytes);
+    if (block == NULL) {
+        return GGML_STATUS_ALLOC_FAILED;
+    }
+    memset(block, 0, bytes);
+    const struct ggml_cgraph old = *graph;
+    lay_out(graph, block, size, grads, ctx);
+    memcpy(graph->nodes, old.nodes, (size_t) old.n_nodes * sizeof(*old.nodes));
+    memcpy(graph->leafs, old.leafs, (size_t) old.n_leafs * sizeof(*old.leafs));
+    if (grads) {
+        memcpy(graph->grads, old.grads, (size_t) old.n_nodes * sizeof(*old.grads));
+    }
+    insert_all(graph->visited_hash_table, old.visited_hash_table);
+    return GGML_STATUS_SUCCESS;
+}
+
+static enum ggml_status grow_twice(struct ggml_cgraph * graph, const char * func) {
+    return grow(graph, GB_MAX(2 * (size_t) GB_MAX(graph->size, 0), (size_t) GROWN_SIZE_MIN), func);
+}
+
+// ---------------------------------------------------------------------------------------------------------------------- building
+
+struct frame { // a visited tensor that waits for its sources
+    struct ggml_tensor * tensor;
+    int                  n_seen; // sources looked at
+};
+
+struct builder {
+    struct ggml_cgraph * graph;
+    struct ggml_cgraph   before; // the struct when the build began
+    GB_VEC(struct frame) stack;
+    const char * func;
+};
+
+// Marks and pushes the tensor unless it is marked already.
+static enum ggml_status enter(struct builder * b, struct ggml_tensor * tensor) {
+    struct ggml_cgraph *  graph = b->graph;
+    struct ggml_tensor ** slot  = find_slot(graph->visited_hash_table, tensor);
+    if (slot != NULL && *slot == tensor) {
+        return GGML_STATUS_SUCCESS;
+    }
+    // a graph that can grow keeps a quarter of the slots free, so that searches stay short
+    const size_t n_marks = (size_t) graph->n_nodes + (size_t) graph->n_leafs + b->stack.n;
+    if (slot == NULL || (n_marks >= graph->visited_hash_table.size / 4 * 3 && owner_of(graph) != NULL)) {
+        GB_TRY(grow_twice(graph, b->func));
+        slot = find_slot(graph->visited_hash_table, tensor);
+    }
+    if (!gb_vec_push(&b->stack, ((struct frame){ tensor, 0 }))) {
+        return GGML_STATUS_ALLOC_FAILED;
+    }
+    *slot = tensor;
+    return GGML_STATUS_SUCCESS;
+}
+
+// Appends a tensor whose sources are in the graph.
+static enum ggml_status append(struct builder * b, struct ggml_tensor * tensor) {
+    struct ggml_cgraph * graph   = b->graph;
+    const bool           is_leaf = tensor->op == GGML_OP_NONE && tensor->grad == NULL;
+    if ((is_leaf ? graph->n_leafs : graph->n_nodes) >= graph->size) {
+        GB_TRY(grow_twice(graph, b->func));
+    }
+    if (is_leaf) {
+        graph->leafs[graph->n_leafs++] = tensor;
+        return GGML_STATUS_SUCCESS;
+    }
+    if (graph->grads != NULL) {
+        graph->grads[graph->n_nodes] = tensor->grad;
+    }
+    graph->nodes[graph->n_nodes++] = tensor;
+    return GGML_STATUS_SUCCESS;
+}
+
+// Depth first, a tensor after its sources. Tensors are marked on the way down: one may name itself as a source.
+static enum ggml_status visit(struct builder * b, struct ggml_tensor * tensor) {
+    const bool backwards = b->graph->order == GGML_CGRAPH_EVAL_ORDER_RIGHT_TO_LEFT;
+    GB_TRY(enter(b, tensor));
+    while (b->stack.n > 0) {
+        struct frame * top = &b->stack.data[b->stack.n - 1];
+        if (top->n_seen < GGML_MAX_SRC) {
+            const int            i   = backwards ? GGML_MAX_SRC - 1 - top->n_seen : top->n_seen;
+            struct ggml_tensor * src = top->tensor->src[i];
+            top->n_seen++;
+            if (src != NULL) {
+                GB_TRY(enter(b, src));
+            }
+        } else {
+            GB_TRY(append(b, top->tensor));
+            b->stack.n--;
+        }
+    }
+    return GGML_STATUS_SUCCESS;
+}
+
+static void name_new(const struct builder * b) {
+    for (int i = b->before.n_leafs; i < b->graph->n_leafs; i++) {
+        if (b->graph->leafs[i]->name[0] == '\0') {
+            ggml_format_name(b->graph->leafs[i], "leaf_%d", i);
+        }
+    }
+    for (int i = b->before.n_nodes; i < b->graph->n_nodes; i++) {
+        if (b->graph->nodes[i]->name[0] == '\0') {
+            ggml_format_name(b->graph->nodes[i], "node_%d", i);
+        }
+    }
+}
+
+static void unmark(struct ggml_hash_set set, const struct ggml_tensor * tensor) {
+    struct ggml_tensor ** slot = find_slot(set, tensor);
+    if (slot != NULL && *slot != NULL) {
+        *slot = TAKEN_BACK; // keeps searches for others going past this slot
+    }
+}
+
+// Removes this build's marks and restores the struct. Older marks were set when these slots were free, so freeing them breaks
+// no search. If the graph has grown meanwhile, marks from before the growth are in the old set too.
+static void take_back(struct builder * b) {
+    struct ggml_cgraph *       graph = b->graph;
+    const struct ggml_hash_set set   = graph->visited_hash_table;
+    const struct ggml_hash_set old   = b->before.visited_hash_table;
+    for (int i = b->before.n_nodes; i < graph->n_nodes; i++) {
+        unmark(set, graph->nodes[i]);
+    }
+    for (int i = b->before.n_leafs; i < graph->n_leafs; i++) {
+        unmark(set, graph->leafs[i]);
+    }
+    for (size_t i = 0; i < b->stack.n; i++) {
+        unmark(set, b->stack.data[i].tensor);
+    }
+    for (size_t i = 0; old.keys != set.keys && i < old.size; i++) {
+        struct ggml_tensor ** slot = old.keys[i] ? find_slot(set, old.keys[i]) : NULL;
+        if (slot == NULL || *slot != old.keys[i]) {
+            old.keys[i] = NULL;
+        }
+    }
+    for (size_t i = 0; i < set.size; i++) {
+        if (set.keys[i] == TAKEN_BACK) {
+            set.keys[i] = NULL;
+        }
+    }
+    *graph = b->before;
+}
+
+enum ggml_status ggml_build_forward_expand(struct ggml_cgraph * cgraph, struct ggml_tensor * tensor) {
+    if (cgraph == NULL || tensor == NULL) {
+        gb_fail_null(__func__, cgraph == NULL ? "cgraph" : "tensor");
+        return ggml_last_status();
+    }
+    if (cgraph->visited_hash_table.size == 0) {
+        return fail_full(cgraph, __func__);
+    }
+    struct builder         b      = { .graph = cgraph, .before = *cgraph, .func = __func__ };
+    const enum ggml_status status = visit(&b, tensor);
+    if (status == GGML_STATUS_SUCCESS) {
+        name_new(&b);
+    } else {
+        take_back(&b);
+    }
+    gb_vec_free(&b.stack);
+    return status;
+}
+
+// ------------------------------------------------------------------------------------------------------------- whole graphs
+
+enum ggml_status ggml_graph_clear(struct ggml_cgraph * cgraph) {
+    GB_CHECK_ARG(cgraph, GGML_STATUS_INVALID_ARGUMENT);
+    cgraph->n_nodes = 0;
+    cgraph->n_leafs = 0;
+    if (cgraph->visited_hash_table.size > 0) {
+        memset(cgraph->visited_hash_table.keys, 0, cgraph->visited_hash_table.size * sizeof(*cgraph->visited_hash_table.keys));
+    }
+    return GGML_STATUS_SUCCESS;
+}
+
+// The visited set of src in dst: src's own, or, for a view, what it lists.
+static void copy_visited(const struct ggml_cgraph * src, struct ggml_cgraph * dst) {
+    if (src->visited_hash_table.keys == dst->visited_hash_table.keys) {
+        return; // copies of one struct share the set
+    }
+    memset(dst->visited_hash_table.keys, 0, dst->visited_hash_table.size * sizeof(*dst->visited_hash_table.keys));
+    for (size_t i = 0; i < src->visited_hash_table.size; i++) {
+        if (src->visited_hash_table.keys[i] != NULL) {
+            insert_list(dst->visited_hash_table, &src->visited_hash_table.keys[i], 1);
+        }
+    }
+    insert_list(dst->visited_hash_table, src->nodes, src->n_nodes);
+    insert_list(dst->visited_hash_table, src->leafs, src->n_leafs);
+}
+
+enum ggml_status ggml_graph_cpy(struct ggml_cgraph * src, struct ggml_cgraph * dst) {
+    GB_CHECK_ARG(src, GGML_STATUS_INVALID_ARGUMENT);
+    GB_CHECK_ARG(dst, GGML_STATUS_INVALID_ARGUMENT);
+    if (src == dst) {
+        return GGML_STATUS_SUCCESS;
+    }
+    GB_FAIL_IF(src->grads != NULL && dst->grads == NULL, GGML_STATUS_INVALID_ARGUMENT, GGML_STATUS_INVALID_ARGUMENT,
+               "%s: argument 'dst': needs gradients (ggml_new_graph_custom), as 'src' has them", __func__);
+    const int need = GB_MAX(src->n_nodes, src->n_leafs);
+    if (need > dst->size || dst->visited_hash_table.size < (size_t) src->n_nodes + (size_t) src->n_leafs) {
+        GB_TRY(grow(dst, (size_t) need, __func__));
+    }
+    memmove(dst->nodes, src->nodes, (size_t) src->n_nodes * sizeof(*src->nodes));
+    if (src->n_leafs > 0) {
+        memmove(dst->leafs, src->leafs, (size_t) src->n_leafs * sizeof(*src->leafs));
+    }
+    for (int i = 0; dst->grads != NULL && i < src->n_nodes; i++) {
+        dst->grads[i] = src->grads ? src->grads[i] : src->nodes[i]->grad;
+    }
+    copy_visited(src, dst);
+    dst->n_nodes = src->n_nodes;
+    dst->n_leafs = src->n_leafs;
+    dst->order   = src->order;
+    return GGML_STATUS_SUCCESS;
+}
+
+struct ggml_cgraph * ggml_graph_dup(struct ggml_context * ctx, struct ggml_cgraph * cgraph) {
+    if (ctx == NULL || cgraph == NULL) {
+        gb_fail_null(__func__, ctx == NULL ? "ctx" : "cgraph");
+        return NULL;
+    }
+    const int            size = GB_MAX(cgraph->size, GB_MAX(cgraph->n_nodes, cgraph->n_leafs)); // a view has size 0
+    struct ggml_cgraph * copy = ggml_new_graph_custom(ctx, (size_t) GB_MAX(size, 0), cgraph->grads != NULL);
+    return copy != NULL && ggml_graph_cpy(cgraph, copy) == GGML_STATUS_SUCCESS ? copy : NULL;
+}
+
+static struct ggml_tensor * find_by_name(struct ggml_tensor * const * list, int n, const char * name) {
+    for (int i = 0; i < n; i++) {
+        if (strcmp(list[i]->name, name) == 0) {
+            return list[i];
+        }
+    }
+    return NULL;
+}
+
+struct ggml_tensor * ggml_graph_get_tensor(struct ggml_cgraph * cgraph, const char * name) {
+    GB_CHECK_ARG(cgraph, NULL);
+    GB_CHECK_ARG(name, NULL);
+    struct ggml_tensor * leaf = find_by_name(cgraph->leafs, cgraph->n_leafs, name);
+    return leaf ? leaf : find_by_name(cgraph->nodes, cgraph->n_nodes, name);
+}

@@ -1,0 +1,32 @@
+// quant.h - what a quantized format is, beyond its size: how to pack rows of floats into blocks and back.
+//
+// One constant of this struct per format, listed in formats.def; types.c turns the list into a table. Rows are whole blocks.
+// A function that a format does not have is NULL.
+#ifndef GB_TENSOR_QUANT_QUANT_H
+#define GB_TENSOR_QUANT_QUANT_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "ggml.h"
+
+struct gb_quant_format {
+    ggml_to_float_t   to_float;
+    ggml_from_float_t from_float;
+    ggml_from_float_t from_float_reference; // the algorithm of the specification, bit for bit
+    ggml_vec_dot_t    vec_dot;
+    enum ggml_type    vec_dot_type; // of vec_dot's second operand
+
+    // n_rows rows of n_per_row floats. importance: NULL, or n_per_row weights used for every row. hist: NULL, or 16 counters
+    // that are incremented. False: failed and reported.
+    bool (*quantize)(const float * src, void * dst, int64_t n_rows, int64_t n_per_row, const float * importance, int64_t * hist);
+};
+
+// NULL: no such format, or one that only has a size.
+const struct gb_quant_format * gb_quant_format_of(enum ggml_type type);
+
+#define GB_QUANT_FORMAT(id, stem) extern const struct gb_quant_format gb_quant_##stem;
+#include "formats.def"
+#undef GB_QUANT_FORMAT
+
+#endif // GB_TENSOR_QUANT_QUANT_H

@@ -1,0 +1,403 @@
+// tensor.c - tensors: making them, views, layouts, names, flags, op names, descriptions for messages.
+//
+// A tensor is a shape over bytes. What is checked here, once, holds everywhere: sizes never overflow, and a view lies inside the
+// bytes of its root. Builders make their results with gb_tensor_new and gb_tensor_view only.
+#include "tensor.h"
+
+#include <stdio.h>
+
+// --------------------------------------------------------------------------------------------------------------------- making
+
+// "[1, 2, 3]"; returns buf
+static const char * shape_text(int n_dims, const int64_t * ne, char buf[96]) {
+    size_t at = 0;
+    for (int d = 0; d < n_dims; d++) {
+        at += (size_t) snprintf(buf + at, 96 - at, d == 0 ? "[%lld" : ", %lld", (long long) ne[d]);
+    }
+    snprintf(buf + at, 96 - at, "]");
+    return buf;
+}
+
+// Alignment that elements of the type need to be read in place, in bytes.
+static size_t element_alignment(enum ggml_type type) {
+    return ggml_is_quantized(type) ? 4 : ggml_type_size(type);
+}
+
+static bool check_type_and_dims(const char * func, enum ggml_type type, int n_dims, const int64_t * ne) {
+    GB_FAIL_IF(!gb_type_is_valid(type), false, GGML_STATUS_INVALID_ARGUMENT, "%s: argument 'type': %d is no valid type", func, (int) type);
+    GB_FAIL_IF(n_dims < 1 || n_dims > GGML_MAX_DIMS, false, GGML_STATUS_INVALID_ARGUMENT,
+               "%s: argument 'n_dims': needs 1 to %d, has %d", func, GGML_MAX_DIMS, n_dims);
+    GB_FAIL_IF(ne == NULL, false, GGML_STATUS_INVALID_ARGUMENT, "%s: argument 'ne' is NULL", func);
+    return true;
+}
+
+// Type, shape and contiguous strides of `t`; its size in bytes. Reports what does not fit.
+static bool set_shape(struct ggml_tensor * t, const char * func, enum ggml_type type, int n_dims, const int64_t * ne, size_t * bytes) {
+    if (!check_type_and_dims(func, type, n_dims, ne)) {
+        return false;
+    }
+    char text[96];
+    t->type = type;
+    int64_t n_elements = 1;
+    bool    fits       = true;
+    for (int d = 0; d < GGML_MAX_DIMS; d++) {
+        t->ne[d] = d < n_dims ? ne[d] : 1;
+        GB_FAIL_IF(t->ne[d] < 0, false, GGML_STATUS_INVALID_ARGUMENT, "%s: argument 'ne': %s has a negative dimension", func,
+                   shape_text(n_dims, ne, text));
+        fits = fits && gb_mul_i64(n_elements, t->ne[d], &n_elements);
+    }
+    const int blck = ggml_blck_size(type);
+    GB_FAIL_IF(t->ne[0] % blck != 0, false, GGML_STATUS_INVALID_ARGUMENT,
+               "%s: argument 'ne': ne0 of %s needs to be a multiple of %d (the block size of %s)", func, shape_text(n_dims, ne, text),
+               blck, ggml_type_name(type));
+    t->nb[0]     = ggml_type_size(type);
+    size_t extent = t->nb[0];
+    for (int d = 0; d < GGML_MAX_DIMS && fits; d++) {
+        fits = gb_mul_size(extent, (size_t) (d == 0 ? t->ne[0] / blck : t->ne[d]), &extent) && extent <= PTRDIFF_MAX;
+        if (d + 1 < GGML_MAX_DIMS) {
+            t->nb[d + 1] = extent;
+        }
+    }
+    GB_FAIL_IF(!fits, false, GGML_STATUS_INVALID_ARGUMENT, "%s: argument 'ne': the size of %s %s overflows", func,
+               ggml_type_name(type), shape_text(n_dims, ne, text));
+    *bytes = extent;
+    return true;
+}
+
+static struct ggml_tensor * make_tensor(struct ggml_context * ctx, const char * func, enum ggml_type type, int n_dims,
+                                        const int64_t * ne, bool in_pool) {
+    if (ctx == NULL) {
+        gb_fail_null(func, "ctx");
+        return NULL;
+    }
+    struct ggml_tensor layout;
+    size_t             bytes;
+    if (!set_shape(&layout, func, type, n_dims, ne, &bytes)) {
+        return NULL;
+    }
+    struct ggml_tensor * t = gb_context_new_tensor(ctx, bytes, element_alignment(type), in_pool);
+    if (t != NULL) {
+        t->type = type;
+        memcpy(t->ne, layout.ne, sizeof(t->ne));
+        memcpy(t->nb, layout.nb, sizeof(t->nb));
+    }
+    return t;
+}
+
+struct ggml_tensor * gb_tensor_new(struct ggml_context * ctx, enum ggml_type type, int n_dims, const int64_t * ne) {
+    return make_tensor(ctx, "ggml_new_tensor", type, n_dims, ne, false);
+}
+
+struct ggml_tensor * ggml_new_tensor(struct ggml_context * ctx, enum ggml_type type, int n_dims, const int64_t * ne) {
+    return make_tensor(ctx, __func__, type, n_dims, ne, false);
+}
+
+struct ggml_tensor * ggml_new_tensor_1d(struct ggml_context * ctx, enum ggml_type type, int64_t ne0) {
+    return make_tensor(ctx, __func__, type, 1, &ne0, false);
+}
+
+struct ggml_tensor * ggml_new_tensor_2d(struct ggml_context * ctx, enum ggml_type type, int64_t ne0, int64_t ne1) {
+    const int64_t ne[] = { ne0, ne1 };
+    return make_tensor(ctx, __func__, type, 2, ne, false);
+}
+
+struct ggml_tensor * ggml_new_tensor_3d(struct ggml_context * ctx, enum ggml_type type, int64_t ne0, int64_t ne1, int64_t ne2) {
+    const int64_t ne[] = { ne0, ne1, ne2 };
+    return make_tensor(ctx, __func__, type, 3, ne, false);
+}
+
+struct ggml_tensor * ggml_new_tensor_4d(struct ggml_context * ctx, enum ggml_type type, int64_t ne0, int64_t ne1, int64_t ne2,
+                                        int64_t ne3) {
+    const int64_t ne[] = { ne0, ne1, ne2, ne3 };
+    return make_tensor(ctx, __func__, type, 4, ne, false);
+}
+
+struct ggml_tensor * ggml_new_i32(struct ggml_context * ctx, int32_t value) {
+    const int64_t        one = 1;
+    struct ggml_tensor * t   = make_tensor(ctx, __func__, GGML_TYPE_I32, 1, &one, true);
+    if (t != NULL) {
+        *(int32_t *) t->data = value;
+    }
+    return t;
+}
+
+struct ggml_tensor * ggml_new_f32(struct ggml_context * ctx, float value) {
+    const int64_t        one = 1;
+    struct ggml_tensor * t   = make_tensor(ctx, __func__, GGML_TYPE_F32, 1, &one, true);
+    if (t != NULL) {
+        *(float *) t->data = value;
+    }
+    return t;
+}
+
+struct ggml_tensor * ggml_dup_tensor(struct ggml_context * ctx, const struct ggml_tensor * src) {
+    if (src == NULL) {
+        gb_fail_null(__func__, "src");
+        return NULL;
+    }
+    return make_tensor(ctx, __func__, src->type, GGML_MAX_DIMS, src->ne, false);
+}
+
+struct ggml_tensor * gb_tensor_inherit_grad(struct ggml_context * ctx, struct ggml_tensor * result) {
+    bool wanted = false;
+    for (int i = 0; result != NULL && i < GGML_MAX_SRC; i++) {
+        wanted = wanted || (result->src[i] != NULL && result->src[i]->grad != NULL);
+    }
+    if (!wanted) {
+        return result;
+    }
+    result->grad = gb_tensor_new(ctx, result->type, GGML_MAX_DIMS, result->ne);
+    return result->grad ? result : NULL;
+}
+
+// ---------------------------------------------------------------------------------------------------------------------- views
+
+// Permuted blocked types: the dimension that runs over blocks is not the first any more, but still steps by one block.
+static int blocked_dim(const struct ggml_tensor * t) {
+    const size_t size = ggml_type_size(t->type);
+    for (int d = 0; d < GGML_MAX_DIMS; d++) {
+        if (t->nb[d] == size && t->ne[d] % ggml_blck_size(t->type) == 0) {
+            return d;
+        }
+    }
+    return 0;
+}
+
+bool gb_bytes_needed(const struct ggml_tensor * t, size_t * bytes) {
+    const int64_t blck    = ggml_blck_size(t->type);
+    const int     blocked = blck > 1 ? blocked_dim(t) : 0;
+    *bytes                = ggml_type_size(t->type);
+    for (int d = 0; d < GGML_MAX_DIMS; d++) {
+        const int64_t n = d == blocked ? (t->ne[d] + blck - 1) / blck : t->ne[d]; // steps along d
+        if (n == 0) {
+            *bytes = 0;
+            return true;
+        }
+        size_t way;
+        if (!gb_mul_size((size_t) (n - 1), t->nb[d], &way) || !gb_add_size(*bytes, way, bytes)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+// Does `view` at `offs` of src's root stay inside the root?
+static bool check_extent(const struct ggml_tensor * view, const struct ggml_tensor * src, size_t offs, const char * func) {
+    const struct ggml_tensor * root = gb_root(src);
+    const size_t               have = ggml_nbytes(root);
+    size_t                     need = 0, end = 0;
+    const bool fits = gb_bytes_needed(view, &need) && gb_add_size(offs, need, &end);
+    if (!fits || end > have) {
+        char of[GB_DESCRIBE_SIZE], shape[96];
+        gb_fail(GGML_STATUS_INVALID_ARGUMENT,
+                "%s: view %s with strides [%zu, %zu, %zu, %zu]: needs bytes %zu to %zu%s of %s, which has %zu", func,
+                shape_text(GGML_MAX_DIMS, view->ne, shape), view->nb[0], view->nb[1], view->nb[2], view->nb[3], offs, end,
+                fits ? "" : " (overflow)", gb_describe(root, of), have);
+        return false;
+    }
+    return true;
+}
+
+struct ggml_tensor * gb_tensor_view(struct ggml_context * ctx, struct ggml_tensor * src, int n_dims, const int64_t * ne,
+                                    const size_t * nb, size_t offs, const char * func) {
+    if (src == NULL || ctx == NULL) {
+        gb_fail_null(func, src == NULL ? "src" : "ctx");
+        return NULL;
+    }
+    struct ggml_tensor layout = { 0 };
+    size_t             bytes, root_offs;
+    if (nb == NULL) {
+        if (!set_shape(&layout, func, src->type, n_dims, ne, &bytes)) {
+            return NULL;
+        }
+    } else if (!check_type_and_dims(func, src->type, n_dims, ne)) {
+        return NULL;
+    } else {
+        layout.type = src->type;
+        int64_t n   = 1;
+        for (int d = 0; d < GGML_MAX_DIMS; d++) {
+            layout.ne[d] = d < n_dims ? ne[d] : 1;
+            layout.nb[d] = nb[d];
+            char text[96];
+            GB_FAIL_IF(layout.ne[d] < 0 || !gb_mul_i64(n, layout.ne[d], &n), NULL, GGML_STATUS_INVALID_ARGUMENT,
+                       "%s: argument 'ne': %s is negative or overflows", func, shape_text(n_dims, ne, text));
+        }
+    }
+    GB_FAIL_IF(!gb_add_size(src->view_src ? src->view_offs : 0, offs, &root_offs), NULL, GGML_STATUS_INVALID_ARGUMENT,
+               "%s: argument 'offset': %zu overflows", func, offs);
+    if (!check_extent(&layout, src, root_offs, func)) {
+        return NULL;
+    }
+    struct ggml_tensor * t = gb_context_new_tensor(ctx, 0, 1, true);
+    if (t == NULL) {
+        return NULL;
+    }
+    t->type = src->type;
+    memcpy(t->ne, layout.ne, sizeof(t->ne));
+    memcpy(t->nb, layout.nb, sizeof(t->nb));
+    t->view_src  = gb_root(src);
+    t->view_offs = root_offs;
+    t->data      = t->view_src->data ? (char *) t->view_src->data + root_offs : NULL;
+    return t;
+}
+
+struct ggml_tensor * ggml_view_tensor(struct ggml_context * ctx, struct ggml_tensor * src) {
+    if (src == NULL) {
+        gb_fail_null(__func__, "src");
+        return NULL;
+    }
+    struct ggml_tensor * t = gb_tensor_view(ctx, src, GGML_MAX_DIMS, src->ne, src->nb, 0, __func__);
+    return t ? ggml_format_name(t, "%s (view)", src->name) : NULL;
+}
+
+// --------------------------------------------------------------------------------------------------------------------- queries
+
+int64_t ggml_nelements(const struct ggml_tensor * t) {
+    return t ? t->ne[0] * t->ne[1] * t->ne[2] * t->ne[3] : 0;
+}
+
+int64_t ggml_nrows(const struct ggml_tensor * t) {
+    return t ? t->ne[1] * t->ne[2] * t->ne[3] : 0;
+}
+
+size_t ggml_nbytes(const struct ggml_tensor * t) {
+    if (t == NULL || ggml_nelements(t) == 0 || !gb_type_is_valid(t->type)) {
+        return 0;
+    }
+    const size_t blck  = (size_t) ggml_blck_size(t->type);
+    size_t       bytes = blck == 1 ? ggml_type_size(t->type) + (size_t) (t->ne[0] - 1) * t->nb[0] : (size_t) t->ne[0] * t->nb[0] / blck;
+    for (int d = 1; d < GGML_MAX_DIMS; d++) {
+        bytes += (size_t) (t->ne[d] - 1) * t->nb[d];
+    }
+    return bytes;
+}
+
+size_t ggml_nbytes_pad(const struct ggml_tensor * t) {
+    return GGML_PAD(ggml_nbytes(t), (size_t) GGML_MEM_ALIGN);
+}
+
+size_t ggml_element_size(const struct ggml_tensor * t) {
+    return t ? ggml_type_size(t->type) : 0;
+}
+
+size_t ggml_tensor_overhead(void) {
+    return sizeof(struct ggml_object) + sizeof(struct ggml_tensor);
+}
+
+int ggml_n_dims(const struct ggml_tensor * t) {
+    for (int d = GGML_MAX_DIMS - 1; t != NULL && d > 0; d--) {
+        if (t->ne[d] > 1) {
+            return d + 1;
+        }
+    }
+    return t ? 1 : 0;
+}
+
+bool ggml_is_scalar(const struct ggml_tensor * t) {
+    return t != NULL && t->ne[0] == 1 && t->ne[1] == 1 && t->ne[2] == 1 && t->ne[3] == 1;
+}
+
+bool ggml_is_vector(const struct ggml_tensor * t) {
+    return t != NULL && t->ne[1] == 1 && t->ne[2] == 1 && t->ne[3] == 1;
+}
+
+bool ggml_is_matrix(const struct ggml_tensor * t) {
+    return t != NULL && t->ne[2] == 1 && t->ne[3] == 1;
+}
+
+bool ggml_is_3d(const struct ggml_tensor * t) {
+    return t != NULL && t->ne[3] == 1;
+}
+
+// -------------------------------------------------------------------------------------------------------------------- layouts
+
+bool gb_rows_contiguous(const struct ggml_tensor * t) {
+    return t != NULL && gb_type_is_valid(t->type) && t->nb[0] == ggml_type_size(t->type);
+}
+
+bool gb_is_row_padded(const struct ggml_tensor * t) {
+    return gb_rows_contiguous(t) && t->nb[2] == t->nb[1] * (size_t) t->ne[1] && t->nb[3] == t->nb[2] * (size_t) t->ne[2];
+}
+
+bool ggml_is_contiguous(const struct ggml_tensor * t) {
+    return gb_is_row_padded(t) && t->nb[1] == t->nb[0] * (size_t) t->ne[0] / (size_t) ggml_blck_size(t->type);
+}
+
+bool ggml_is_transposed(const struct ggml_tensor * t) {
+    return t != NULL && t->nb[0] > t->nb[1];
+}
+
+bool ggml_is_permuted(const struct ggml_tensor * t) {
+    return t != NULL && (t->nb[0] > t->nb[1] || t->nb[1] > t->nb[2] || t->nb[2] > t->nb[3]);
+}
+
+bool ggml_are_same_shape(const struct ggml_tensor * a, const struct ggml_tensor * b) {
+    return a != NULL && b != NULL && memcmp(a->ne, b->ne, sizeof(a->ne)) == 0;
+}
+
+bool gb_are_same_layout(const struct ggml_tensor * a, const struct ggml_tensor * b) {
+    return ggml_are_same_shape(a, b) && a->type == b->type && memcmp(a->nb, b->nb, sizeof(a->nb)) == 0;
+}
+
+// Nothing repeats to anything but nothing, and to that everything does.
+static bool divides(int64_t small, int64_t large) {
+    return small == 0 ? large == 0 : large % small == 0;
+}
+
+bool gb_can_repeat(const struct ggml_tensor * small, const struct ggml_tensor * large) {
+    return small != NULL && large != NULL && divides(small->ne[0], large->ne[0]) && divides(small->ne[1], large->ne[1]) &&
+           divides(small->ne[2], large->ne[2]) && divides(small->ne[3], large->ne[3]);
+}
+
+bool gb_can_repeat_rows(const struct ggml_tensor * small, const struct ggml_tensor * large) {
+    return gb_can_repeat(small, large) && small->ne[0] == large->ne[0];
+}
+
+// --------------------------------------------------------------------------------------------------------------- names and flags
+
+const char * ggml_get_name(const struct ggml_tensor * t) {
+    return t ? t->name : "";
+}
+
+struct ggml_tensor * ggml_set_name(struct ggml_tensor * t, const char * name) {
+    return ggml_format_name(t, "%s", name ? name : "");
+}
+
+struct ggml_tensor * ggml_format_name(struct ggml_tensor * t, const char * fmt, ...) {
+    if (t == NULL || fmt == NULL) {
+        gb_fail_null(__func__, t == NULL ? "tensor" : "fmt");
+        return NULL;
+    }
+    char    text[sizeof(t->name)]; // the old name may be an argument
+    va_list args;
+    va_start(args, fmt);
+    const int n = vsnprintf(text, sizeof(text), fmt, args);
+    va_end(args);
+    if (n < 0) {
+        text[0] = '\0';
+    }
+    memcpy(t->name, text, sizeof(text));
+    return t;
+}
+
+static enum ggml_status set_flag(struct ggml_tensor * t, enum gb_tensor_flag flag, const char * func) {
+    GB_FAIL_IF(t == NULL, GGML_STATUS_INVALID_ARGUMENT, GGML_STATUS_INVALID_ARGUMENT, "%s: argument 'tensor' is NULL", func);
+    t->padding[0] = (char) (t->padding[0] | flag);
+    return GGML_STATUS_SUCCESS;
+}
+
+enum ggml_status ggml_set_input(struct ggml_tensor * t) {
+    return set_flag(t, GB_TENSOR_INPUT, __func__);
+}
+
+enum ggml_status ggml_set_output(struct ggml_tensor * t) {
+    return set_flag(t, GB_TENSOR_OUTPUT, __func__);
+}
+
+bool ggml_is_input(const struct ggml_tensor * t) {
+    return t != NULL && gb_tensor_has_flag(t, GB_TENSOR_INPUT);
+}
+
+bool ggml_is_output(const struct ggml_tensor * t) {
+    return t != NULL && gb_tensor_has_flag(t, GB_TENSOR_OUTPUT);
+}

@@ -1,0 +1,221 @@
+// types.c - the element formats: sizes and names from types.def, functions of the plain formats here, those of quantized
+// formats from quant/. Also the public half-precision conversions. Nothing needs initialisation: all tables are constants.
+#include "tensor.h"
+
+#include "base/fp16.h"
+#include "quant/quant.h"
+
+struct type_info {
+    const char * name;
+    int          blck_size; // elements a block; 0: no such type
+    size_t       type_size; // bytes a block
+    bool         is_quantized;
+};
+
+#define GB_TYPE(id, name, blck, bytes, quantized) [GGML_TYPE_##id] = { name, blck, bytes, quantized },
+static const struct type_info types[GGML_TYPE_COUNT] = {
+#include "types.def"
+};
+#undef GB_TYPE
+
+static const struct type_info * info_of(enum ggml_type type) {
+    return gb_type_is_valid(type) ? &types[type] : NULL;
+}
+
+bool gb_type_is_valid(enum ggml_type type) {
+    return (int) type >= 0 && (int) type < GGML_TYPE_COUNT && types[type].blck_size > 0;
+}
+
+// --------------------------------------------------------------------------------------------------------------------- queries
+
+int ggml_blck_size(enum ggml_type type) {
+    const struct type_info * info = info_of(type);
+    return info ? info->blck_size : 0;
+}
+
+size_t ggml_type_size(enum ggml_type type) {
+    const struct type_info * info = info_of(type);
+    return info ? info->type_size : 0;
+}
+
+double ggml_type_sizef(enum ggml_type type) {
+    const struct type_info * info = info_of(type);
+    return info ? (double) info->type_size / info->blck_size : 0.0;
+}
+
+const char * ggml_type_name(enum ggml_type type) {
+    const struct type_info * info = info_of(type);
+    return info ? info->name : NULL;
+}
+
+bool ggml_is_quantized(enum ggml_type type) {
+    const struct type_info * info = info_of(type);
+    return info != NULL && info->is_quantized;
+}
+
+size_t ggml_row_size(enum ggml_type type, int64_t ne) {
+    const struct type_info * info = info_of(type);
+    GB_FAIL_IF(info == NULL, 0, GGML_STATUS_INVALID_ARGUMENT, "%s: argument 'type': %d is no valid type", __func__, (int) type);
+    GB_FAIL_IF(ne < 0 || ne % info->blck_size != 0, 0, GGML_STATUS_INVALID_ARGUMENT,
+               "%s: argument 'ne': needs a multiple of %d (the block size of %s), has %lld", __func__, info->blck_size,
+               info->name, (long long) ne);
+    size_t size;
+    GB_FAIL_IF(!gb_mul_size(info->type_size, (size_t) (ne / info->blck_size), &size), 0, GGML_STATUS_INVALID_ARGUMENT,
+               "%s: argument 'ne': %lld elements of %s overflow", __func__, (long long) ne, info->name);
+    return size;
+}
+
+enum ggml_type ggml_ftype_to_ggml_type(enum ggml_ftype ftype) {
+    switch (ftype) {
+        case GGML_FTYPE_ALL_F32: return GGML_TYPE_F32;
+        case GGML_FTYPE_MOSTLY_F16: return GGML_TYPE_F16;
+        case GGML_FTYPE_MOSTLY_Q4_0: return GGML_TYPE_Q4_0;
+        case GGML_FTYPE_MOSTLY_Q4_1: return GGML_TYPE_Q4_1;
+        case GGML_FTYPE_MOSTLY_Q5_0: return GGML_TYPE_Q5_0;
+        case GGML_FTYPE_MOSTLY_Q5_1: return GGML_TYPE_Q5_1;
+        case GGML_FTYPE_MOSTLY_Q8_0: return GGML_TYPE_Q8_0;
+        case GGML_FTYPE_MOSTLY_Q2_K: return GGML_TYPE_Q2_K;
+        case GGML_FTYPE_MOSTLY_Q3_K: return GGML_TYPE_Q3_K;
+        case GGML_FTYPE_MOSTLY_Q4_K: return GGML_TYPE_Q4_K;
+        case GGML_FTYPE_MOSTLY_Q5_K: return GGML_TYPE_Q5_K;
+        case GGML_FTYPE_MOSTLY_Q6_K: return GGML_TYPE_Q6_K;
+        case GGML_FTYPE_MOSTLY_IQ2_XXS: return GGML_TYPE_IQ2_XXS;
+        case GGML_FTYPE_MOSTLY_IQ2_XS: return GGML_TYPE_IQ2_XS;
+        case GGML_FTYPE_MOSTLY_IQ3_XXS: return GGML_TYPE_IQ3_XXS;
+        case GGML_FTYPE_UNKNOWN:
+        case GGML_FTYPE_MOSTLY_Q4_1_SOME_F16: break; // no single type
+    }
+    gb_fail(GGML_STATUS_INVALID_ARGUMENT, "%s: argument 'ftype': %d stands for no single tensor type", __func__, (int) ftype);
+    return GGML_TYPE_COUNT;
+}
+
+// ------------------------------------------------------------------------------------------------------------- half precision
+
+float ggml_fp16_to_fp32(ggml_fp16_t x) {
+    return gb_f16_to_f32(x);
+}
+
+ggml_fp16_t ggml_fp32_to_fp16(float x) {
+    return gb_f32_to_f16(x);
+}
+
+void ggml_fp16_to_fp32_row(const ggml_fp16_t * x, float * y, int n) {
+    for (int i = 0; i < n; i++) {
+        y[i] = gb_f16_to_f32(x[i]);
+    }
+}
+
+void ggml_fp32_to_fp16_row(const float * x, ggml_fp16_t * y, int n) {
+    for (int i = 0; i < n; i++) {
+        y[i] = gb_f32_to_f16(x[i]);
+    }
+}
+
+float ggml_bf16_to_fp32(ggml_bf16_t x) {
+    return gb_bf16_to_f32(x.bits);
+}
+
+ggml_bf16_t ggml_fp32_to_bf16(float x) {
+    return (ggml_bf16_t){ gb_f32_to_bf16(x) };
+}
+
+void ggml_bf16_to_fp32_row(const ggml_bf16_t * x, float * y, int64_t n) {
+    for (int64_t i = 0; i < n; i++) {
+        y[i] = gb_bf16_to_f32(x[i].bits);
+    }
+}
+
+void ggml_fp32_to_bf16_row(const float * x, ggml_bf16_t * y, int64_t n) {
+    for (int64_t i = 0; i < n; i++) {
+        y[i].bits = gb_f32_to_bf16(x[i]);
+    }
+}
+
+// --------------------------------------------------------------------------------------------------------------------- traits
+
+static void f16_to_float(const void * restrict x, float * restrict y, int k) {
+    ggml_fp16_to_fp32_row(x, y, k);
+}
+
+static void f16_from_float(const float * restrict x, void * restrict y, int k) {
+    ggml_fp32_to_fp16_row(x, y, k);
+}
+
+static void bf16_to_float(const void * restrict x, float * restrict y, int k) {
+    ggml_bf16_to_fp32_row(x, y, k);
+}
+
+static void bf16_from_float(const float * restrict x, void * restrict y, int k) {
+    ggml_fp32_to_bf16_row(x, y, k);
+}
+
+// The traits' products are the plain definition, summed in double; fast ones are in the kernel tables.
+static void f32_vec_dot(const int n, float * restrict s, const void * restrict x, const void * restrict y) {
+    const float *a = x, *b = y;
+    double       sum = 0;
+    for (int i = 0; i < n; i++) {
+        sum += (double) a[i] * (double) b[i];
+    }
+    *s = (float) sum;
+}
+
+static void f16_vec_dot(const int n, float * restrict s, const void * restrict x, const void * restrict y) {
+    const uint16_t *a = x, *b = y;
+    double          sum = 0;
+    for (int i = 0; i < n; i++) {
+        sum += (double) gb_f16_to_f32(a[i]) * (double) gb_f16_to_f32(b[i]);
+    }
+    *s = (float) sum;
+}
+
+static void bf16_vec_dot(const int n, float * restrict s, const void * restrict x, const void * restrict y) {
+    const uint16_t *a = x, *b = y;
+    double          sum = 0;
+    for (int i = 0; i < n; i++) {
+        sum += (double) gb_bf16_to_f32(a[i]) * (double) gb_bf16_to_f32(b[i]);
+    }
+    *s = (float) sum;
+}
+
+static const struct gb_quant_format f32_format = { NULL, NULL, NULL, f32_vec_dot, GGML_TYPE_F32, NULL };
+static const struct gb_quant_format f16_format = {
+    f16_to_float, f16_from_float, f16_from_float, f16_vec_dot, GGML_TYPE_F16, NULL,
+};
+static const struct gb_quant_format bf16_format = {
+    bf16_to_float, bf16_from_float, bf16_from_float, bf16_vec_dot, GGML_TYPE_BF16, NULL,
+};
+
+#define GB_QUANT_FORMAT(id, stem) [GGML_TYPE_##id] = &gb_quant_##stem,
+static const struct gb_quant_format * const formats[GGML_TYPE_COUNT] = {
+    [GGML_TYPE_F32]  = &f32_format,
+    [GGML_TYPE_F16]  = &f16_format,
+    [GGML_TYPE_BF16] = &bf16_format,
+#include "quant/formats.def"
+};
+#undef GB_QUANT_FORMAT
+
+const struct gb_quant_format * gb_quant_format_of(enum ggml_type type) {
+    return ggml_is_quantized(type) ? formats[type] : NULL;
+}
+
+ggml_type_traits_t ggml_internal_get_type_traits(enum ggml_type type) {
+    const struct type_info * info   = info_of(type);
+    ggml_type_traits_t       traits = { 0 };
+    if (info == NULL) {
+        return traits;
+    }
+    traits.type_name    = info->name;
+    traits.blck_size    = info->blck_size;
+    traits.type_size    = info->type_size;
+    traits.is_quantized = info->is_quantized;
+
+    const struct gb_quant_format * format = formats[type];
+    if (format != NULL) {
+        traits.to_float             = format->to_float;
+        traits.from_float           = format->from_float;
+        traits.from_float_reference = format->from_float_reference;
+        traits.vec_dot              = format->vec_dot;
+        traits.vec_dot_type         = format->vec_dot_type;
+    }
+    return traits;
+}
