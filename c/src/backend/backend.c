@@ -1,0 +1,319 @@
+// backend.c - devices: queued access to tensors, prepared and plain computing, and copies between tensors.
+//
+// A backend without a queue hook gets the synchronous call after a wait for what it has queued, so the order of calls is the
+// order of effects either way. A backend without graph plans gets a plain one: a node list of its own, run through graph_compute.
+#include "backend/backend.h"
+
+#include <string.h>
+
+#include "base/mem.h"
+
+#define STAGING_SIZE ((size_t) 1 << 20) // bytes of host memory a copy between two devices goes through
+
+const char * ggml_backend_name(ggml_backend_t backend) {
+    return backend && backend->iface.get_name ? backend->iface.get_name(backend) : "NULL";
+}
+
+void ggml_backend_free(ggml_backend_t backend) {
+    if (backend && backend->iface.free) {
+        backend->iface.free(backend);
+    }
+}
+
+// ----------------------------------------------------------------------------------------------- through the default buffer type
+
+ggml_backend_buffer_type_t ggml_backend_get_default_buffer_type(ggml_backend_t backend) {
+    GB_CHECK_ARG(backend, NULL);
+    GB_FAIL_IF(backend->iface.get_default_buffer_type == NULL, NULL, GGML_STATUS_UNSUPPORTED,
+               "%s: backend %s has no buffer type", __func__, ggml_backend_name(backend));
+    return backend->iface.get_default_buffer_type(backend);
+}
+
+ggml_backend_buffer_t ggml_backend_alloc_buffer(ggml_backend_t backend, size_t size) {
+    const ggml_backend_buffer_type_t buft = ggml_backend_get_default_buffer_type(backend);
+    return buft ? ggml_backend_buft_alloc_buffer(buft, size) : NULL;
+}
+
+size_t ggml_backend_get_alignment(ggml_backend_t backend) {
+    const ggml_backend_buffer_type_t buft = ggml_backend_get_default_buffer_type(backend);
+    return buft ? ggml_backend_buft_get_alignment(buft) : 0;
+}
+
+size_t ggml_backend_get_max_size(ggml_backend_t backend) {
+    const ggml_backend_buffer_type_t buft = ggml_backend_get_default_buffer_type(backend);
+    return buft ? ggml_backend_buft_get_max_size(buft) : 0;
+}
+
+// ---------------------------------------------------------------------------------------------------------- queued tensor access
+
+// The backend itself can reach the tensor's bytes.
+static bool reaches(ggml_backend_t backend, const struct ggml_tensor * t) {
+    const ggml_backend_buffer_t buffer = gb_tensor_buffer(t);
+    return buffer != NULL && ggml_backend_buft_supports_backend(buffer->buft, backend);
+}
+
+enum ggml_status ggml_backend_tensor_set_async(ggml_backend_t backend, struct ggml_tensor * tensor, const void * data,
+                                               size_t offset, size_t size) {
+    GB_CHECK_ARG(backend, GGML_STATUS_INVALID_ARGUMENT);
+    GB_CHECK_ARG(tensor, GGML_STATUS_INVALID_ARGUMENT);
+    if (size == 0) {
+        return GGML_STATUS_SUCCESS;
+    }
+    GB_TRY(gb_tensor_check_access(__func__, tensor, data, offset, size));
+    if (backend->iface.set_tensor_async && reaches(backend, tensor)) {
+        const uint64_t before = gb_fail_count();
+        backend->iface.set_tensor_async(backend, tensor, data, offset, size);
+        return gb_status_since(before);
+    }
+    GB_TRY(ggml_backend_synchronize(backend));
+    return ggml_backend_tensor_set(tensor, data, offset, size);
+}
+
+enum ggml_status ggml_backend_tensor_get_async(ggml_backend_t backend, const struct ggml_tensor * tensor, void * data,
+                                               size_t offset, size_t size) {
+    GB_CHECK_ARG(backend, GGML_STATUS_INVALID_ARGUMENT);
+    GB_CHECK_ARG(tensor, GGML_STATUS_INVALID_ARGUMENT);
+    if (size == 0) {
+        return GGML_STATUS_SUCCESS;
+    }
+    GB_TRY(gb_tensor_check_access(__func__, tensor, data, offset, size));
+    if (backend->iface.get_tensor_async && reaches(backend, tensor)) {
+        const uint64_t before = gb_fail_count();
+        backend->iface.get_tensor_async(backend, tensor, data, offset, size);
+        return gb_status_since(before);
+    }
+    GB_TRY(ggml_backend_synchronize(backend));
+    return ggml_backend_tensor_get(tensor, data, offset, size);
+}
+
+enum ggml_status ggml_backend_synchronize(ggml_backend_t backend) {
+    GB_CHECK_ARG(backend, GGML_STATUS_INVALID_ARGUMENT);
+    const uint64_t before = gb_fail_count();
+    if (backend->iface.synchronize) {
+        backend->iface.synchronize(backend);
+    }
+    return gb_status_since(before);
+}
+
+// --------------------------------------------------------------------------------------------------------------------- computing
+
+static enum ggml_status check_graph(const char * func, ggml_backend_t backend, const struct ggml_cgraph * cgraph) {
+    GB_FAIL_IF(backend == NULL, GGML_STATUS_INVALID_ARGUMENT, GGML_STATUS_INVALID_ARGUMENT, "%s: argument 'backend' is NULL", func);
+    GB_FAIL_IF(cgraph == NULL, GGML_STATUS_INVALID_ARGUMENT, GGML_STATUS_INVALID_ARGUMENT, "%s: argument 'cgraph' is NULL", func);
+    GB_FAIL_IF(backend->iface.graph_compute == NULL, GGML_STATUS_UNSUPPORTED, GGML_STATUS_UNSUPPORTED,
+               "%s: backend %s cannot compute graphs", func, ggml_backend_name(backend));
+    GB_FAIL_IF(cgraph->n_nodes < 0 || (cgraph->n_nodes > 0 && cgraph->nodes == NULL), GGML_STATUS_INVALID_ARGUMENT,
+               GGML_STATUS_INVALID_ARGUMENT, "%s: argument 'cgraph': has %d nodes", func, cgraph->n_nodes);
+    for (int i = 0; i < cgraph->n_nodes; i++) {
+        GB_FAIL_IF(cgraph->nodes[i] == NULL, GGML_STATUS_INVALID_ARGUMENT, GGML_STATUS_INVALID_ARGUMENT,
+                   "%s: argument 'cgraph': node %d is NULL", func, i);
+    }
+    return GGML_STATUS_SUCCESS;
+}
+
+// graph_compute, with a message even where the hook has none.
+static enum ggml_status run_graph(const char * func, ggml_backend_t backend, struct ggml_cgraph * cgraph) {
+    const uint64_t before = gb_fail_count();
+    const bool     ok     = backend->iface.graph_compute(backend, cgraph);
+    if (!ok && gb_fail_count() == before) {
+        gb_fail(GGML_STATUS_FAILED, "%s: backend %s could not compute the graph", func, ggml_backend_name(backend));
+    }
+    const enum ggml_status status = gb_status_since(before);
+    return ok ? GGML_STATUS_SUCCESS : status == GGML_STATUS_SUCCESS ? GGML_STATUS_FAILED : status;
+}
+
+bool ggml_backend_graph_compute(ggml_backend_t backend, struct ggml_cgraph * cgraph) {
+    return check_graph(__func__, backend, cgraph) == GGML_STATUS_SUCCESS &&
+           run_graph(__func__, backend, cgraph) == GGML_STATUS_SUCCESS;
+}
+
+// The plan of a backend that has none of its own: the graph with its own copy of the node list.
+struct plain_plan {
+    struct ggml_cgraph   graph;
+    struct ggml_tensor * nodes[]; // borrowed
+};
+
+static struct plain_plan * plain_plan_new(const struct ggml_cgraph * cgraph) {
+    const size_t        bytes = (size_t) cgraph->n_nodes * sizeof(struct ggml_tensor *);
+    struct plain_plan * plan  = gb_calloc(1, sizeof(*plan) + bytes);
+    if (plan) {
+        plan->graph.n_nodes = cgraph->n_nodes;
+        plan->graph.nodes   = plan->nodes;
+        plan->graph.order   = cgraph->order;
+        if (bytes > 0) {
+            memcpy(plan->nodes, cgraph->nodes, bytes);
+        }
+    }
+    return plan;
+}
+
+static bool has_plans(ggml_backend_t backend) {
+    return backend->iface.graph_plan_create && backend->iface.graph_plan_free && backend->iface.graph_plan_compute;
+}
+
+ggml_backend_graph_plan_t ggml_backend_graph_plan_create(ggml_backend_t backend, struct ggml_cgraph * cgraph) {
+    if (check_graph(__func__, backend, cgraph) != GGML_STATUS_SUCCESS) {
+        return NULL;
+    }
+    if (!has_plans(backend)) {
+        return plain_plan_new(cgraph);
+    }
+    const uint64_t                  before = gb_fail_count();
+    const ggml_backend_graph_plan_t plan   = backend->iface.graph_plan_create(backend, cgraph);
+    if (plan == NULL && gb_fail_count() == before) {
+        gb_fail(GGML_STATUS_FAILED, "%s: backend %s could not prepare the graph", __func__, ggml_backend_name(backend));
+    }
+    return plan;
+}
+
+void ggml_backend_graph_plan_free(ggml_backend_t backend, ggml_backend_graph_plan_t plan) {
+    if (plan == NULL) {
+        return;
+    }
+    GB_CHECK_ARG(backend, );
+    if (has_plans(backend)) {
+        backend->iface.graph_plan_free(backend, plan);
+    } else {
+        gb_free(plan);
+    }
+}
+
+enum ggml_status ggml_backend_graph_plan_compute(ggml_backend_t backend, ggml_backend_graph_plan_t plan) {
+    GB_CHECK_ARG(backend, GGML_STATUS_INVALID_ARGUMENT);
+    GB_CHECK_ARG(plan, GGML_STATUS_INVALID_ARGUMENT);
+    if (!has_plans(backend)) {
+        GB_TRY(check_graph(__func__, backend, &((struct plain_plan *) plan)->graph));
+        return run_graph(__func__, backend, &((struct plain_plan *) plan)->graph);
+    }
+    const uint64_t before = gb_fail_count();
+    backend->iface.graph_plan_compute(backend, plan);
+    return gb_status_since(before);
+}
+
+bool ggml_backend_supports_op(ggml_backend_t backend, const struct ggml_tensor * op) {
+    GB_CHECK_ARG(backend, false);
+    GB_CHECK_ARG(op, false);
+    return backend->iface.supports_op && backend->iface.supports_op(backend, op);
+}
+
+const char * ggml_backend_unsupported_reason(ggml_backend_t backend, const struct ggml_tensor * op) {
+    if (backend == NULL || op == NULL) {
+        return backend ? "the op is NULL" : "the backend is NULL";
+    }
+    if (ggml_backend_supports_op(backend, op)) {
+        return NULL;
+    }
+    const char * reason = backend->iface.unsupported_reason ? backend->iface.unsupported_reason(backend, op) : NULL;
+    return reason ? reason : "the backend gives no reason";
+}
+
+// ------------------------------------------------------------------------------------------------------------------------ copies
+
+static enum ggml_status check_copy(const char * func, const struct ggml_tensor * src, const struct ggml_tensor * dst) {
+    char a[GB_DESCRIBE_SIZE], b[GB_DESCRIBE_SIZE];
+    GB_FAIL_IF(src == NULL, GGML_STATUS_INVALID_ARGUMENT, GGML_STATUS_INVALID_ARGUMENT, "%s: argument 'src' is NULL", func);
+    GB_FAIL_IF(dst == NULL, GGML_STATUS_INVALID_ARGUMENT, GGML_STATUS_INVALID_ARGUMENT, "%s: argument 'dst' is NULL", func);
+    GB_FAIL_IF(!gb_are_same_layout(src, dst), GGML_STATUS_INVALID_ARGUMENT, GGML_STATUS_INVALID_ARGUMENT,
+               "%s: type, shape and strides must be the same: src %s, dst %s", func, gb_describe(src, a), gb_describe(dst, b));
+    GB_TRY(gb_tensor_check_placed(func, src));
+    return gb_tensor_check_placed(func, dst);
+}
+
+// [offset, offset + size) of both tensors, through host memory in bounded steps.
+static enum ggml_status copy_staged(const struct ggml_tensor * src, struct ggml_tensor * dst, size_t offset, size_t size,
+                                    char * staging, size_t staging_size) {
+    for (size_t done = 0; done < size;) {
+        const size_t n = GB_MIN(staging_size, size - done);
+        GB_TRY(ggml_backend_tensor_get(src, staging, offset + done, n));
+        GB_TRY(ggml_backend_tensor_set(dst, staging, offset + done, n));
+        done += n;
+    }
+    return GGML_STATUS_SUCCESS;
+}
+
+// One run of bytes without gaps, whatever side is on the host.
+static enum ggml_status copy_run(const struct ggml_tensor * src, struct ggml_tensor * dst, size_t offset, size_t size,
+                                 char * staging, size_t staging_size) {
+    if (gb_tensor_is_host(src)) {
+        return ggml_backend_tensor_set(dst, (const char *) src->data + offset, offset, size);
+    }
+    if (gb_tensor_is_host(dst)) {
+        return ggml_backend_tensor_get(src, (char *) dst->data + offset, offset, size);
+    }
+    return copy_staged(src, dst, offset, size, staging, staging_size);
+}
+
+// Row by row (element by element where a row has gaps itself), for a view: what lies in its gaps belongs to others.
+static enum ggml_status copy_runs(const struct ggml_tensor * src, struct ggml_tensor * dst, char * staging, size_t staging_size) {
+    const size_t  unit    = ggml_type_size(dst->type);
+    const int64_t n_units = dst->ne[0] / ggml_blck_size(dst->type);
+    const bool    dense   = dst->nb[0] == unit || n_units == 1;
+    const size_t  run     = dense ? (size_t) n_units * unit : unit;
+    const int64_t n_runs  = dense ? 1 : n_units;
+    for (int64_t r = 0; r < ggml_nrows(dst); r++) {
+        const int64_t i1  = r % dst->ne[1], i2 = r / dst->ne[1] % dst->ne[2], i3 = r / dst->ne[1] / dst->ne[2];
+        const size_t  row = (size_t) i1 * dst->nb[1] + (size_t) i2 * dst->nb[2] + (size_t) i3 * dst->nb[3];
+        for (int64_t i0 = 0; i0 < n_runs; i0++) {
+            GB_TRY(copy_run(src, dst, row + (size_t) i0 * dst->nb[0], run, staging, staging_size));
+        }
+    }
+    return GGML_STATUS_SUCCESS;
+}
+
+// Both sides' hooks refused or the hooks do not fit.
+static enum ggml_status copy_through_host(const struct ggml_tensor * src, struct ggml_tensor * dst, bool gaps) {
+    const size_t nbytes       = ggml_nbytes(dst);
+    const bool   host         = gb_tensor_is_host(src) || gb_tensor_is_host(dst);
+    const size_t staging_size = GB_MIN(nbytes, STAGING_SIZE);
+    char *       staging      = host ? NULL : gb_malloc(staging_size);
+    if (!host && staging == NULL) {
+        return GGML_STATUS_ALLOC_FAILED;
+    }
+    const enum ggml_status status = gaps ? copy_runs(src, dst, staging, staging_size)
+                                         : copy_run(src, dst, 0, nbytes, staging, staging_size);
+    gb_free(staging);
+    return status;
+}
+
+enum ggml_status ggml_backend_tensor_copy(struct ggml_tensor * src, struct ggml_tensor * dst) {
+    if (src != NULL && src == dst) {
+        return GGML_STATUS_SUCCESS;
+    }
+    GB_TRY(check_copy(__func__, src, dst));
+    if (ggml_nbytes(dst) == 0) {
+        return GGML_STATUS_SUCCESS;
+    }
+    const bool gaps = dst->view_src != NULL && gb_tensor_has_gaps(dst);
+    if (!gaps && !gb_tensor_is_host(src) && !gb_tensor_is_host(dst)) {
+        const uint64_t before = gb_fail_count();
+        const bool     copied = ggml_backend_buffer_copy_tensor(src, dst);
+        GB_TRY(gb_status_since(before)); // a hook that failed, as opposed to one that does not know how
+        if (copied) {
+            return GGML_STATUS_SUCCESS;
+        }
+    }
+    return copy_through_host(src, dst, gaps);
+}
+
+// What other backends still have queued for src is the caller's to wait for.
+enum ggml_status ggml_backend_tensor_copy_async(ggml_backend_t backend, struct ggml_tensor * src, struct ggml_tensor * dst) {
+    GB_CHECK_ARG(backend, GGML_STATUS_INVALID_ARGUMENT);
+    if (src != NULL && src == dst) {
+        return GGML_STATUS_SUCCESS;
+    }
+    GB_TRY(check_copy(__func__, src, dst));
+    if (ggml_nbytes(dst) == 0) {
+        return GGML_STATUS_SUCCESS;
+    }
+    const bool gaps = dst->view_src != NULL && gb_tensor_has_gaps(dst);
+    if (!gaps && backend->iface.cpy_tensor_async && reaches(backend, src) && reaches(backend, dst)) {
+        const uint64_t before = gb_fail_count();
+        const bool     queued = backend->iface.cpy_tensor_async(backend, src, dst);
+        GB_TRY(gb_status_since(before));
+        if (queued) {
+            return GGML_STATUS_SUCCESS;
+        }
+    }
+    GB_TRY(ggml_backend_synchronize(backend));
+    return ggml_backend_tensor_copy(src, dst);
+}

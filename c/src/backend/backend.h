@@ -1,0 +1,33 @@
+// backend.h - what the files of this layer, the allocators and the scheduler share about buffers and backends.
+//
+//   buffer.c        buffer types, buffers, tensor access and placing by hand
+//   multi_buffer.c  several buffers behind one handle
+//   backend.c       devices: queued access, computing, copies between tensors
+//   registry.c      backends by name; the only file that names concrete ones
+//   graph_copy.c    deep copies of graphs;  compare.c runs one graph on two backends
+//
+// Hooks are void or bool: whether one failed is told by the thread's count of failures (gb_fail_count before, gb_status_since after).
+#ifndef GB_BACKEND_BACKEND_H
+#define GB_BACKEND_BACKEND_H
+
+#include "base/status.h"
+#include "ggml-backend-impl.h"
+#include "ggml-backend.h"
+#include "tensor/tensor.h"
+
+// The buffer that holds the tensor's bytes: a view's is its source's. NULL: unplaced, or plain host memory.
+ggml_backend_buffer_t gb_tensor_buffer(const struct ggml_tensor * t);
+
+// Placed, and its bytes can be read and written through t->data.
+bool gb_tensor_is_host(const struct ggml_tensor * t);
+
+// INVALID_STATE with a message of `func` unless the tensor has memory. Tensors without bytes always pass.
+enum ggml_status gb_tensor_check_placed(const char * func, const struct ggml_tensor * t);
+
+// Placed, `data` not NULL, and offset + size within its bytes: what every read and write of tensor bytes needs.
+enum ggml_status gb_tensor_check_access(const char * func, const struct ggml_tensor * tensor, const void * data, size_t offset, size_t size);
+
+// The bytes of the tensor leave gaps (a strided view): writing its whole extent would overwrite what is not its own.
+bool gb_tensor_has_gaps(const struct ggml_tensor * t);
+
+#endif // GB_BACKEND_BACKEND_H

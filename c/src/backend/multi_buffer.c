@@ -1,0 +1,93 @@
+// multi_buffer.c - several buffers behind one handle, for contexts larger than a buffer type's largest allocation.
+//
+// It owns its parts and has neither a base address nor tensor hooks: a tensor's buffer is always the part that holds it.
+// What is said to the whole (clear, usage, reset, free) is said to every part. Recognised by its hooks being ours.
+#include <string.h>
+
+#include "backend/backend.h"
+#include "base/mem.h"
+
+struct multi_buffer {
+    size_t                n;
+    ggml_backend_buffer_t parts[]; // owned
+};
+
+static const char * GGML_CALL multi_name(ggml_backend_buffer_t buffer) {
+    const struct multi_buffer * multi = buffer->context;
+    return ggml_backend_buffer_name(multi->parts[0]);
+}
+
+static void GGML_CALL multi_free(ggml_backend_buffer_t buffer) {
+    struct multi_buffer * multi = buffer->context;
+    for (size_t i = 0; i < multi->n; i++) {
+        ggml_backend_buffer_free(multi->parts[i]);
+    }
+    gb_free(multi);
+}
+
+static void * GGML_CALL multi_base(ggml_backend_buffer_t buffer) {
+    (void) buffer;
+    return NULL;
+}
+
+static void GGML_CALL multi_clear(ggml_backend_buffer_t buffer, uint8_t value) {
+    const struct multi_buffer * multi = buffer->context;
+    for (size_t i = 0; i < multi->n; i++) {
+        ggml_backend_buffer_clear(multi->parts[i], value);
+    }
+}
+
+static void GGML_CALL multi_reset(ggml_backend_buffer_t buffer) {
+    const struct multi_buffer * multi = buffer->context;
+    for (size_t i = 0; i < multi->n; i++) {
+        ggml_backend_buffer_reset(multi->parts[i]);
+    }
+}
+
+ggml_backend_buffer_t ggml_backend_multi_buffer_alloc_buffer(ggml_backend_buffer_t * buffers, size_t n_buffers) {
+    GB_CHECK_ARG(buffers, NULL);
+    GB_FAIL_IF(n_buffers == 0, NULL, GGML_STATUS_INVALID_ARGUMENT, "%s: argument 'n_buffers': needs at least 1, has 0", __func__);
+    size_t total = 0, bytes;
+    for (size_t i = 0; i < n_buffers; i++) {
+        GB_FAIL_IF(buffers[i] == NULL, NULL, GGML_STATUS_INVALID_ARGUMENT, "%s: buffers[%zu] is NULL", __func__, i);
+        GB_FAIL_IF(!gb_add_size(total, ggml_backend_buffer_get_size(buffers[i]), &total), NULL, GGML_STATUS_INVALID_ARGUMENT,
+                   "%s: the sizes of %zu buffers overflow", __func__, n_buffers);
+    }
+    GB_FAIL_IF(!gb_mul_size(n_buffers, sizeof(*buffers), &bytes) || !gb_add_size(bytes, sizeof(struct multi_buffer), &bytes),
+               NULL, GGML_STATUS_INVALID_ARGUMENT, "%s: argument 'n_buffers': %zu overflows", __func__, n_buffers);
+    struct multi_buffer * multi = gb_malloc(bytes);
+    if (multi == NULL) {
+        return NULL;
+    }
+    multi->n = n_buffers;
+    memcpy(multi->parts, buffers, n_buffers * sizeof(*buffers));
+    const struct ggml_backend_buffer_i iface = {
+        .get_name    = multi_name,
+        .free_buffer = multi_free,
+        .get_base    = multi_base,
+        .clear       = multi_clear,
+        .reset       = multi_reset,
+    };
+    const ggml_backend_buffer_t buffer = ggml_backend_buffer_init(ggml_backend_buffer_get_type(buffers[0]), iface, multi, total);
+    if (buffer == NULL) {
+        gb_free(multi);
+    }
+    return buffer;
+}
+
+bool ggml_backend_buffer_is_multi_buffer(ggml_backend_buffer_t buffer) {
+    GB_CHECK_ARG(buffer, false);
+    return buffer->iface.free_buffer == multi_free;
+}
+
+enum ggml_status ggml_backend_multi_buffer_set_usage(ggml_backend_buffer_t buffer, enum ggml_backend_buffer_usage usage) {
+    GB_CHECK_ARG(buffer, GGML_STATUS_INVALID_ARGUMENT);
+    GB_FAIL_IF(!ggml_backend_buffer_is_multi_buffer(buffer), GGML_STATUS_INVALID_ARGUMENT, GGML_STATUS_INVALID_ARGUMENT,
+               "%s: argument 'buffer': %s is no multi-buffer", __func__, ggml_backend_buffer_name(buffer));
+    const struct multi_buffer * multi = buffer->context;
+    for (size_t i = 0; i < multi->n; i++) {
+        GB_TRY(ggml_backend_buffer_set_usage(multi->parts[i], usage));
+    }
+    buffer->usage = usage;
+    return GGML_STATUS_SUCCESS;
+}
