@@ -1,2 +1,33 @@
 # Kernel levels: the templates of src/cpu/kernels are compiled once per level with that level's flags.
+#
+# Sets `level_objects`, and tells ggml_backend_objects which levels exist (GB_HAVE_LEVEL_<NAME>, for levels.def). A level is one object
+# file with one global symbol, its table: nothing compiled with its flags can leak into code that runs everywhere. Hence no link-time
+# optimization here.
 set(level_objects)
+
+function(ggml_backend_level name)
+    set(target ggml_backend_level_${name})
+    add_library(${target} OBJECT src/cpu/kernels/level_${name}.c)
+    target_link_libraries(${target} PRIVATE ggml_backend_flags)
+    target_compile_options(${target} PRIVATE ${ARGN})
+    if(NOT MSVC)
+        target_compile_options(${target} PRIVATE -fno-lto)
+    endif()
+    set_target_properties(${target} PROPERTIES INTERPROCEDURAL_OPTIMIZATION OFF)
+    string(TOUPPER ${name} upper)
+    target_compile_definitions(ggml_backend_objects PRIVATE GB_HAVE_LEVEL_${upper})
+    set(level_objects ${level_objects} $<TARGET_OBJECTS:${target}> PARENT_SCOPE)
+endfunction()
+
+ggml_backend_level(scalar)
+
+string(TOLOWER "${CMAKE_SYSTEM_PROCESSOR}" processor)
+if(processor MATCHES "^(x86_64|amd64)$" AND CMAKE_SIZEOF_VOID_P EQUAL 8)
+    if(MSVC)
+        ggml_backend_level(avx2 /arch:AVX2)
+        ggml_backend_level(avx512 /arch:AVX512)
+    else()
+        ggml_backend_level(avx2 -mavx2 -mfma -mf16c -mbmi2)
+        ggml_backend_level(avx512 -mavx2 -mfma -mf16c -mbmi2 -mavx512f -mavx512bw -mavx512dq -mavx512vl -mprefer-vector-width=512)
+    endif()
+endif()

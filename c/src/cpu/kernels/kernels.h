@@ -1,18 +1,20 @@
 // kernels.h - the kernel table and the levels that provide one.
 //
 // A level is a set of instruction-set flags for which all templates are compiled once, into one object with one exported symbol
-// (gb_level_<name>). levels.def lists them from the most portable up. The table is chosen once and stored in the backend object.
+// (gb_kernels_<name>). levels.def lists them from the most portable up. The table is chosen once and stored in the backend object.
 #ifndef GB_CPU_KERNELS_KERNELS_H
 #define GB_CPU_KERNELS_KERNELS_H
 
 #include <stdbool.h>
 #include <stdint.h>
 
+#define GB_GEMM_MAX 64
+
 struct gb_kernels {
 #define GB_KERNEL(name, class, ret, params) ret(*name) params;
 #include "kernels.def"
 #undef GB_KERNEL
-    int gemm_mr, gemm_nr; // tile of gemm_tile_f32
+    int gemm_mr, gemm_nr; // tile of gemm_tile_f32, at most GB_GEMM_MAX each
 };
 
 struct gb_level {

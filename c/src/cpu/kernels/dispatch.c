@@ -1,0 +1,126 @@
+// dispatch.c - which level's kernels run: the one file that decides.
+//
+// The levels come from levels.def in ascending order, so "the best" is the last usable one. GGML_CPU_LEVEL caps the choice: the
+// best usable level that is not above the named one. Called when a CPU backend is made, and by whoever names a level.
+#include <string.h>
+
+#include "base/env.h"
+#include "base/status.h"
+#include "base/thread.h"
+#include "cpu/features.h"
+#include "cpu/kernels/kernels.h"
+#include "ggml-cpu.h"
+
+#define GB_LEVEL(level, condition)                                                                                     \
+    extern const struct gb_kernels gb_kernels_##level;                                                                 \
+    static bool level##_usable(void) {                                                                                 \
+        const struct gb_cpu_features * f = gb_cpu_features();                                                          \
+        (void) f;                                                                                                      \
+        return condition;                                                                                              \
+    }
+#include "levels.def"
+#undef GB_LEVEL
+
+static const struct gb_level levels[] = {
+#define GB_LEVEL(level, condition) { #level, level##_usable, &gb_kernels_##level },
+#include "levels.def"
+#undef GB_LEVEL
+};
+
+#define N_LEVELS ((int) (sizeof(levels) / sizeof(levels[0])))
+
+// "scalar, avx2, avx512"
+#define LEVEL_NAMES_SIZE 128
+static const char * level_names(char buf[LEVEL_NAMES_SIZE]) {
+    size_t n = 0;
+    for (int i = 0; i < N_LEVELS; i++) {
+        const size_t len = strlen(levels[i].name);
+        if (n + len + 3 > LEVEL_NAMES_SIZE) {
+            break;
+        }
+        if (n > 0) {
+            memcpy(buf + n, ", ", 2);
+            n += 2;
+        }
+        memcpy(buf + n, levels[i].name, len);
+        n += len;
+    }
+    buf[n] = '\0';
+    return buf;
+}
+
+static int level_index(const char * name) { // -1 if unknown
+    for (int i = 0; i < N_LEVELS; i++) {
+        if (strcmp(levels[i].name, name) == 0) {
+            return i;
+        }
+    }
+    return -1;
+}
+
+static const struct gb_level * best_up_to(int top) { // level 0 runs everywhere
+    for (int i = top; i > 0; i--) {
+        if (levels[i].usable()) {
+            return &levels[i];
+        }
+    }
+    return &levels[0];
+}
+
+int gb_level_count(void) {
+    return N_LEVELS;
+}
+
+const struct gb_level * gb_level_at(int i) {
+    return i >= 0 && i < N_LEVELS ? &levels[i] : NULL;
+}
+
+const struct gb_level * gb_level_default(void) {
+    const char * cap = gb_env_get("GGML_CPU_LEVEL");
+    const int    top = cap != NULL ? level_index(cap) : N_LEVELS - 1;
+    char         names[LEVEL_NAMES_SIZE];
+    GB_FAIL_IF(top < 0, NULL, GGML_STATUS_INVALID_ARGUMENT, "%s: GGML_CPU_LEVEL is '%s', must be one of %s", __func__, cap,
+               level_names(names));
+    return best_up_to(top);
+}
+
+const struct gb_level * gb_level_find(const char * name) {
+    GB_CHECK_ARG(name, NULL);
+    const int i = level_index(name);
+    char      names[LEVEL_NAMES_SIZE];
+    GB_FAIL_IF(i < 0, NULL, GGML_STATUS_INVALID_ARGUMENT, "%s: argument 'name' is '%s', must be one of %s", __func__, name,
+               level_names(names));
+    GB_FAIL_IF(!levels[i].usable(), NULL, GGML_STATUS_UNSUPPORTED, "%s: this processor does not have level '%s', the best it has is '%s'",
+               __func__, name, best_up_to(N_LEVELS - 1)->name);
+    return &levels[i];
+}
+
+static gb_once                   default_once = GB_ONCE_INIT;
+static const struct gb_kernels * default_kernels;
+
+static void choose_default_kernels(void) {
+    const char * cap = gb_env_get("GGML_CPU_LEVEL");
+    const int    top = cap != NULL ? level_index(cap) : N_LEVELS - 1;
+    default_kernels  = best_up_to(top < 0 ? 0 : top)->kernels; // a wrong name is reported where backends are made
+}
+
+const struct gb_kernels * gb_kernels_default(void) {
+    gb_call_once(&default_once, choose_default_kernels);
+    return default_kernels;
+}
+
+// ------------------------------------------------------------------------------------------------------------------- public
+
+int ggml_cpu_level_count(void) {
+    return N_LEVELS;
+}
+
+const char * ggml_cpu_level_name(int i) {
+    const struct gb_level * level = gb_level_at(i);
+    return level != NULL ? level->name : NULL;
+}
+
+bool ggml_cpu_level_usable(int i) {
+    const struct gb_level * level = gb_level_at(i);
+    return level != NULL && level->usable();
+}

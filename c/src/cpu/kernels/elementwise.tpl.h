@@ -1,0 +1,106 @@
+// elementwise.tpl.h - y = f(x) by arithmetic and comparisons: everything that needs no polynomial.
+//
+// The EXACT ones use no fused operation, so every level gives the same bits. NaN in gives NaN out, except where the definition is a
+// comparison that a NaN fails: sgn, step, relu and leaky_relu give 0.
+
+// A loop over full vectors and the rest; EXPR is the result in terms of the vectors a (and b).
+#define ROWS_1(name, PARAMS, EXPR)                                                                                     \
+    static void name PARAMS {                                                                                          \
+        int64_t i = 0;                                                                                                 \
+        for (; i + V_N <= n; i += V_N) {                                                                               \
+            const vf a = v_load(x + i);                                                                                \
+            v_store(y + i, EXPR);                                                                                      \
+        }                                                                                                              \
+        if (i < n) {                                                                                                   \
+            const vf a = v_load_n(x + i, (int) (n - i));                                                               \
+            v_store_n(y + i, EXPR, (int) (n - i));                                                                     \
+        }                                                                                                              \
+    }
+#define ROWS_2(name, EXPR)                                                                                             \
+    static void name(int64_t n, float * z, const float * x, const float * y) {                                         \
+        int64_t i = 0;                                                                                                 \
+        for (; i + V_N <= n; i += V_N) {                                                                               \
+            const vf a = v_load(x + i), b = v_load(y + i);                                                             \
+            v_store(z + i, EXPR);                                                                                      \
+        }                                                                                                              \
+        if (i < n) {                                                                                                   \
+            const vf a = v_load_n(x + i, (int) (n - i)), b = v_load_n(y + i, (int) (n - i));                           \
+            v_store_n(z + i, EXPR, (int) (n - i));                                                                     \
+        }                                                                                                              \
+    }
+#define UNARY (int64_t n, float * y, const float * x)
+#define UNARY_1(p) (int64_t n, float * y, const float * x, float p)
+#define UNARY_2(p, q) (int64_t n, float * y, const float * x, float p, float q)
+
+ROWS_2(add_f32, v_add(a, b))
+ROWS_2(sub_f32, v_sub(a, b))
+ROWS_2(mul_f32, v_mul(a, b))
+ROWS_2(div_f32, v_div(a, b))
+
+ROWS_1(add1_f32, UNARY_1(v), v_add(a, v_set(v)))
+ROWS_1(scale_f32, UNARY_1(v), v_mul(a, v_set(v)))
+ROWS_1(abs_f32, UNARY, v_abs(a))
+ROWS_1(neg_f32, UNARY, v_neg(a))
+ROWS_1(sqr_f32, UNARY, v_mul(a, a))
+ROWS_1(sqrt_f32, UNARY, v_sqrt(a))
+
+static inline vf positive_(vf a, float value) { // a > 0 ? value : 0
+    return v_sel(v_gt(a, v_set(0.0f)), v_set(value), v_set(0.0f));
+}
+
+ROWS_1(step_f32, UNARY, positive_(a, 1.0f))
+ROWS_1(sgn_f32, UNARY, v_sub(positive_(a, 1.0f), positive_(v_neg(a), 1.0f)))
+ROWS_1(relu_f32, UNARY, v_max(a, v_set(0.0f)))
+ROWS_1(leaky_relu_f32, UNARY_1(slope), v_add(v_max(a, v_set(0.0f)), v_mul(v_set(slope), v_min(a, v_set(0.0f)))))
+// The bound comes first: a NaN fails the comparison and stays.
+ROWS_1(clamp_f32, UNARY_2(min, max), v_max(v_set(min), v_min(v_set(max), a)))
+
+static inline vf hardsigmoid_(vf a) { // min(1, max(0, (a + 3) / 6))
+    return v_min(v_set(1.0f), v_max(v_set(0.0f), v_div(v_add(a, v_set(3.0f)), v_set(6.0f))));
+}
+
+ROWS_1(hardsigmoid_f32, UNARY, hardsigmoid_(a))
+ROWS_1(hardswish_f32, UNARY, v_mul(a, hardsigmoid_(a)))
+
+// One rounding less where fused: within half an ulp of the larger of product and sum.
+static void mad_f32(int64_t n, float * y, const float * x, float v) {
+    const vf s = v_set(v);
+    int64_t  i = 0;
+    for (; i + V_N <= n; i += V_N) {
+        v_store(y + i, v_fma(v_load(x + i), s, v_load(y + i)));
+    }
+    if (i < n) {
+        const int left = (int) (n - i);
+        v_store_n(y + i, v_fma(v_load_n(x + i, left), s, v_load_n(y + i, left)), left);
+    }
+}
+
+// (x - mean) scale
+static void norm_apply_f32(int64_t n, float * y, const float * x, float mean, float scale) {
+    const vf m = v_set(mean), s = v_set(scale);
+    int64_t  i = 0;
+    for (; i + V_N <= n; i += V_N) {
+        v_store(y + i, v_mul(v_sub(v_load(x + i), m), s));
+    }
+    if (i < n) {
+        const int left = (int) (n - i);
+        v_store_n(y + i, v_mul(v_sub(v_load_n(x + i, left), m), s), left);
+    }
+}
+
+// x scale + mask, rounded like mad_f32
+static void scale_mask_f32(int64_t n, float * y, const float * x, float scale, const float * mask) {
+    const vf s = v_set(scale);
+    int64_t  i = 0;
+    if (mask == NULL) {
+        scale_f32(n, y, x, scale);
+        return;
+    }
+    for (; i + V_N <= n; i += V_N) {
+        v_store(y + i, v_fma(v_load(x + i), s, v_load(mask + i)));
+    }
+    if (i < n) {
+        const int left = (int) (n - i);
+        v_store_n(y + i, v_fma(v_load_n(x + i, left), s, v_load_n(mask + i, left)), left);
+    }
+}

@@ -1,0 +1,131 @@
+// gemm.tpl.h - the matrix product tile in registers, and the packing that feeds it.
+//
+// A tile is V_GEMM_MR rows of V_GEMM_NV vectors, all of them accumulators that live in registers for the whole loop over k: each step
+// loads NV vectors of b, broadcasts MR values of a, and does MR x NV multiply-adds. That only works out if the loops over the
+// accumulators are unrolled completely, hence the pragmas and the constant `mr` of each instance.
+
+#define TILE_MR V_GEMM_MR
+#define TILE_NR (V_GEMM_NV * V_N)
+
+#if defined(__GNUC__)
+#    define ALWAYS_INLINE inline __attribute__((always_inline))
+#    define UNROLL _Pragma("GCC unroll 64")
+#else
+#    define ALWAYS_INLINE inline
+#    define UNROLL
+#endif
+
+static ALWAYS_INLINE void store_row_(float * c, const vf acc[V_GEMM_NV], int nr, bool accumulate) {
+    UNROLL
+    for (int j = 0; j < V_GEMM_NV; j++) {
+        const int left = nr - j * V_N;
+        float *   p    = c + j * V_N;
+        if (left >= V_N) {
+            v_store(p, accumulate ? v_add(v_load(p), acc[j]) : acc[j]);
+        } else if (left > 0) {
+            v_store_n(p, accumulate ? v_add(v_load_n(p, left), acc[j]) : acc[j], left);
+        }
+    }
+}
+
+static ALWAYS_INLINE void tile_(int mr, int64_t k, const float * a, const float * b, float * c, int64_t ldc, int nr, bool accumulate) {
+    vf acc[TILE_MR][V_GEMM_NV];
+    UNROLL
+    for (int i = 0; i < mr; i++) {
+        UNROLL
+        for (int j = 0; j < V_GEMM_NV; j++) {
+            acc[i][j] = v_set(0.0f);
+        }
+    }
+    for (int64_t p = 0; p < k; p++) {
+        vf bv[V_GEMM_NV];
+        UNROLL
+        for (int j = 0; j < V_GEMM_NV; j++) {
+            bv[j] = v_load(b + j * V_N);
+        }
+        UNROLL
+        for (int i = 0; i < mr; i++) {
+            const vf av = v_set(a[i]);
+            UNROLL
+            for (int j = 0; j < V_GEMM_NV; j++) {
+                acc[i][j] = v_fma(av, bv[j], acc[i][j]);
+            }
+        }
+        a += TILE_MR;
+        b += TILE_NR;
+    }
+    UNROLL
+    for (int i = 0; i < mr; i++) {
+        store_row_(c + i * ldc, acc[i], nr, accumulate);
+    }
+}
+
+static void gemm_tile_f32(int64_t k, const float * a, const float * b, float * c, int64_t ldc, int mr, int nr, bool accumulate) {
+    switch (mr) {
+#define TILE_CASE(rows)                                                                                                \
+    case rows: tile_(rows, k, a, b, c, ldc, nr, accumulate); break;
+        TILE_CASE(1)
+        TILE_CASE(2)
+        TILE_CASE(3)
+        TILE_CASE(4)
+#if V_GEMM_MR > 4
+        TILE_CASE(5)
+        TILE_CASE(6)
+#endif
+#if V_GEMM_MR > 6
+        TILE_CASE(7)
+        TILE_CASE(8)
+        TILE_CASE(9)
+        TILE_CASE(10)
+        TILE_CASE(11)
+        TILE_CASE(12)
+#endif
+#undef TILE_CASE
+        default: break;
+    }
+}
+
+// ------------------------------------------------------------------------------------------------------------------ packing
+
+// Columns i0 .. i0 + V_N - 1 of the panel from V_N transposed pieces of rows. A row of a panel narrower than a vector is stored as a full
+// vector where the next row follows, which then overwrites the excess.
+static ALWAYS_INLINE void store_transposed_(vf t[V_N], int count, int lanes, int64_t rows_after, int width, float * y) {
+    v_transpose(t);
+    UNROLL
+    for (int j = 0; j < V_N; j++) {
+        if (j < count) {
+            const int64_t floats_after = (count - 1 - j + rows_after) * width;
+            if (lanes == V_N || (width < V_N && floats_after >= V_N - lanes)) {
+                v_store(y + (int64_t) j * width, t[j]);
+            } else {
+                v_store_n(y + (int64_t) j * width, t[j], lanes);
+            }
+        }
+    }
+}
+
+#define PACK(name, T, LOAD)                                                                                            \
+    static void name(int64_t k, int rows, int width, float * y, const void * const * x) {                              \
+        for (int i0 = 0; i0 < width; i0 += V_N) {                                                                      \
+            const int lanes = width - i0 < V_N ? width - i0 : V_N;                                                     \
+            const int valid = rows - i0 < V_N ? rows - i0 : V_N;                                                       \
+            for (int64_t j = 0; j < k; j += V_N) {                                                                     \
+                const int count = (int) (k - j < V_N ? k - j : V_N);                                                   \
+                vf        t[V_N];                                                                                      \
+                UNROLL                                                                                                 \
+                for (int i = 0; i < V_N; i++) {                                                                        \
+                    if (i < valid) {                                                                                   \
+                        const T * p = (const T *) x[i0 + i] + j;                                                       \
+                        t[i]        = count == V_N ? LOAD(p) : LOAD##_N(p, count);                                     \
+                    } else {                                                                                           \
+                        t[i] = v_set(0.0f);                                                                            \
+                    }                                                                                                  \
+                }                                                                                                      \
+                store_transposed_(t, count, lanes, k - j - count, width, y + j * width + i0);                          \
+            }                                                                                                          \
+        }                                                                                                              \
+    }
+
+PACK(pack_f32, float, LOAD_F32)
+PACK(pack_f16, uint16_t, LOAD_F16)
+PACK(pack_bf16, uint16_t, LOAD_BF16)

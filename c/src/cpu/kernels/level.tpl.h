@@ -1,0 +1,21 @@
+// level.tpl.h - one level: all templates over the vector operations that the including file chose, and the table of them.
+//
+// The including level_<name>.c defines LEVEL_KERNELS as gb_kernels_<name>, the only symbol of its object. Everything else is static:
+// an inline function compiled with this level's flags must never be the copy that the linker keeps for everybody.
+#include "cpu/kernels/kernels.h"
+
+#include "elementwise.tpl.h"
+#include "convert.tpl.h"
+#include "math.tpl.h"
+#include "reduce.tpl.h"
+#include "gemm.tpl.h"
+
+extern const struct gb_kernels LEVEL_KERNELS;
+
+const struct gb_kernels LEVEL_KERNELS = {
+#define GB_KERNEL(name, class, ret, params) .name = name,
+#include "kernels.def"
+#undef GB_KERNEL
+    .gemm_mr = TILE_MR,
+    .gemm_nr = TILE_NR,
+};

@@ -1,0 +1,154 @@
+// math.tpl.h - exp, log, tanh in single precision, and the activations made of them.
+//
+// One algorithm for all levels: argument reduction to a small interval, a polynomial (minimax, fitted for this file), and a
+// reconstruction that reaches infinities and denormals the way IEEE arithmetic does. Errors against the exact value, in units in the
+// last place of the result (tests/c/test_kernels.c checks them; fused levels differ by no more than these bounds):
+//   exp 2, log 2, tanh 3, elu 3;  silu 4;  gelu, gelu_quick, gelu_erf 6 + 3 |t| where t is the argument of
+//   their exponential (it was rounded)
+// Below 2^-126 the bound is absolute: that many times 2^-149 for exp; 2^-140 for the sigmoid family, whose factor is a denormal there.
+
+// x = n ln 2 + r, |r| <= ln 2 / 2, for |x| <= 128. Adding 1.5 2^23 rounds to an integer and leaves it in the low bits.
+struct reduced_ {
+    vf r; // rest
+    vi n;
+};
+
+static inline struct reduced_ reduce_ln2_(vf x) {
+    const vf magic = v_set(0x1.8p23f);
+    const vf t     = v_fma(x, v_set(0x1.715476p0f), magic); // 1 / ln 2
+    const vf n     = v_sub(t, magic);
+    const vf high  = v_fnma(n, v_set(0x1.63p-1f), x); // exact: the constant has 9 bits
+    return (struct reduced_){ v_fnma(n, v_set(-0x1.bd0106p-13f), high), vi_sub(v_bits(t), v_bits(magic)) };
+}
+
+// exp(r) - 1 on |r| <= ln 2 / 2
+static inline vf expm1_small_(vf r) {
+    vf q = v_set(0x1.6a1a4ep-10f);
+    q    = v_fma(q, r, v_set(0x1.123fcap-7f));
+    q    = v_fma(q, r, v_set(0x1.555916p-5f));
+    q    = v_fma(q, r, v_set(0x1.55548ap-3f));
+    q    = v_fma(q, r, v_set(0x1.fffffcp-2f));
+    return v_fma(v_mul(r, r), q, r);
+}
+
+static inline vf pow2_(vi n) { // 2^n for normal results
+    return v_from_bits(vi_shl(vi_add(n, vi_set(127)), 23));
+}
+
+// 2^n is applied in two factors, so that a denormal result is rounded once and an overflow becomes infinity. What would round to
+// zero is cut off before (no slow denormal arithmetic for masked attention scores). A NaN fails both comparisons and runs through.
+static inline vf exp_(vf x) {
+    const vf              low  = v_set(-0x1.9fe369p6f); // below: less than 2^-150
+    const vm              tiny = v_lt(x, low);
+    const struct reduced_ s    = reduce_ln2_(v_sel(tiny, v_set(0.0f), v_min(v_set(89.0f), x)));
+    const vi              half = vi_half(s.n);
+    const vf              p    = v_add(expm1_small_(s.r), v_set(1.0f));
+    const vf              e    = v_mul(v_mul(p, pow2_(half)), pow2_(vi_sub(s.n, half)));
+    return v_sel(tiny, v_set(0.0f), e);
+}
+
+// x = m 2^e with m in [sqrt 1/2, sqrt 2); with f = m - 1, s = f / (2 + f): ln m = 2 atanh s = f - s (f - R), R = 2/3 s^2 + 2/5 s^4 + ...
+static inline vf log_(vf x) {
+    const vm denormal = v_lt(x, v_set(0x1p-126f));
+    const vf xn       = v_sel(denormal, v_mul(x, v_set(0x1p24f)), x);
+    const vi exponent = vi_exponent(vi_sub(v_bits(xn), vi_set(0x3f3504f3)));
+    const vf m        = v_from_bits(vi_sub(v_bits(xn), vi_shl(exponent, 23)));
+    const vf e        = v_sub(v_from_int(exponent), v_sel(denormal, v_set(24.0f), v_set(0.0f)));
+    const vf f        = v_sub(m, v_set(1.0f));
+    const vf s        = v_div(f, v_add(f, v_set(2.0f)));
+    const vf z        = v_mul(s, s);
+    vf       R        = v_set(0x1.e30190p-3f);
+    R                 = v_fma(R, z, v_set(0x1.243890p-2f));
+    R                 = v_fma(R, z, v_set(0x1.999a7cp-2f));
+    R                 = v_mul(z, v_fma(R, z, v_set(0x1.555554p-1f)));
+    const vf h        = v_mul(v_mul(v_set(0.5f), f), f);
+    const vf rest     = v_fma(e, v_set(-0x1.bd0106p-13f), v_mul(s, v_add(h, R))); // ln m = f - (h - s (h + R))
+    vf       y        = v_fma(e, v_set(0x1.63p-1f), v_sub(f, v_sub(h, rest)));
+    y = v_sel(v_lt(x, v_set(INFINITY)), y, x);                     // infinity and NaN stay
+    y = v_sel(v_eq(x, v_set(0.0f)), v_set(-INFINITY), y);
+    return v_sel(v_lt(x, v_set(0.0f)), v_set(NAN), y);
+}
+
+// |x| < 0.625: odd polynomial; else 1 - 2 / (exp(2 |x|) + 1)
+static inline vf tanh_(vf x) {
+    const vf a = v_abs(x);
+    const vf z = v_mul(x, x);
+    vf       p = v_set(0x1.18e0c8p-9f);
+    p          = v_fma(p, z, v_set(-0x1.0bf4aap-7f));
+    p          = v_fma(p, z, v_set(0x1.638b46p-6f));
+    p          = v_fma(p, z, v_set(-0x1.b9ee8ep-5f));
+    p          = v_fma(p, z, v_set(0x1.111066p-3f));
+    p          = v_fma(p, z, v_set(-0x1.555554p-2f));
+    const vf small = v_fma(v_mul(x, z), p, x);
+    const vf e     = exp_(v_add(a, a));
+    const vf large = v_sub(v_set(1.0f), v_div(v_set(2.0f), v_add(e, v_set(1.0f))));
+    return v_sel(v_lt(a, v_set(0.625f)), small, v_copysign(large, x));
+}
+
+// exp(x) - 1 for x <= 0, without cancellation: 2^n (e^r - 1) + (2^n - 1)
+static inline vf elu_(vf x) {
+    const struct reduced_ s = reduce_ln2_(v_max(v_set(-30.0f), v_min(v_set(0.0f), x)));
+    const vf              p = pow2_(s.n);
+    const vf              y = v_fma(p, expm1_small_(s.r), v_sub(p, v_set(1.0f)));
+    return v_sel(v_gt(x, v_set(0.0f)), x, v_sel(v_eq(x, v_set(0.0f)), x, y));
+}
+
+// x / (1 + exp(-t)) for a t of the sign of x. The exponential is taken of -|t|, so it cannot overflow and small results keep their
+// digits: e / (1 + e) for negative t. x is at least -1000, where the result has long been -0: no infinity times zero.
+static inline vf times_sigmoid_(vf x, vf t) {
+    const vf e = exp_(v_neg(v_abs(t)));
+    const vf n = v_sel(v_lt(t, v_set(0.0f)), e, v_set(1.0f));
+    return v_div(v_mul(v_max(v_set(-1000.0f), x), n), v_add(v_set(1.0f), e));
+}
+
+// x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))) = x / (1 + exp(-2 sqrt(2/pi) (x + 0.044715 x^3)))
+static inline vf gelu_(vf x) {
+    const vf c = v_fma(v_mul(x, x), v_set(0.0713548162726f), v_set(1.59576912160573f));
+    return times_sigmoid_(x, v_mul(x, c));
+}
+
+// x Phi(x), where the normal tail Phi(-a) = exp(-a^2 / 2) P(1 / (1 + 0.3 a)) for 0 <= a <= 14.5, beyond which it is 0.
+static inline vf gelu_erf_(vf x) {
+    const vf a = v_abs(x);
+    const vf t = v_div(v_set(1.0f), v_fma(v_set(0.3f), a, v_set(1.0f)));
+    vf       p = v_set(-0x1.f747a6p-9f);
+    p          = v_fma(p, t, v_set(0x1.dd8644p-5f));
+    p          = v_fma(p, t, v_set(-0x1.b596f0p-3f));
+    p          = v_fma(p, t, v_set(0x1.23984ap-2f));
+    p          = v_fma(p, t, v_set(-0x1.ed000cp-4f));
+    p          = v_fma(p, t, v_set(0x1.50f29cp-3f));
+    p          = v_fma(p, t, v_set(0x1.66ebd6p-4f));
+    p          = v_fma(p, t, v_set(0x1.f919300p-4f));
+    p          = v_fma(p, t, v_set(0x1.e8ca90p-4f));
+    p          = v_fma(p, t, v_set(0x1.e2c64ap-17f));
+    const vf tail = v_mul(exp_(v_mul(v_mul(v_set(-0.5f), a), a)), p);
+    const vf phi  = v_sel(v_lt(x, v_set(0.0f)), tail, v_sub(v_set(1.0f), tail));
+    return v_mul(v_max(v_set(-1000.0f), x), phi);
+}
+
+ROWS_1(exp_f32, UNARY, exp_(a))
+ROWS_1(log_f32, UNARY, log_(a))
+ROWS_1(tanh_f32, UNARY, tanh_(a))
+ROWS_1(elu_f32, UNARY, elu_(a))
+ROWS_1(silu_f32, UNARY, times_sigmoid_(a, a))
+ROWS_1(gelu_f32, UNARY, gelu_(a))
+ROWS_1(gelu_erf_f32, UNARY, gelu_erf_(a))
+ROWS_1(gelu_quick_f32, UNARY, times_sigmoid_(a, v_mul(a, v_set(1.702f))))
+
+static double exp_sum_f32(int64_t n, float * y, const float * x, float max) {
+    const vf m = v_set(max);
+    vd       s = vd_zero();
+    int64_t  i = 0;
+    for (; i + V_N <= n; i += V_N) {
+        const vf e = exp_(v_sub(v_load(x + i), m));
+        v_store(y + i, e);
+        s = vd_add(s, e);
+    }
+    if (i < n) {
+        const int left = (int) (n - i);
+        const vf  e    = v_first(exp_(v_sub(v_load_n(x + i, left), m)), left, v_set(0.0f));
+        v_store_n(y + i, e, left);
+        s = vd_add(s, e);
+    }
+    return vd_sum(s);
+}

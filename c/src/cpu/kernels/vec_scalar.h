@@ -1,0 +1,88 @@
+// vec_scalar.h - the vector operations of the templates on plain C scalars: vectors of one lane.
+//
+// Every vec_<isa>.h defines the same names; this one, being the simplest, says what they mean:
+//   vf, vi, vm, vd      floats, 32-bit integers, comparison results, doubles (as many as vf has lanes)
+//   v_load_n, v_store_n the first n lanes (0 <= n <= V_N); loading fills the rest with zeros
+//   v_first             keeps the first n lanes and replaces the rest
+//   v_min, v_max        a < b ? a : b, a > b ? a : b: the second operand whenever one is NaN
+//   v_fma               a b + c, fused where the instruction set can
+//   v_sum               of all lanes, in a fixed order
+// Results of the operations other than v_fma, v_fnma, v_sum are the same bits at every level.
+#ifndef GB_CPU_KERNELS_VEC_H
+#define GB_CPU_KERNELS_VEC_H
+
+#include <math.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/fp16.h"
+
+#define V_N 1
+#define V_GEMM_MR 4 // rows of a matrix product tile
+#define V_GEMM_NV 4 // vectors in a row of it
+
+typedef float   vf;
+typedef int32_t vi;
+typedef bool    vm;
+typedef double  vd;
+
+static inline vf v_set(float x) { return x; }
+static inline vf v_load(const float * p) { return *p; }
+static inline vf v_load_n(const float * p, int n) { return n > 0 ? *p : 0.0f; }
+static inline void v_store(float * p, vf a) { *p = a; }
+static inline void v_store_n(float * p, vf a, int n) { if (n > 0) *p = a; }
+static inline vf v_first(vf a, int n, vf rest) { return n > 0 ? a : rest; }
+
+static inline vf v_add(vf a, vf b) { return a + b; }
+static inline vf v_sub(vf a, vf b) { return a - b; }
+static inline vf v_mul(vf a, vf b) { return a * b; }
+static inline vf v_div(vf a, vf b) { return a / b; }
+static inline vf v_sqrt(vf a) { return sqrtf(a); }
+static inline vf v_fma(vf a, vf b, vf c) { return a * b + c; }
+static inline vf v_fnma(vf a, vf b, vf c) { return c - a * b; }
+static inline vf v_min(vf a, vf b) { return a < b ? a : b; }
+static inline vf v_max(vf a, vf b) { return a > b ? a : b; }
+static inline vf v_abs(vf a) { return gb_f32_from_bits(gb_f32_bits(a) & 0x7fffffffu); }
+static inline vf v_neg(vf a) { return gb_f32_from_bits(gb_f32_bits(a) ^ 0x80000000u); }
+static inline vf v_copysign(vf magnitude, vf sign) {
+    return gb_f32_from_bits((gb_f32_bits(magnitude) & 0x7fffffffu) | (gb_f32_bits(sign) & 0x80000000u));
+}
+
+static inline vm v_gt(vf a, vf b) { return a > b; }
+static inline vm v_lt(vf a, vf b) { return a < b; }
+static inline vm v_eq(vf a, vf b) { return a == b; }
+static inline vf v_sel(vm m, vf a, vf b) { return m ? a : b; }
+
+static inline vi v_bits(vf a) { return (vi) gb_f32_bits(a); }
+static inline vf v_from_bits(vi a) { return gb_f32_from_bits((uint32_t) a); }
+static inline vf v_from_int(vi a) { return (float) a; }
+static inline vi vi_set(int32_t x) { return x; }
+static inline vi vi_add(vi a, vi b) { return (vi) ((uint32_t) a + (uint32_t) b); } // wraps
+static inline vi vi_sub(vi a, vi b) { return (vi) ((uint32_t) a - (uint32_t) b); }
+static inline vi vi_and(vi a, vi b) { return a & b; }
+static inline vi vi_or(vi a, vi b) { return a | b; }
+#define vi_shl(a, n) ((vi) ((uint32_t) (a) << (n)))
+#define vi_shr(a, n) ((vi) ((uint32_t) (a) >> (n)))
+static inline vi vi_half(vi a) { return a >= 0 ? a / 2 : -((1 - a) / 2); }                         // a / 2, rounded down
+static inline vi vi_exponent(vi a) { return a >= 0 ? a >> 23 : ~(~a >> 23); }                      // a / 2^23, rounded down
+
+static inline vi v_load_u16(const uint16_t * p) { return *p; }
+static inline vi v_load_u16_n(const uint16_t * p, int n) { return n > 0 ? *p : 0; }
+static inline void v_store_u16(uint16_t * p, vi a) { *p = (uint16_t) a; } // the low halves
+static inline void v_store_u16_n(uint16_t * p, vi a, int n) { if (n > 0) *p = (uint16_t) a; }
+static inline vf v_load_f16(const uint16_t * p) { return gb_f16_to_f32(*p); }
+static inline vf v_load_f16_n(const uint16_t * p, int n) { return n > 0 ? gb_f16_to_f32(*p) : 0.0f; }
+static inline void v_store_f16(uint16_t * p, vf a) { *p = gb_f32_to_f16(a); }
+static inline void v_store_f16_n(uint16_t * p, vf a, int n) { if (n > 0) *p = gb_f32_to_f16(a); }
+
+static inline float v_sum(vf a) { return a; }
+static inline float v_largest(vf a) { return a; }
+static inline vd vd_zero(void) { return 0.0; }
+static inline vd vd_add(vd s, vf a) { return s + (double) a; }
+static inline vd vd_mad(vd s, vf a, vf b) { return s + (double) a * (double) b; }
+static inline vd vd_join(vd a, vd b) { return a + b; }
+static inline double vd_sum(vd a) { return a; }
+
+static inline void v_transpose(vf t[V_N]) { (void) t; }
+
+#endif // GB_CPU_KERNELS_VEC_H
