@@ -47,7 +47,10 @@ static void lay_out(struct ggml_cgraph * graph, void * block, size_t size, bool 
 
 // The context from which the graph can grow, or NULL: fixed memory, a view, or arrays that somebody else made.
 static struct ggml_context * owner_of(const struct ggml_cgraph * graph) {
-    const size_t                size  = (size_t) GB_MAX(graph->size, 0);
+    if (graph->nodes == NULL || graph->size < 0) {
+        return NULL;
+    }
+    const size_t                size  = (size_t) graph->size;
     struct ggml_tensor ** const owner = graph->nodes + size * (graph->grads ? 3 : 2);
     const bool                  ours  = graph->visited_hash_table.keys != NULL && graph->leafs == graph->nodes + size &&
                       (graph->grads == NULL || graph->grads == graph->leafs + size) &&

@@ -99,13 +99,25 @@ ggml_fp16_t ggml_fp32_to_fp16(float x) {
     return gb_f32_to_f16(x);
 }
 
+static bool check_row(const char * func, const void * x, const void * y, int64_t n) {
+    GB_FAIL_IF(n > 0 && (x == NULL || y == NULL), false, GGML_STATUS_INVALID_ARGUMENT, "%s: argument '%s' is NULL", func,
+               x == NULL ? "x" : "y");
+    return true;
+}
+
 void ggml_fp16_to_fp32_row(const ggml_fp16_t * x, float * y, int n) {
+    if (!check_row(__func__, x, y, n)) {
+        return;
+    }
     for (int i = 0; i < n; i++) {
         y[i] = gb_f16_to_f32(x[i]);
     }
 }
 
 void ggml_fp32_to_fp16_row(const float * x, ggml_fp16_t * y, int n) {
+    if (!check_row(__func__, x, y, n)) {
+        return;
+    }
     for (int i = 0; i < n; i++) {
         y[i] = gb_f32_to_f16(x[i]);
     }
@@ -120,12 +132,18 @@ ggml_bf16_t ggml_fp32_to_bf16(float x) {
 }
 
 void ggml_bf16_to_fp32_row(const ggml_bf16_t * x, float * y, int64_t n) {
+    if (!check_row(__func__, x, y, n)) {
+        return;
+    }
     for (int64_t i = 0; i < n; i++) {
         y[i] = gb_bf16_to_f32(x[i].bits);
     }
 }
 
 void ggml_fp32_to_bf16_row(const float * x, ggml_bf16_t * y, int64_t n) {
+    if (!check_row(__func__, x, y, n)) {
+        return;
+    }
     for (int64_t i = 0; i < n; i++) {
         y[i].bits = gb_f32_to_bf16(x[i]);
     }

@@ -1,0 +1,192 @@
+// graph_print.c - graphs for human eyes: a listing on stdout, and a Graphviz file.
+#include <errno.h>
+#include <stdio.h>
+
+#include "tensor.h"
+
+// ---------------------------------------------------------------------------------------------------------------------- listing
+
+static void print_node(const struct ggml_tensor * t, int i, bool has_grads) {
+    const char * mark = t->is_param ? "x" : has_grads && t->grad ? "g" : " ";
+    char         shape[80];
+    snprintf(shape, sizeof(shape), "[%lld, %lld, %lld]", (long long) t->ne[0], (long long) t->ne[1], (long long) t->ne[2]);
+    printf(" %5d %-24s %-18s %s runs %3d, ms %8.3f, ms/run %8.3f  %s\n", i, shape,
+           t->op == GGML_OP_UNARY ? ggml_op_desc(t) : gb_op_name(t->op), mark, t->perf_runs, (double) t->perf_time_us / 1e3,
+           (double) t->perf_time_us / 1e3 / GB_MAX(t->perf_runs, 1), t->name);
+}
+
+static void print_totals(const struct ggml_cgraph * graph) {
+    int64_t time_us[GGML_OP_COUNT] = { 0 };
+    int     count[GGML_OP_COUNT]   = { 0 };
+    for (int i = 0; i < graph->n_nodes; i++) {
+        const struct ggml_tensor * t = graph->nodes[i];
+        if ((int) t->op >= 0 && (int) t->op < GGML_OP_COUNT) {
+            time_us[t->op] += t->perf_time_us;
+            count[t->op]++;
+        }
+    }
+    for (int op = 0; op < GGML_OP_COUNT; op++) {
+        if (count[op] > 0) {
+            printf(" %-24s %5d nodes, ms %8.3f\n", gb_op_name((enum ggml_op) op), count[op], (double) time_us[op] / 1e3);
+        }
+    }
+}
+
+void ggml_graph_print(const struct ggml_cgraph * cgraph) {
+    GB_CHECK_ARG(cgraph, );
+    printf("graph: %d nodes\n", cgraph->n_nodes);
+    for (int i = 0; i < cgraph->n_nodes; i++) {
+        print_node(cgraph->nodes[i], i, cgraph->grads != NULL);
+    }
+    printf("graph: %d leafs\n", cgraph->n_leafs);
+    for (int i = 0; i < cgraph->n_leafs; i++) {
+        char text[GB_DESCRIBE_SIZE];
+        printf(" %5d %s\n", i, gb_describe(cgraph->leafs[i], text));
+    }
+    print_totals(cgraph);
+}
+
+// --------------------------------------------------------------------------------------------------------------------- Graphviz
+
+// Text inside a quoted record label, where " \ { } | < > and line ends have a meaning.
+static void put_escaped(FILE * file, const char * text) {
+    for (; *text != '\0'; text++) {
+        if (*text == '\n' || *text == '\r') {
+            fputs("\\n", file);
+            continue;
+        }
+        if (strchr("\"\\{}|<>", *text) != NULL) {
+            fputc('\\', file);
+        }
+        fputc(*text, file);
+    }
+}
+
+// A symbol may contain backslashes that are escapes already.
+static void put_symbol(FILE * file, const struct ggml_tensor * t) {
+    char         plain[64];
+    size_t       n      = 0;
+    const char * symbol = t->op == GGML_OP_UNARY ? ggml_op_desc(t) : ggml_op_symbol(t->op);
+    for (; symbol != NULL && *symbol != '\0' && n + 1 < sizeof(plain); symbol++) {
+        if (*symbol != '\\') {
+            plain[n++] = *symbol;
+        }
+    }
+    plain[n] = '\0';
+    put_escaped(file, plain);
+}
+
+static void put_name(FILE * file, const struct ggml_tensor * t) {
+    const char * type = ggml_type_name(t->type);
+    put_escaped(file, t->name);
+    fprintf(file, " (%s)", type ? type : "no type");
+}
+
+static bool contains(const struct ggml_cgraph * graph, const struct ggml_tensor * t) {
+    for (int i = 0; graph != NULL && i < graph->n_nodes; i++) {
+        if (graph->nodes[i] == t) {
+            return true;
+        }
+    }
+    return false;
+}
+
+// Is `t` the gradient of some node? Those have no place of their own: they are fields of a node's record.
+static const struct ggml_tensor * gradient_owner(const struct ggml_cgraph * graph, const struct ggml_tensor * t) {
+    for (int i = 0; graph->grads != NULL && i < graph->n_nodes; i++) {
+        if (graph->grads[i] == t) {
+            return graph->nodes[i];
+        }
+    }
+    return NULL;
+}
+
+static void put_node(FILE * file, const struct ggml_cgraph * gb, const struct ggml_cgraph * gf, int i) {
+    const struct ggml_tensor * t     = gb->nodes[i];
+    const char *               color = "white";
+    if (t->is_param) {
+        color = "yellow";
+    } else if (t->grad != NULL) {
+        color = contains(gf, t) ? "green" : "lightblue";
+    }
+    fprintf(file, "  \"%p\" [style=filled; fillcolor=%s; shape=record; label=\"", (const void *) t, color);
+    put_name(file, t);
+    fprintf(file, "|%d [%lld, %lld, %lld, %lld]|<x>", i, (long long) t->ne[0], (long long) t->ne[1], (long long) t->ne[2],
+            (long long) t->ne[3]);
+    put_symbol(file, t);
+    if (t->grad != NULL) {
+        fputs("|<g>", file);
+        put_symbol(file, t->grad);
+    }
+    fputs("\"; ]\n", file);
+}
+
+// The values of small leafs whose bytes the host can read.
+static void put_values(FILE * file, const struct ggml_tensor * t) {
+    const struct ggml_tensor * root = gb_root(t);
+    if (t->data == NULL || t->buffer != NULL || root->buffer != NULL || ggml_nelements(t) >= 5 || ggml_nelements(t) < 1) {
+        return;
+    }
+    if (t->type == GGML_TYPE_I8 || t->type == GGML_TYPE_I16 || t->type == GGML_TYPE_I32) {
+        fputs("|(", file);
+        for (int i = 0; i < ggml_nelements(t); i++) {
+            fprintf(file, i ? ", %d" : "%d", (int) ggml_get_i32_1d(t, i));
+        }
+        fputc(')', file);
+    } else if (t->type == GGML_TYPE_F32 || t->type == GGML_TYPE_F16 || t->type == GGML_TYPE_BF16) {
+        fputs("|(", file);
+        for (int i = 0; i < ggml_nelements(t); i++) {
+            fprintf(file, i ? ", %.3g" : "%.3g", (double) ggml_get_f32_1d(t, i));
+        }
+        fputc(')', file);
+    }
+}
+
+static void put_leaf(FILE * file, const struct ggml_tensor * t, int i) {
+    fprintf(file, "  \"%p\" [style=filled; fillcolor=pink; shape=record; label=\"<x>", (const void *) t);
+    put_name(file, t);
+    fprintf(file, "|const %d [%lld, %lld, %lld, %lld]", i, (long long) t->ne[0], (long long) t->ne[1], (long long) t->ne[2],
+            (long long) t->ne[3]);
+    put_values(file, t);
+    fputs("\"; ]\n", file);
+}
+
+static void put_edges(FILE * file, const struct ggml_cgraph * gb, const struct ggml_tensor * t) {
+    const struct ggml_tensor * to = gradient_owner(gb, t);
+    for (int j = 0; j < GGML_MAX_SRC; j++) {
+        const struct ggml_tensor * src = t->src[j];
+        if (src == NULL) {
+            continue;
+        }
+        const struct ggml_tensor * from = gradient_owner(gb, src);
+        fprintf(file, "  \"%p\":%s -> \"%p\":%s [arrowhead=%s; style=%s; label=\"src %d\"; ]\n", (const void *) (from ? from : src),
+                from ? "g" : "x", (const void *) (to ? to : t), to ? "g" : "x", to ? "empty" : "vee", to ? "dashed" : "solid", j);
+    }
+}
+
+enum ggml_status ggml_graph_dump_dot(const struct ggml_cgraph * gb, const struct ggml_cgraph * gf, const char * filename) {
+    GB_CHECK_ARG(gb, GGML_STATUS_INVALID_ARGUMENT);
+    GB_CHECK_ARG(filename, GGML_STATUS_INVALID_ARGUMENT);
+    FILE * file = fopen(filename, "w");
+    GB_FAIL_IF(file == NULL, GGML_STATUS_IO_ERROR, GGML_STATUS_IO_ERROR, "%s: cannot write '%s': %s", __func__, filename, strerror(errno));
+    fputs("digraph G {\n  newrank = true;\n  rankdir = LR;\n", file);
+    for (int i = 0; i < gb->n_nodes; i++) {
+        if (gradient_owner(gb, gb->nodes[i]) == NULL) {
+            put_node(file, gb, gf, i);
+        }
+    }
+    for (int i = 0; i < gb->n_leafs; i++) {
+        put_leaf(file, gb->leafs[i], i);
+    }
+    for (int i = 0; i < gb->n_nodes; i++) {
+        put_edges(file, gb, gb->nodes[i]);
+    }
+    for (int i = 0; i < gb->n_leafs; i++) {
+        put_edges(file, gb, gb->leafs[i]);
+    }
+    fputs("}\n", file);
+    const bool failed = ferror(file) != 0;
+    const bool closed = fclose(file) == 0;
+    GB_FAIL_IF(failed || !closed, GGML_STATUS_IO_ERROR, GGML_STATUS_IO_ERROR, "%s: cannot write '%s': %s", __func__, filename, strerror(errno));
+    return GGML_STATUS_SUCCESS;
+}
