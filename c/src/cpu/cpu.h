@@ -14,10 +14,14 @@ struct gb_cpu_pool * gb_cpu_pool_new(int n_threads);
 void                 gb_cpu_pool_free(struct gb_cpu_pool * pool);
 int                  gb_cpu_pool_n_threads(const struct gb_cpu_pool * pool);
 
+// ggml_graph_compute keeps a few idle pools for its next call: this ends them (their memory counts as alive in leak checks).
+void gb_cpu_pools_trim(void);
+
 // The node array is copied, tensors are borrowed. NULL and reported when a node cannot run.
 struct gb_cpu_plan * gb_cpu_plan_new(struct ggml_tensor * const * nodes, int n_nodes, int n_threads);
 void                 gb_cpu_plan_free(struct gb_cpu_plan * plan);
 size_t               gb_cpu_plan_work_size(const struct gb_cpu_plan * plan);
+int                  gb_cpu_plan_n_threads(const struct gb_cpu_plan * plan); // of use; 1: runs without a pool
 
 struct gb_cpu_run {
     const struct gb_kernels * kernels;
@@ -26,8 +30,12 @@ struct gb_cpu_run {
     void * abort_data;
 };
 
-// SUCCESS, ABORTED, or the first failure of a node (reported on the calling thread).
+// SUCCESS, ABORTED, or the first failure of a node (reported on the calling thread). pool NULL: one thread.
+// The tensors must be placed in memory that the host can read.
 enum ggml_status gb_cpu_plan_run(struct gb_cpu_plan * plan, struct gb_cpu_pool * pool, const struct gb_cpu_run * run);
+
+// Copies the elements of a tensor with this layout between two places in host memory; bytes between them stay as they are.
+void gb_cpu_copy_elements(void * to, const void * from, const struct ggml_tensor * layout);
 
 // For the registry: "threads=2,level=avx2", each optional; threads defaults to ggml_cpu_default_n_threads(). NULL and reported
 // for an unknown key or a bad value.

@@ -1,0 +1,342 @@
+// compute.c - the engine: runs a list of nodes on a team of threads.
+//
+// The one idea: the plan cuts the list into steps. A step is one node that several threads share, or a run of nodes that one
+// thread does alone. The whole team goes through the steps together and meets after each, so a node sees all effects of earlier
+// ones. Views are no work and appear in no step. A plan in which no node wants a second thread wakes nobody.
+//
+// Invariant: whether to go on after a step is decided once, by the last thread to arrive, and seen by all: a failed or aborted run
+// never leaves a thread waiting at a meeting that the others skip.
+//
+// Called by cpu_graph.c (public graph functions), cpu_backend.c, and the simulated device.
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdio.h>
+
+#include "base/mem.h"
+#include "base/status.h"
+#include "cpu/cpu.h"
+#include "cpu/ops/ops.h"
+#include "cpu/threadpool.h"
+#include "ggml-cpu.h"
+#include "tensor/tensor.h"
+
+#define WORK_ALIGNMENT 64
+#define TASK_ELEMENTS 8192 // an element-wise share below this costs less than meeting another thread
+
+struct job { // a node that is computed
+    struct ggml_tensor *     node;
+    const struct gb_cpu_op * op;
+    size_t                   work_size;
+    int                      n_tasks;
+    int                      n_src; // sources beyond this slot are NULL
+};
+
+struct step {
+    int first, count; // jobs; count > 1 only if n_tasks == 1
+    int n_tasks;
+};
+
+struct gb_cpu_plan {
+    struct ggml_tensor ** nodes; // all of the list, views too
+    struct job *          jobs;
+    struct step *         steps;
+    int                   n_nodes, n_jobs, n_steps;
+    int                   team;      // threads that the widest step wants
+    size_t                work_size; // with room for alignment
+};
+
+struct gb_cpu_team {
+    const struct gb_cpu_plan * plan;
+    const struct gb_cpu_run *  run;
+    struct gb_cpu_pool *       pool; // NULL when one thread runs alone
+    void *                     work; // aligned
+    atomic_int                 claimed; // a failure is being, or has been, written to status and message
+    atomic_int                 halted;  // an enum ggml_status: why not to go on; read between steps
+    bool                       stop;    // halted as it was when the last thread left the step
+    char                       message[GB_ERROR_SIZE];
+};
+
+// ------------------------------------------------------------------------------------------------------------------- planning
+
+int gb_cpu_default_tasks(const struct ggml_tensor * node, int n_threads) {
+    int64_t n = ggml_nelements(node);
+    if (node->src[0] != NULL && node->op != GGML_OP_GET_ROWS) { // reductions: the input is the work; a gather reads what it writes
+        n = GB_MAX(n, ggml_nelements(node->src[0]));
+    }
+    return (int) GB_MIN(GB_MAX(n / TASK_ELEMENTS, 1), n_threads);
+}
+
+static bool is_custom(enum ggml_op op) {
+    return op >= GGML_OP_MAP_UNARY && op <= GGML_OP_MAP_CUSTOM3;
+}
+
+// Nothing is computed for views and for results without elements (a user's function is called all the same).
+static bool is_idle(const struct ggml_tensor * node) {
+    return gb_op_is_view(node->op) || (ggml_nelements(node) == 0 && !is_custom(node->op));
+}
+
+const char * ggml_cpu_unsupported_reason(const struct ggml_tensor * node) {
+    if (node == NULL) {
+        return "there is no node";
+    }
+    if (gb_op_is_view(node->op)) {
+        return NULL;
+    }
+    const struct gb_cpu_op * op = gb_cpu_op_of(node);
+    if (op == NULL) {
+        return "the operator is not implemented";
+    }
+    return op->unsupported != NULL ? op->unsupported(node) : NULL;
+}
+
+static int count_sources(const struct ggml_tensor * node) {
+    int n = GGML_MAX_SRC;
+    while (n > 0 && node->src[n - 1] == NULL) {
+        n--;
+    }
+    return n;
+}
+
+static enum ggml_status plan_job(struct job * job, struct ggml_tensor * node, int n_threads) {
+    const char * reason = ggml_cpu_unsupported_reason(node);
+    if (reason != NULL) {
+        char text[GB_ERROR_SIZE / 2];
+        return gb_fail(GGML_STATUS_UNSUPPORTED, "CPU: cannot compute %s: %s", gb_describe_node(node, text, sizeof(text)), reason);
+    }
+    job->node          = node;
+    job->op            = gb_cpu_op_of(node);
+    const int n_tasks  = job->op->n_tasks != NULL ? job->op->n_tasks(node, n_threads) : gb_cpu_default_tasks(node, n_threads);
+    job->n_tasks       = GB_MAX(1, GB_MIN(n_tasks, n_threads));
+    job->work_size     = job->op->work_size != NULL ? job->op->work_size(node, job->n_tasks) : 0;
+    job->n_src         = count_sources(node);
+    return GGML_STATUS_SUCCESS;
+}
+
+static void add_to_steps(struct gb_cpu_plan * plan, int i_job) {
+    const int     n_tasks = plan->jobs[i_job].n_tasks;
+    struct step * last    = plan->n_steps > 0 ? &plan->steps[plan->n_steps - 1] : NULL;
+    if (last != NULL && n_tasks == 1 && last->n_tasks == 1) {
+        last->count++;
+    } else {
+        plan->steps[plan->n_steps++] = (struct step){ i_job, 1, n_tasks };
+    }
+    plan->team = GB_MAX(plan->team, n_tasks);
+}
+
+static enum ggml_status plan_nodes(struct gb_cpu_plan * plan, struct ggml_tensor * const * nodes, int n_nodes, int n_threads) {
+    size_t work_size = 0;
+    for (int i = 0; i < n_nodes; i++) {
+        GB_FAIL_IF(nodes[i] == NULL, GGML_STATUS_INVALID_ARGUMENT, GGML_STATUS_INVALID_ARGUMENT, "CPU: node %d of the graph is NULL", i);
+        plan->nodes[plan->n_nodes++] = nodes[i];
+        if (is_idle(nodes[i])) {
+            continue;
+        }
+        GB_TRY(plan_job(&plan->jobs[plan->n_jobs], nodes[i], n_threads));
+        work_size = GB_MAX(work_size, plan->jobs[plan->n_jobs].work_size);
+        add_to_steps(plan, plan->n_jobs++);
+    }
+    GB_FAIL_IF(work_size > SIZE_MAX - WORK_ALIGNMENT, GGML_STATUS_INVALID_ARGUMENT, GGML_STATUS_INVALID_ARGUMENT,
+               "CPU: the size of the work memory overflows");
+    plan->work_size = work_size > 0 ? work_size + WORK_ALIGNMENT - 1 : 0;
+    return GGML_STATUS_SUCCESS;
+}
+
+struct gb_cpu_plan * gb_cpu_plan_new(struct ggml_tensor * const * nodes, int n_nodes, int n_threads) {
+    GB_FAIL_IF(n_nodes < 0 || (nodes == NULL && n_nodes > 0), NULL, GGML_STATUS_INVALID_ARGUMENT, "CPU: the graph has no node list");
+    GB_FAIL_IF(n_threads < 1 || n_threads > GB_CPU_MAX_THREADS, NULL, GGML_STATUS_INVALID_ARGUMENT,
+               "CPU: needs 1 to %d threads, has %d", GB_CPU_MAX_THREADS, n_threads);
+    struct gb_cpu_plan * plan = GB_NEW(struct gb_cpu_plan);
+    if (plan == NULL) {
+        return NULL;
+    }
+    plan->team  = 1;
+    plan->nodes = gb_calloc((size_t) n_nodes, sizeof(*plan->nodes));
+    plan->jobs  = plan->nodes != NULL ? gb_calloc((size_t) n_nodes, sizeof(*plan->jobs)) : NULL;
+    plan->steps = plan->jobs != NULL ? gb_calloc((size_t) n_nodes, sizeof(*plan->steps)) : NULL;
+    if (plan->steps == NULL || plan_nodes(plan, nodes, n_nodes, n_threads) != GGML_STATUS_SUCCESS) {
+        gb_cpu_plan_free(plan);
+        return NULL;
+    }
+    return plan;
+}
+
+void gb_cpu_plan_free(struct gb_cpu_plan * plan) {
+    if (plan != NULL) {
+        gb_free(plan->nodes);
+        gb_free(plan->jobs);
+        gb_free(plan->steps);
+        gb_free(plan);
+    }
+}
+
+size_t gb_cpu_plan_work_size(const struct gb_cpu_plan * plan) {
+    return plan->work_size;
+}
+
+int gb_cpu_plan_n_threads(const struct gb_cpu_plan * plan) {
+    return plan->team;
+}
+
+// ------------------------------------------------------------------------------------------------------- for ops, during a run
+
+void gb_cpu_barrier(const struct gb_cpu_call * call) {
+    if (call->nth > 1) {
+        gb_cpu_pool_meet(call->team->pool, GB_CPU_MEET_NODE, call->nth, NULL, NULL);
+    }
+}
+
+void gb_cpu_fail(const struct gb_cpu_call * call, const struct ggml_tensor * node, enum ggml_status status, const char * fmt, ...) {
+    struct gb_cpu_team * team  = call->team;
+    int                  first = 0;
+    if (!atomic_compare_exchange_strong(&team->claimed, &first, 1)) {
+        return;
+    }
+    char text[GB_ERROR_SIZE / 2], what[GB_ERROR_SIZE / 2];
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(what, sizeof(what), fmt, args);
+    va_end(args);
+    snprintf(team->message, sizeof(team->message), "CPU: %s: %s", gb_describe_node(node, text, sizeof(text)), what);
+    atomic_store(&team->halted, status != GGML_STATUS_SUCCESS ? status : GGML_STATUS_FAILED);
+}
+
+// -------------------------------------------------------------------------------------------------------------------- running
+
+static enum ggml_status check_placed(const struct ggml_tensor * t, const struct ggml_tensor * node, const void ** host) {
+    if (t->data == NULL && ggml_nelements(t) > 0) {
+        char text[GB_DESCRIBE_SIZE], reader[GB_DESCRIBE_SIZE];
+        return gb_fail(GGML_STATUS_INVALID_STATE, "CPU: tensor %s, needed for %s %s, is not allocated", gb_describe(t, text),
+                       ggml_op_name(node->op), gb_describe(node, reader));
+    }
+    const struct ggml_tensor * root = gb_root(t);
+    if (root->buffer == NULL || root->buffer == *host) {
+        return GGML_STATUS_SUCCESS;
+    }
+    if (!ggml_backend_buffer_is_host(root->buffer)) {
+        char text[GB_DESCRIBE_SIZE];
+        return gb_fail(GGML_STATUS_INVALID_ARGUMENT, "CPU: tensor %s is in a %s buffer, which the host cannot read",
+                       gb_describe(t, text), ggml_backend_buffer_name(root->buffer));
+    }
+    *host = root->buffer; // most tensors of a graph share one
+    return GGML_STATUS_SUCCESS;
+}
+
+static enum ggml_status check_all_placed(const struct gb_cpu_plan * plan) {
+    const void * host = NULL;
+    for (int i = 0; i < plan->n_nodes; i++) {
+        GB_TRY(check_placed(plan->nodes[i], plan->nodes[i], &host));
+    }
+    for (int i = 0; i < plan->n_jobs; i++) {
+        const struct job * job = &plan->jobs[i];
+        for (int s = 0; s < job->n_src; s++) {
+            if (job->node->src[s] != NULL) {
+                GB_TRY(check_placed(job->node->src[s], job->node, &host));
+            }
+        }
+    }
+    return GGML_STATUS_SUCCESS;
+}
+
+static void poll_abort(struct gb_cpu_team * team) {
+    const struct gb_cpu_run * run   = team->run;
+    int                       going = GGML_STATUS_SUCCESS;
+    if (run->abort_callback != NULL && run->abort_callback(run->abort_data)) {
+        atomic_compare_exchange_strong(&team->halted, &going, GGML_STATUS_ABORTED);
+    }
+}
+
+static bool is_halted(struct gb_cpu_team * team) {
+    return atomic_load_explicit(&team->halted, memory_order_relaxed) != GGML_STATUS_SUCCESS;
+}
+
+static void run_job(struct gb_cpu_team * team, const struct job * job, int ith, int nth) {
+    const struct gb_cpu_call call = { ith, nth, team->work, job->work_size, team->run->kernels, team };
+    job->op->run(&call, job->node);
+}
+
+static void run_alone(struct gb_cpu_team * team, const struct step * step) {
+    for (int i = step->first; i < step->first + step->count; i++) {
+        if (i > step->first) {
+            poll_abort(team);
+        }
+        if (is_halted(team)) {
+            return;
+        }
+        run_job(team, &team->plan->jobs[i], 0, 1);
+    }
+}
+
+static void run_step(struct gb_cpu_team * team, const struct step * step, int ith, int nth) {
+    const int n_tasks = GB_MIN(step->n_tasks, nth);
+    if (n_tasks == 1 && ith == 0) {
+        run_alone(team, step);
+    } else if (n_tasks > 1 && ith < n_tasks) {
+        run_job(team, &team->plan->jobs[step->first], ith, n_tasks);
+    }
+}
+
+static void decide(void * arg) {
+    struct gb_cpu_team * team = arg;
+    team->stop                = is_halted(team);
+}
+
+static void team_main(void * arg, int ith, int nth) {
+    struct gb_cpu_team *       team = arg;
+    const struct gb_cpu_plan * plan = team->plan;
+    for (int i = 0; i < plan->n_steps && !team->stop; i++) {
+        run_step(team, &plan->steps[i], ith, nth);
+        if (i + 1 == plan->n_steps) {
+            return; // after the last step the pool waits for all
+        }
+        if (ith == 0) {
+            poll_abort(team);
+        }
+        if (nth > 1) {
+            gb_cpu_pool_meet(team->pool, GB_CPU_MEET_TEAM, nth, decide, team);
+        } else {
+            decide(team);
+        }
+    }
+}
+
+static void * align_work(void * work) {
+    return (void *) (((uintptr_t) work + WORK_ALIGNMENT - 1) & ~(uintptr_t) (WORK_ALIGNMENT - 1));
+}
+
+static enum ggml_status outcome(struct gb_cpu_team * team) {
+    const enum ggml_status status = (enum ggml_status) atomic_load(&team->halted);
+    if (status == GGML_STATUS_ABORTED && atomic_load(&team->claimed) == 0) {
+        return gb_fail_quietly(status, "CPU: stopped by the abort callback"); // wanted: nothing for the log
+    }
+    return status == GGML_STATUS_SUCCESS ? status : gb_fail(status, "%s", team->message);
+}
+
+static void count_runs(const struct gb_cpu_plan * plan) {
+    for (int i = 0; i < plan->n_nodes; i++) {
+        plan->nodes[i]->perf_runs = (int) ((unsigned) plan->nodes[i]->perf_runs + 1u);
+    }
+}
+
+enum ggml_status gb_cpu_plan_run(struct gb_cpu_plan * plan, struct gb_cpu_pool * pool, const struct gb_cpu_run * run) {
+    GB_FAIL_IF(plan->work_size > 0 && run->work == NULL, GGML_STATUS_INVALID_ARGUMENT, GGML_STATUS_INVALID_ARGUMENT,
+               "CPU: the graph needs %zu bytes of work memory, has none", plan->work_size);
+    GB_TRY(check_all_placed(plan));
+    struct gb_cpu_team team;
+    team.plan = plan;
+    team.run  = run;
+    team.pool = plan->team > 1 ? pool : NULL;
+    team.work = plan->work_size > 0 ? align_work(run->work) : NULL;
+    team.stop = false;
+    atomic_init(&team.claimed, 0);
+    atomic_init(&team.halted, GGML_STATUS_SUCCESS);
+    poll_abort(&team);
+    decide(&team);
+    if (team.pool != NULL) {
+        GB_TRY(gb_cpu_pool_run(pool, plan->team, team_main, &team));
+    } else {
+        team_main(&team, 0, 1);
+    }
+    GB_TRY(outcome(&team));
+    count_runs(plan);
+    return GGML_STATUS_SUCCESS;
+}

@@ -1,0 +1,273 @@
+// cpu_backend.c - the CPU as a backend: the engine with threads, a kernel level and work memory that stay between calls.
+//
+// Everything is synchronous: when a call returns, it is done. One backend is used by one thread at a time; different ones are
+// independent. Threads are started by the first graph that wants more than one.
+#include <stdio.h>
+#include <string.h>
+
+#include "base/env.h"
+#include "base/mem.h"
+#include "base/params.h"
+#include "base/status.h"
+#include "cpu/cpu.h"
+#include "cpu/threadpool.h"
+#include "ggml-backend-impl.h"
+#include "ggml-cpu.h"
+#include "tensor/tensor.h"
+
+struct work { // memory that only grows
+    void * data; // owned
+    size_t size;
+};
+
+struct cpu {
+    int                     n_threads;
+    const struct gb_level * level;
+    struct gb_cpu_pool *    pool; // owned; NULL until needed, and after n_threads changed
+    struct work             work; // of graph_compute; plans have their own
+    bool (*abort_callback)(void * data);
+    void * abort_data;
+};
+
+struct cpu_graph_plan {
+    struct gb_cpu_plan * plan;
+    struct work          work;
+};
+
+static const char * name_of(ggml_backend_t backend) {
+    (void) backend;
+    return "CPU";
+}
+
+static struct cpu * cpu_of(ggml_backend_t backend, const char * func) {
+    GB_FAIL_IF(!ggml_backend_is_cpu(backend), NULL, GGML_STATUS_INVALID_ARGUMENT, "%s: argument 'backend_cpu' is no CPU backend", func);
+    return backend->context;
+}
+
+// ------------------------------------------------------------------------------------------------------------------ computing
+
+static bool work_reserve(struct work * work, size_t size) {
+    if (size <= work->size) {
+        return true;
+    }
+    void * data = gb_malloc(size); // not realloc: the content is of no interest
+    if (data == NULL) {
+        return false;
+    }
+    gb_free(work->data);
+    *work = (struct work){ data, size };
+    return true;
+}
+
+static bool ensure_pool(struct cpu * cpu, const struct gb_cpu_plan * plan) {
+    if (cpu->pool == NULL && gb_cpu_plan_n_threads(plan) > 1 && cpu->n_threads > 1) {
+        cpu->pool = gb_cpu_pool_new(cpu->n_threads);
+        return cpu->pool != NULL;
+    }
+    return true;
+}
+
+static enum ggml_status run_plan(struct cpu * cpu, struct gb_cpu_plan * plan, struct work * work) {
+    if (!work_reserve(work, gb_cpu_plan_work_size(plan)) || !ensure_pool(cpu, plan)) {
+        return ggml_last_status();
+    }
+    const struct gb_cpu_run run = { cpu->level->kernels, work->data, cpu->abort_callback, cpu->abort_data };
+    return gb_cpu_plan_run(plan, cpu->pool, &run);
+}
+
+static GGML_CALL bool graph_compute(ggml_backend_t backend, struct ggml_cgraph * cgraph) {
+    struct cpu *         cpu  = backend->context;
+    struct gb_cpu_plan * plan = gb_cpu_plan_new(cgraph->nodes, cgraph->n_nodes, cpu->n_threads);
+    if (plan == NULL) {
+        return false;
+    }
+    const enum ggml_status status = run_plan(cpu, plan, &cpu->work);
+    gb_cpu_plan_free(plan);
+    if (status == GGML_STATUS_SUCCESS) {
+        cgraph->perf_runs = (int) ((unsigned) cgraph->perf_runs + 1u);
+    }
+    return status == GGML_STATUS_SUCCESS;
+}
+
+static GGML_CALL void plan_free(ggml_backend_t backend, ggml_backend_graph_plan_t graph_plan) {
+    (void) backend;
+    struct cpu_graph_plan * p = graph_plan;
+    if (p != NULL) {
+        gb_cpu_plan_free(p->plan);
+        gb_free(p->work.data);
+        gb_free(p);
+    }
+}
+
+static GGML_CALL ggml_backend_graph_plan_t plan_create(ggml_backend_t backend, const struct ggml_cgraph * cgraph) {
+    struct cpu *            cpu = backend->context;
+    struct cpu_graph_plan * p   = GB_NEW(struct cpu_graph_plan);
+    if (p == NULL) {
+        return NULL;
+    }
+    p->plan = gb_cpu_plan_new(cgraph->nodes, cgraph->n_nodes, cpu->n_threads);
+    if (p->plan == NULL || !work_reserve(&p->work, gb_cpu_plan_work_size(p->plan))) {
+        plan_free(backend, p);
+        return NULL;
+    }
+    return p;
+}
+
+static GGML_CALL void plan_compute(ggml_backend_t backend, ggml_backend_graph_plan_t graph_plan) {
+    struct cpu_graph_plan * p = graph_plan;
+    run_plan(backend->context, p->plan, &p->work); // a failure is reported: that is how the caller learns of it
+}
+
+static GGML_CALL const char * unsupported_reason(ggml_backend_t backend, const struct ggml_tensor * op) {
+    (void) backend;
+    return ggml_cpu_unsupported_reason(op);
+}
+
+static GGML_CALL bool supports_op(ggml_backend_t backend, const struct ggml_tensor * op) {
+    return unsupported_reason(backend, op) == NULL;
+}
+
+// ------------------------------------------------------------------------------------------------------------------ life cycle
+
+static GGML_CALL ggml_backend_buffer_type_t default_buffer_type(ggml_backend_t backend) {
+    (void) backend;
+    return ggml_backend_cpu_buffer_type();
+}
+
+static GGML_CALL void backend_free(ggml_backend_t backend) {
+    struct cpu * cpu = backend->context;
+    gb_cpu_pool_free(cpu->pool);
+    gb_free(cpu->work.data);
+    gb_free(cpu);
+    gb_free(backend);
+}
+
+static const struct ggml_backend_i hooks = {
+    .get_name                = name_of,
+    .free                    = backend_free,
+    .get_default_buffer_type = default_buffer_type,
+    .graph_plan_create       = plan_create,
+    .graph_plan_free         = plan_free,
+    .graph_plan_compute      = plan_compute,
+    .graph_compute           = graph_compute,
+    .supports_op             = supports_op,
+    .unsupported_reason      = unsupported_reason,
+};
+
+static ggml_backend_t backend_new(int n_threads, const struct gb_level * level) {
+    struct cpu *   cpu     = level != NULL ? GB_NEW(struct cpu) : NULL;
+    ggml_backend_t backend = cpu != NULL ? GB_NEW(struct ggml_backend) : NULL;
+    if (backend == NULL) {
+        gb_free(cpu);
+        return NULL;
+    }
+    cpu->n_threads = n_threads;
+    cpu->level     = level;
+    *backend       = (struct ggml_backend){ hooks, cpu };
+    return backend;
+}
+
+ggml_backend_t ggml_backend_cpu_init(void) {
+    return backend_new(GGML_DEFAULT_N_THREADS, gb_level_default());
+}
+
+// NULL, or what is wrong with the parameter.
+static const char * take_param(const struct gb_param * param, int64_t * n_threads, const char ** level) {
+    if (gb_text_equal(param->key, "threads")) {
+        return gb_params_int(param->value, 1, GB_CPU_MAX_THREADS, n_threads) ? NULL : "needs a number from 1 to 512";
+    }
+    if (gb_text_equal(param->key, "level")) {
+        *level = param->value;
+        return NULL;
+    }
+    return "is unknown; known are threads=<count> and level=<name>";
+}
+
+ggml_backend_t gb_cpu_reg_init(const char * params, void * user_data) {
+    (void) user_data;
+    struct gb_param     param, level_param;
+    const char *        level     = NULL;
+    int64_t             n_threads = ggml_cpu_default_n_threads();
+    enum gb_params_next next;
+    while ((next = gb_params_next(&params, &param)) == GB_PARAMS_GOOD) {
+        const char * wrong = take_param(&param, &n_threads, &level);
+        GB_FAIL_IF(wrong != NULL, NULL, GGML_STATUS_INVALID_ARGUMENT, "CPU: parameter '%s=%s' %s", param.key, param.value, wrong);
+        if (level == param.value) {
+            level_param = param;
+            level       = level_param.value;
+        }
+    }
+    GB_FAIL_IF(next == GB_PARAMS_BAD, NULL, GGML_STATUS_INVALID_ARGUMENT, "CPU: parameters must read key=value,key=value, not '%s'", params);
+    return backend_new((int) n_threads, level != NULL ? gb_level_find(level) : gb_level_default());
+}
+
+// ------------------------------------------------------------------------------------------------------------------- settings
+
+GGML_CALL bool ggml_backend_is_cpu(ggml_backend_t backend) {
+    return backend != NULL && backend->iface.get_name == name_of;
+}
+
+enum ggml_status ggml_backend_cpu_set_n_threads(ggml_backend_t backend_cpu, int n_threads) {
+    struct cpu * cpu = cpu_of(backend_cpu, __func__);
+    if (cpu == NULL) {
+        return GGML_STATUS_INVALID_ARGUMENT;
+    }
+    GB_FAIL_IF(n_threads < 1 || n_threads > GB_CPU_MAX_THREADS, GGML_STATUS_INVALID_ARGUMENT, GGML_STATUS_INVALID_ARGUMENT,
+               "%s: argument 'n_threads': needs 1 to %d, has %d", __func__, GB_CPU_MAX_THREADS, n_threads);
+    if (n_threads != cpu->n_threads) {
+        gb_cpu_pool_free(cpu->pool);
+        cpu->pool      = NULL;
+        cpu->n_threads = n_threads;
+    }
+    return GGML_STATUS_SUCCESS;
+}
+
+int ggml_backend_cpu_get_n_threads(ggml_backend_t backend_cpu) {
+    const struct cpu * cpu = cpu_of(backend_cpu, __func__);
+    return cpu != NULL ? cpu->n_threads : 0;
+}
+
+enum ggml_status ggml_backend_cpu_set_abort_callback(ggml_backend_t backend_cpu, bool (*callback)(void * data), void * data) {
+    struct cpu * cpu = cpu_of(backend_cpu, __func__);
+    if (cpu == NULL) {
+        return GGML_STATUS_INVALID_ARGUMENT;
+    }
+    cpu->abort_callback = callback;
+    cpu->abort_data     = data;
+    return GGML_STATUS_SUCCESS;
+}
+
+const char * ggml_backend_cpu_get_level(ggml_backend_t backend_cpu) {
+    const struct cpu * cpu = cpu_of(backend_cpu, __func__);
+    return cpu != NULL ? cpu->level->name : NULL;
+}
+
+enum ggml_status ggml_backend_cpu_set_level(ggml_backend_t backend_cpu, const char * level) {
+    struct cpu * cpu = cpu_of(backend_cpu, __func__);
+    if (cpu == NULL) {
+        return GGML_STATUS_INVALID_ARGUMENT;
+    }
+    GB_CHECK_ARG(level, GGML_STATUS_INVALID_ARGUMENT);
+    const struct gb_level * found = gb_level_find(level);
+    if (found == NULL) {
+        return ggml_last_status();
+    }
+    cpu->level = found;
+    return GGML_STATUS_SUCCESS;
+}
+
+int ggml_cpu_level_count(void) {
+    return gb_level_count();
+}
+
+const char * ggml_cpu_level_name(int i) {
+    return i >= 0 && i < gb_level_count() ? gb_level_at(i)->name : NULL;
+}
+
+bool ggml_cpu_level_usable(int i) {
+    return i >= 0 && i < gb_level_count() && gb_level_at(i)->usable();
+}
+
+int ggml_cpu_default_n_threads(void) {
+    return GB_MIN(gb_n_processors(), GB_CPU_MAX_THREADS);
+}

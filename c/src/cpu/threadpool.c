@@ -1,0 +1,352 @@
+// threadpool.c - the threads of the CPU engine.
+//
+// The one idea: everything that waits here waits at a gate. A gate is a number that only grows; who waits for it to change looks at
+// it for a short while (a wake-up through the system costs more than most nodes) and then sleeps. A worker has a gate that opens
+// when there is work for it, the pool one that opens when the last worker is done, and each meeting point one that opens when the
+// last thread has come. Teams larger than the machine do not look, they sleep at once, so that the others get the processor.
+//
+// Invariants: between two runs every worker waits at its gate; fn, arg and nth are written only then. Only workers that were
+// called take part in a run and only they are counted in `pending`.
+//
+// Threads do not survive a fork. A pool that finds itself in a child makes its locks anew and starts workers again when needed.
+#include "cpu/threadpool.h"
+
+#include <stdatomic.h>
+#include <string.h>
+
+#include "base/env.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "base/status.h"
+#include "base/thread.h"
+
+#define SPIN_NS 50000 // how long to look before sleeping
+#define RELAXES 32    // looks between two glances at the clock
+#define ADOPTING UINT32_MAX // value of `generation` while a thread of a forked child makes the pool usable
+
+struct gate {
+    atomic_uint seq;      // grows by one when the gate opens
+    atomic_int  sleepers; // threads that wait at `opened`, or are about to
+    gb_mutex    mutex;
+    gb_cond     opened;
+};
+
+struct meeting_point {
+    struct gate gate;
+    atomic_int  arrived;
+};
+
+struct worker {
+    _Alignas(64) struct gate gate; // opens when there is work, or when the pool ends
+    struct gb_cpu_pool *  pool;
+    int                   ith;
+    gb_thread             thread;
+    struct gb_thread_main main;
+};
+
+struct gb_cpu_pool {
+    _Alignas(64) struct meeting_point meetings[2]; // by enum gb_cpu_meeting
+    struct gate    done;      // opens when the last worker of a run has finished
+    atomic_int     pending;   // workers of the run that have not
+    gb_mutex       running;   // held during a run: further callers queue here
+    gb_cpu_pool_fn fn;        // of the run
+    void *         arg;       // of the run, borrowed
+    int            nth;       // of the run
+    int            n_threads; // at most, the caller included
+    int            n_started; // workers that exist; protected by `running`
+    bool           no_more;   // the system refused a thread; not asked again
+    bool           exiting;
+    int64_t        spin_ns;
+    atomic_uint    generation; // gb_fork_generation() in which the workers live
+    struct worker  workers[];  // n_threads - 1
+};
+
+static _Thread_local struct gb_cpu_pool * current; // whose fn this thread is in
+
+// ---------------------------------------------------------------------------------------------------------------------- gates
+
+static bool gate_init(struct gate * g) {
+    atomic_init(&g->seq, 0);
+    atomic_init(&g->sleepers, 0);
+    if (!gb_mutex_init(&g->mutex)) {
+        return false;
+    }
+    if (!gb_cond_init(&g->opened)) {
+        gb_mutex_destroy(&g->mutex);
+        return false;
+    }
+    return true;
+}
+
+static void gate_destroy(struct gate * g) {
+    gb_cond_destroy(&g->opened);
+    gb_mutex_destroy(&g->mutex);
+}
+
+// A sleeper counts itself before it looks at seq for the last time, and the opener changes seq before it looks for sleepers: one of
+// the two always sees the other.
+static void gate_open(struct gate * g) {
+    atomic_fetch_add(&g->seq, 1);
+    if (atomic_load(&g->sleepers) > 0) {
+        gb_mutex_lock(&g->mutex);
+        gb_cond_broadcast(&g->opened);
+        gb_mutex_unlock(&g->mutex);
+    }
+}
+
+static bool gate_opens_soon(struct gate * g, unsigned seen, int64_t spin_ns) {
+    if (atomic_load(&g->seq) != seen) {
+        return true;
+    }
+    if (spin_ns == 0) {
+        return false;
+    }
+    const int64_t end = gb_time_ns() + spin_ns;
+    do {
+        for (int i = 0; i < RELAXES; i++) {
+            gb_cpu_relax();
+            if (atomic_load_explicit(&g->seq, memory_order_acquire) != seen) {
+                return true;
+            }
+        }
+    } while (gb_time_ns() < end);
+    return false;
+}
+
+static void gate_wait(struct gate * g, unsigned seen, int64_t spin_ns) {
+    if (gate_opens_soon(g, seen, spin_ns)) {
+        return;
+    }
+    gb_mutex_lock(&g->mutex);
+    atomic_fetch_add(&g->sleepers, 1);
+    while (atomic_load(&g->seq) == seen) {
+        gb_cond_wait(&g->opened, &g->mutex);
+    }
+    atomic_fetch_sub(&g->sleepers, 1);
+    gb_mutex_unlock(&g->mutex);
+}
+
+void gb_cpu_pool_meet(struct gb_cpu_pool * pool, enum gb_cpu_meeting meeting, int n, void (*last)(void * arg), void * arg) {
+    struct meeting_point * m    = &pool->meetings[meeting];
+    const unsigned         seen = atomic_load(&m->gate.seq); // cannot change before we have arrived
+    if (atomic_fetch_add(&m->arrived, 1) + 1 < n) {
+        gate_wait(&m->gate, seen, pool->spin_ns);
+        return;
+    }
+    atomic_store(&m->arrived, 0);
+    if (last != NULL) {
+        last(arg);
+    }
+    gate_open(&m->gate);
+}
+
+// -------------------------------------------------------------------------------------------------------------------- workers
+
+static void worker_main(void * arg) {
+    struct worker *      w    = arg;
+    struct gb_cpu_pool * pool = w->pool;
+    for (unsigned seen = 0;; seen++) {
+        gate_wait(&w->gate, seen, pool->spin_ns);
+        if (pool->exiting) {
+            return;
+        }
+        current = pool;
+        pool->fn(pool->arg, w->ith, pool->nth);
+        current = NULL;
+        if (atomic_fetch_sub(&pool->pending, 1) == 1) {
+            gate_open(&pool->done);
+        }
+    }
+}
+
+static bool start_worker(struct gb_cpu_pool * pool, int i) {
+    struct worker * w = &pool->workers[i];
+    w->pool           = pool;
+    w->ith            = i + 1;
+    w->main           = (struct gb_thread_main){ worker_main, w };
+    if (!gate_init(&w->gate)) {
+        return false;
+    }
+    if (!gb_thread_try_start(&w->thread, &w->main)) {
+        gate_destroy(&w->gate);
+        return false;
+    }
+    return true;
+}
+
+// Up to n workers; returns how many of them there are. With fewer the work is done all the same, so that is no error.
+static int start_workers(struct gb_cpu_pool * pool, int n) {
+    while (pool->n_started < n && !pool->no_more) {
+        if (start_worker(pool, pool->n_started)) {
+            pool->n_started++;
+        } else {
+            pool->no_more = true;
+            gb_log(GGML_LOG_LEVEL_WARN, "CPU: the system gives no more threads, going on with %d of %d", pool->n_started + 1,
+                   pool->n_threads);
+        }
+    }
+    return GB_MIN(n, pool->n_started);
+}
+
+// ----------------------------------------------------------------------------------------------------------------------- pool
+
+static bool init_locks(struct gb_cpu_pool * pool) {
+    if (!gb_mutex_init(&pool->running)) {
+        return false;
+    }
+    if (!gate_init(&pool->done)) {
+        gb_mutex_destroy(&pool->running);
+        return false;
+    }
+    for (int i = 0; i < 2; i++) {
+        atomic_init(&pool->meetings[i].arrived, 0);
+        if (!gate_init(&pool->meetings[i].gate)) {
+            while (i-- > 0) {
+                gate_destroy(&pool->meetings[i].gate);
+            }
+            gate_destroy(&pool->done);
+            gb_mutex_destroy(&pool->running);
+            return false;
+        }
+    }
+    return true;
+}
+
+static void destroy_locks(struct gb_cpu_pool * pool) {
+    for (int i = 0; i < 2; i++) {
+        gate_destroy(&pool->meetings[i].gate);
+    }
+    gate_destroy(&pool->done);
+    gb_mutex_destroy(&pool->running);
+}
+
+struct gb_cpu_pool * gb_cpu_pool_new(int n_threads) {
+    GB_FAIL_IF(n_threads < 1 || n_threads > GB_CPU_MAX_THREADS, NULL, GGML_STATUS_INVALID_ARGUMENT,
+               "CPU: needs 1 to %d threads, has %d", GB_CPU_MAX_THREADS, n_threads);
+    const size_t         size = sizeof(struct gb_cpu_pool) + (size_t) (n_threads - 1) * sizeof(struct worker);
+    struct gb_cpu_pool * pool = gb_aligned_alloc(_Alignof(struct gb_cpu_pool), size);
+    if (pool == NULL) {
+        return NULL;
+    }
+    memset(pool, 0, size);
+    if (!init_locks(pool)) {
+        gb_aligned_free(pool);
+        return NULL;
+    }
+    pool->n_threads = n_threads;
+    pool->spin_ns   = n_threads <= gb_n_processors() ? SPIN_NS : 0;
+    atomic_init(&pool->pending, 0);
+    atomic_init(&pool->generation, gb_fork_generation());
+    return pool;
+}
+
+// In a forked child: locks are made anew (some may be held by threads that are gone), workers are started when needed.
+// Several threads of the child may come here at once; one of them does it.
+static void adopt_after_fork(struct gb_cpu_pool * pool) {
+    const unsigned now  = gb_fork_generation();
+    unsigned       last = atomic_load(&pool->generation);
+    if (last == now) {
+        return;
+    }
+    if (last != ADOPTING && atomic_compare_exchange_strong(&pool->generation, &last, ADOPTING)) {
+        init_locks(pool);
+        pool->n_started = 0;
+        pool->no_more   = false;
+        atomic_store(&pool->pending, 0);
+        atomic_store(&pool->generation, now);
+    }
+    while (atomic_load(&pool->generation) != now) {
+        gb_thread_yield();
+    }
+}
+
+void gb_cpu_pool_free(struct gb_cpu_pool * pool) {
+    if (pool == NULL) {
+        return;
+    }
+    adopt_after_fork(pool);
+    pool->exiting = true;
+    for (int i = 0; i < pool->n_started; i++) {
+        gate_open(&pool->workers[i].gate);
+    }
+    for (int i = 0; i < pool->n_started; i++) {
+        gb_thread_join(pool->workers[i].thread);
+        gate_destroy(&pool->workers[i].gate);
+    }
+    destroy_locks(pool);
+    gb_aligned_free(pool);
+}
+
+int gb_cpu_pool_n_threads(const struct gb_cpu_pool * pool) {
+    return pool != NULL ? pool->n_threads : 1;
+}
+
+static void run_team(struct gb_cpu_pool * pool, int nth, gb_cpu_pool_fn fn, void * arg) {
+    const unsigned seen = atomic_load(&pool->done.seq);
+    pool->fn            = fn;
+    pool->arg           = arg;
+    pool->nth           = nth;
+    atomic_store(&pool->pending, nth - 1);
+    for (int i = 0; i < nth - 1; i++) {
+        gate_open(&pool->workers[i].gate);
+    }
+    fn(arg, 0, nth);
+    if (nth > 1) {
+        gate_wait(&pool->done, seen, pool->spin_ns);
+    }
+}
+
+enum ggml_status gb_cpu_pool_run(struct gb_cpu_pool * pool, int n_threads, gb_cpu_pool_fn fn, void * arg) {
+    GB_FAIL_IF(current == pool, GGML_STATUS_INVALID_STATE, GGML_STATUS_INVALID_STATE,
+               "CPU: a node that is being computed asks the same threads to compute another graph");
+    adopt_after_fork(pool);
+    gb_mutex_lock(&pool->running);
+    struct gb_cpu_pool * outer = current;
+    current                    = pool;
+    run_team(pool, 1 + start_workers(pool, GB_MIN(n_threads, pool->n_threads) - 1), fn, arg);
+    current = outer;
+    gb_mutex_unlock(&pool->running);
+    return GGML_STATUS_SUCCESS;
+}
+
+// ------------------------------------------------------------------------------------------------------------ lending of pools
+
+// Idle pools. A slot is taken and filled with one atomic exchange, so a fork cannot leave a lock behind.
+#define N_IDLE 4
+static _Atomic(struct gb_cpu_pool *) idle[N_IDLE];
+
+static bool keep(struct gb_cpu_pool * pool) {
+    for (int i = 0; i < N_IDLE; i++) {
+        struct gb_cpu_pool * none = NULL;
+        if (atomic_compare_exchange_strong(&idle[i], &none, pool)) {
+            return true;
+        }
+    }
+    return false;
+}
+
+struct gb_cpu_pool * gb_cpu_pool_borrow(int n_threads) {
+    for (int i = 0; i < N_IDLE; i++) {
+        struct gb_cpu_pool * pool = atomic_exchange(&idle[i], NULL);
+        if (pool != NULL && pool->n_threads == n_threads) {
+            return pool;
+        }
+        if (pool != NULL && !keep(pool)) {
+            gb_cpu_pool_free(pool);
+        }
+    }
+    return gb_cpu_pool_new(n_threads);
+}
+
+void gb_cpu_pool_give_back(struct gb_cpu_pool * pool) {
+    if (pool == NULL || keep(pool)) {
+        return;
+    }
+    gb_cpu_pool_free(atomic_exchange(&idle[N_IDLE - 1], pool)); // the newest stays: it fits what is wanted now
+}
+
+void gb_cpu_pools_trim(void) {
+    for (int i = 0; i < N_IDLE; i++) {
+        gb_cpu_pool_free(atomic_exchange(&idle[i], NULL));
+    }
+}
