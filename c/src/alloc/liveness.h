@@ -36,8 +36,12 @@ struct gb_liveness_input {
     bool    (*keep)(void * user, const struct ggml_tensor * t);      // true: to the end of the list (outputs); NULL: none
 };
 
-// Rules: storage lives from the first node that writes or reads it to the last node that reads it or any view of it;
-// inputs (GB_TENSOR_INPUT) from the start; outputs (GB_TENSOR_OUTPUT, `keep`, and nodes that nobody reads) to the end.
+// Rules: storage lives from the first node that writes or reads it to the last node that writes or reads it or any view of it;
+// inputs (GB_TENSOR_INPUT) from the start, and so does what is read before any node of the list writes it (its content comes
+// from outside); outputs (GB_TENSOR_OUTPUT, `keep`, and nodes that nobody reads) to the end, a view's flag counting for its
+// source. Unless `keep` says so, content from outside lasts only until its last reader, which may even take over its memory:
+// who wants to run the list again without setting it again keeps it.
+// INVALID_ARGUMENT when a node occurs twice or reads a result of a later one. On failure *out is empty.
 enum ggml_status gb_liveness_compute(const struct gb_liveness_input * in, struct gb_liveness * out);
 void             gb_liveness_free(struct gb_liveness * liveness);
 

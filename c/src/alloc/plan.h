@@ -22,7 +22,8 @@ struct gb_plan_result {
     size_t lower_bound; // max over time of the sum of live sizes: no plan can be smaller
 };
 
-// Best of in-order best fit and first fit by size: never worse than either. alignment a power of two.
+// Best of in-order best fit and first fit by size: never worse than either. alignment a power of two. Beyond 2^24 pairs of
+// items alive together only the first is tried. On failure no offset is written.
 enum ggml_status gb_plan_offsets(struct gb_plan_item * items, size_t n, size_t alignment, struct gb_plan_result * result);
 
 // NULL when the plan is valid, else what is wrong (static string) and the two items concerned.

@@ -1,0 +1,138 @@
+// offset_pool.c - the free list: an array sorted by offset, searched linearly for the best fit and by bisection for neighbours.
+#include "alloc/offset_pool.h"
+
+#include <string.h>
+
+#include "base/mem.h"
+#include "base/vec.h"
+
+bool gb_pool_init(struct gb_offset_pool * pool, size_t start, size_t end) {
+    *pool       = (struct gb_offset_pool){ 0 };
+    pool->start = start;
+    pool->end   = end;
+    if (!gb_vec_grow((void **) &pool->blocks, &pool->cap, 1, sizeof(*pool->blocks))) {
+        return false;
+    }
+    gb_pool_reset(pool);
+    return true;
+}
+
+void gb_pool_free(struct gb_offset_pool * pool) {
+    gb_free(pool->blocks);
+    *pool = (struct gb_offset_pool){ 0 };
+}
+
+void gb_pool_reset(struct gb_offset_pool * pool) {
+    pool->n      = 0;
+    pool->n_live = 0;
+    if (pool->end > pool->start) {
+        pool->blocks[0] = (struct gb_free_block){ pool->start, pool->end - pool->start };
+        pool->n         = 1;
+    }
+}
+
+bool gb_pool_copy(struct gb_offset_pool * to, const struct gb_offset_pool * from) {
+    *to        = *from;
+    to->blocks = gb_malloc(from->cap * sizeof(*from->blocks));
+    if (to->blocks == NULL) {
+        *to = (struct gb_offset_pool){ 0 };
+        return false;
+    }
+    memcpy(to->blocks, from->blocks, from->n * sizeof(*from->blocks));
+    return true;
+}
+
+// Index of the block to take `size` from; n when none fits.
+static size_t best_fit(const struct gb_offset_pool * pool, size_t size) {
+    size_t best = pool->n;
+    for (size_t i = 0; i + 1 < pool->n; i++) {
+        if (pool->blocks[i].size >= size && (best == pool->n || pool->blocks[i].size < pool->blocks[best].size)) {
+            best = i;
+        }
+    }
+    if (best == pool->n && pool->n > 0 && pool->blocks[pool->n - 1].size >= size) {
+        best = pool->n - 1;
+    }
+    return best;
+}
+
+enum gb_pool_result gb_pool_take(struct gb_offset_pool * pool, size_t size, size_t * offset) {
+    *offset = pool->start;
+    if (size == 0) {
+        return GB_POOL_OK;
+    }
+    // n_live pieces separate at most n_live + 1 free blocks; the new piece is one more.
+    if (pool->n_live + 2 > pool->cap &&
+        !gb_vec_grow((void **) &pool->blocks, &pool->cap, pool->n_live + 2, sizeof(*pool->blocks))) {
+        return GB_POOL_NO_MEMORY;
+    }
+    const size_t i = best_fit(pool, size);
+    if (i == pool->n) {
+        return GB_POOL_FULL;
+    }
+    struct gb_free_block * block = &pool->blocks[i];
+    *offset                      = block->offset;
+    block->offset += size;
+    block->size -= size;
+    if (block->size == 0) {
+        memmove(block, block + 1, (pool->n - i - 1) * sizeof(*block));
+        pool->n--;
+    }
+    pool->n_live++;
+    pool->high = GB_MAX(pool->high, *offset + size - pool->start);
+    return GB_POOL_OK;
+}
+
+void gb_pool_give_back(struct gb_offset_pool * pool, size_t offset, size_t size) {
+    if (size == 0) {
+        return;
+    }
+    size_t low = 0, high = pool->n; // the first block behind the piece
+    while (low < high) {
+        const size_t middle = low + (high - low) / 2;
+        if (pool->blocks[middle].offset < offset) {
+            low = middle + 1;
+        } else {
+            high = middle;
+        }
+    }
+    struct gb_free_block * const next     = pool->blocks + low;
+    const bool                   joins_lo = low > 0 && next[-1].offset + next[-1].size == offset;
+    const bool                   joins_hi = low < pool->n && offset + size == next->offset;
+    if (joins_lo && joins_hi) {
+        next[-1].size += size + next->size;
+        memmove(next, next + 1, (pool->n - low - 1) * sizeof(*next));
+        pool->n--;
+    } else if (joins_lo) {
+        next[-1].size += size;
+    } else if (joins_hi) {
+        next->offset = offset;
+        next->size += size;
+    } else {
+        memmove(next + 1, next, (pool->n - low) * sizeof(*next));
+        *next = (struct gb_free_block){ offset, size };
+        pool->n++;
+    }
+    pool->n_live--;
+}
+
+size_t gb_pool_largest_free(const struct gb_offset_pool * pool) {
+    size_t largest = 0;
+    for (size_t i = 0; i < pool->n; i++) {
+        largest = GB_MAX(largest, pool->blocks[i].size);
+    }
+    return largest;
+}
+
+bool gb_pool_is_valid(const struct gb_offset_pool * pool) {
+    size_t last_end = 0;
+    for (size_t i = 0; i < pool->n; i++) {
+        const struct gb_free_block b = pool->blocks[i];
+        if (b.size == 0 || b.offset < pool->start || b.offset > pool->end || b.size > pool->end - b.offset ||
+            (i > 0 && b.offset <= last_end)) {
+            return false;
+        }
+        last_end = b.offset + b.size;
+    }
+    return pool->n <= pool->n_live + 1;
+}
