@@ -1,20 +1,167 @@
-// binary.c - operators of this family; being written.
-#include "cpu/ops/ops.h"
+// binary.c - ADD, SUB, MUL, DIV (src[1] repeats over src[0]), ADD1, and ACC and SET, which change a region of a copy of src[0].
+#include "cpu/ops/elements.h"
 
-static const char * pending(const struct ggml_tensor * node) {
-    (void) node;
-    return "not implemented yet";
+// ------------------------------------------------------------------------------------------------------------ elementwise
+
+static const char * unsupported2(const struct ggml_tensor * node) {
+    return gb_need_float(node, 2);
 }
 
-static void run_nothing(const struct gb_cpu_call * call, struct ggml_tensor * node) {
-    (void) call;
-    (void) node;
+#define ELEMENTWISE(name, kernel)                                                                                      \
+    static void map_##name(const struct gb_cpu_call * call, const struct ggml_tensor * node, int64_t n, float * z,     \
+                           const float * x, const float * y) {                                                         \
+        (void) node;                                                                                                   \
+        call->k->kernel(n, z, x, y);                                                                                   \
+    }                                                                                                                  \
+    static void run_##name(const struct gb_cpu_call * call, struct ggml_tensor * node) {                               \
+        gb_run_map2(call, node, map_##name);                                                                           \
+    }                                                                                                                  \
+    const struct gb_cpu_op gb_cpu_op_##name = { .unsupported = unsupported2, .n_tasks = gb_tasks_map, .run = run_##name };
+
+ELEMENTWISE(add, add_f32)
+ELEMENTWISE(sub, sub_f32)
+ELEMENTWISE(mul, mul_f32)
+ELEMENTWISE(div, div_f32)
+
+// src[1] is one value, read anew for each run: it may lie in the result only if that is one element, hence one run.
+static void map_add1(const struct gb_cpu_call * call, const struct ggml_tensor * node, int64_t n, float * y, const float * x) {
+    const struct ggml_tensor * b = node->src[1];
+    call->k->add1_f32(n, y, x, gb_get(b->type, b->data));
 }
 
-const struct gb_cpu_op gb_cpu_op_add = { .unsupported = pending, .run = run_nothing };
-const struct gb_cpu_op gb_cpu_op_add1 = { .unsupported = pending, .run = run_nothing };
-const struct gb_cpu_op gb_cpu_op_acc = { .unsupported = pending, .run = run_nothing };
-const struct gb_cpu_op gb_cpu_op_sub = { .unsupported = pending, .run = run_nothing };
-const struct gb_cpu_op gb_cpu_op_mul = { .unsupported = pending, .run = run_nothing };
-const struct gb_cpu_op gb_cpu_op_div = { .unsupported = pending, .run = run_nothing };
-const struct gb_cpu_op gb_cpu_op_set = { .unsupported = pending, .run = run_nothing };
+static void run_add1(const struct gb_cpu_call * call, struct ggml_tensor * node) {
+    gb_run_map1(call, node, map_add1);
+}
+
+const struct gb_cpu_op gb_cpu_op_add1 = { .unsupported = unsupported2, .n_tasks = gb_tasks_map, .run = run_add1 };
+
+// --------------------------------------------------------------------------------------------------------------- ACC, SET
+
+// The region of the result that src[1] goes to: strides in bytes, elements along dim 0 dense.
+struct region {
+    size_t nb[4], offset;
+    bool   inplace;
+};
+
+static struct region region_of(const struct ggml_tensor * node) {
+    struct region r = { .nb[0] = ggml_type_size(node->type), .inplace = gb_op_param_i32(node, 4) != 0 };
+    for (int i = 1; i < 4; i++) {
+        r.nb[i] = (uint32_t) gb_op_param_i32(node, i - 1); // kept as 32 unsigned bits
+    }
+    r.offset = (uint32_t) gb_op_param_i32(node, 3);
+    return r;
+}
+
+static size_t region_end(const struct region * r, const struct ggml_tensor * b) { // one past the last byte
+    size_t end = r->offset + r->nb[0];
+    for (int i = 0; i < 4; i++) {
+        end += (size_t) (b->ne[i] - 1) * r->nb[i];
+    }
+    return end;
+}
+
+// Does each element of src[1] have a place of its own? Else the order counts and one thread does all.
+static bool region_is_injective(const struct region * r, const struct ggml_tensor * b) {
+    size_t extent = r->nb[0];
+    for (int i = 0; i < 4; i++) {
+        if (b->ne[i] > 1 && r->nb[i] < extent) {
+            return false;
+        }
+        extent = (size_t) (b->ne[i] - 1) * r->nb[i] + extent;
+    }
+    return true;
+}
+
+static const char * region_unsupported(const struct ggml_tensor * node) {
+    const struct region        r = region_of(node);
+    const struct ggml_tensor * b = node->src[1];
+    if (!ggml_is_contiguous(node)) {
+        return "the result must be contiguous";
+    }
+    return !gb_is_empty(b) && region_end(&r, b) > ggml_nbytes(node) ? "the region goes beyond the result" : NULL;
+}
+
+static const char * acc_unsupported(const struct ggml_tensor * node) {
+    const char * why = gb_need_float(node, 2);
+    return why != NULL ? why : region_unsupported(node);
+}
+
+static const char * set_unsupported(const struct ggml_tensor * node) {
+    const char * why = gb_need_same(node, 2);
+    if (why != NULL && gb_need_float(node, 2) == NULL) {
+        why = NULL; // floats are converted
+    }
+    return why != NULL ? why : region_unsupported(node);
+}
+
+static int region_tasks(const struct ggml_tensor * node, int n_threads) {
+    const struct region r = region_of(node);
+    return region_is_injective(&r, node->src[1]) ? gb_tasks_dst_rows(node, n_threads) : 1;
+}
+
+static void copy_row(const struct gb_cpu_call * call, struct ggml_tensor * dst, char * d, const struct ggml_tensor * src, const char * s,
+                     int64_t n) {
+    if (dst->type == src->type) {
+        gb_move(ggml_type_size(dst->type), n, d, dst->nb[0], s, src->nb[0]);
+        return;
+    }
+    float buf[GB_RUN];
+    for (int64_t i = 0; i < n; i += GB_RUN) {
+        const int64_t m = GB_MIN(n - i, (int64_t) GB_RUN);
+        gb_load(call->k, src->type, m, buf, s + (size_t) i * src->nb[0], src->nb[0]);
+        gb_store(call->k, dst->type, m, d + (size_t) i * dst->nb[0], dst->nb[0], buf);
+    }
+}
+
+static void copy_first_source(const struct gb_cpu_call * call, struct ggml_tensor * dst) {
+    const struct ggml_tensor * a = dst->src[0];
+    int64_t                    first, last;
+    gb_cpu_share(call, gb_rows(dst), &first, &last);
+    for (int64_t i = first; i < last; i++) {
+        const struct gb_row r = gb_row_at(dst, i);
+        copy_row(call, dst, gb_row_of(dst, r), a, gb_row_of(a, r), dst->ne[0]);
+    }
+}
+
+static void add_row(const struct gb_cpu_call * call, struct ggml_tensor * dst, char * d, const struct ggml_tensor * src, const char * s,
+                    int64_t n) {
+    float x_buf[GB_RUN], y_buf[GB_RUN];
+    for (int64_t i = 0; i < n; i += GB_RUN) {
+        const int64_t m = GB_MIN(n - i, (int64_t) GB_RUN);
+        char *        p = d + (size_t) i * dst->nb[0];
+        const float * x = gb_in(call->k, dst, p, m, x_buf);
+        float *       y = gb_out(dst, p, m, x_buf);
+        call->k->add_f32(m, y, x, gb_in(call->k, src, s + (size_t) i * src->nb[0], m, y_buf));
+        gb_put(call->k, dst, p, m, y);
+    }
+}
+
+typedef void region_row(const struct gb_cpu_call * call, struct ggml_tensor * dst, char * d, const struct ggml_tensor * src,
+                        const char * s, int64_t n);
+
+static void run_region(const struct gb_cpu_call * call, struct ggml_tensor * dst, region_row * f) {
+    const struct region        r = region_of(dst);
+    const struct ggml_tensor * b = dst->src[1];
+    if (!r.inplace) {
+        copy_first_source(call, dst);
+        gb_cpu_barrier(call);
+    }
+    int64_t first, last;
+    gb_cpu_share(call, gb_is_empty(b) ? 0 : gb_rows(b), &first, &last);
+    for (int64_t i = first; i < last; i++) {
+        const struct gb_row at = gb_row_at(b, i);
+        char * d = (char *) dst->data + r.offset + (size_t) at.i1 * r.nb[1] + (size_t) at.i2 * r.nb[2] + (size_t) at.i3 * r.nb[3];
+        f(call, dst, d, b, gb_row_of(b, at), b->ne[0]);
+    }
+}
+
+static void run_acc(const struct gb_cpu_call * call, struct ggml_tensor * node) {
+    run_region(call, node, add_row);
+}
+
+static void run_set(const struct gb_cpu_call * call, struct ggml_tensor * node) {
+    run_region(call, node, copy_row);
+}
+
+const struct gb_cpu_op gb_cpu_op_acc = { .unsupported = acc_unsupported, .n_tasks = region_tasks, .run = run_acc };
+const struct gb_cpu_op gb_cpu_op_set = { .unsupported = set_unsupported, .n_tasks = region_tasks, .run = run_set };

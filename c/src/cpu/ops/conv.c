@@ -1,16 +1,176 @@
-// conv.c - operators of this family; being written.
-#include "cpu/ops/ops.h"
+// conv.c - IM2COL and the transposed convolutions.
+//
+// IM2COL gathers, for each output position, what the kernel sees there; the product with the kernel is a MUL_MAT. The transposed
+// convolutions give each thread whole output channels, which it clears and then adds scaled kernel rows to.
+#include "cpu/ops/elements.h"
 
-static const char * pending(const struct ggml_tensor * node) {
-    (void) node;
-    return "not implemented yet";
+// --------------------------------------------------------------------------------------------------------------- IM2COL
+
+struct im2col {
+    int     s0, s1, p0, p1, d0, d1;
+    bool    is_2d;
+    int64_t iw, ih, ic, kw, kh;
+    size_t  channel, batch; // strides of b
+};
+
+static struct im2col im2col_of(const struct ggml_tensor * node) {
+    const struct ggml_tensor *a = node->src[0], *b = node->src[1];
+    const bool                is_2d = gb_op_param_i32(node, 6) == 1;
+    return (struct im2col){
+        .s0 = gb_op_param_i32(node, 0), .s1 = gb_op_param_i32(node, 1), .p0 = gb_op_param_i32(node, 2), .p1 = gb_op_param_i32(node, 3),
+        .d0 = gb_op_param_i32(node, 4), .d1 = gb_op_param_i32(node, 5), .is_2d = is_2d,
+        .iw = b->ne[0], .ih = is_2d ? b->ne[1] : 1, .ic = is_2d ? b->ne[2] : b->ne[1], .kw = a->ne[0], .kh = is_2d ? a->ne[1] : 1,
+        .channel = is_2d ? b->nb[2] : b->nb[1], .batch = is_2d ? b->nb[3] : b->nb[2],
+    };
 }
 
-static void run_nothing(const struct gb_cpu_call * call, struct ggml_tensor * node) {
-    (void) call;
-    (void) node;
+// One line of a kernel window: kw values at x, x + d0, ... of the input row at p (NULL: outside), 0 where x is outside.
+static void gather_line(const struct im2col * m, const struct ggml_tensor * b, const char * p, int64_t x, float * y) {
+    for (int64_t k = 0; k < m->kw; k++, x += m->d0) {
+        y[k] = p == NULL || x < 0 || x >= m->iw ? 0.0f : gb_get(b->type, p + (size_t) x * b->nb[0]);
+    }
 }
 
-const struct gb_cpu_op gb_cpu_op_conv_transpose_1d = { .unsupported = pending, .run = run_nothing };
-const struct gb_cpu_op gb_cpu_op_im2col = { .unsupported = pending, .run = run_nothing };
-const struct gb_cpu_op gb_cpu_op_conv_transpose_2d = { .unsupported = pending, .run = run_nothing };
+static void run_im2col(const struct gb_cpu_call * call, struct ggml_tensor * node) {
+    const struct ggml_tensor * b       = node->src[1];
+    const struct im2col        m       = im2col_of(node);
+    float *                    scratch = gb_my_floats(call, node->ne[0]);
+    int64_t                    first, last;
+    gb_cpu_share(call, gb_rows(node), &first, &last);
+    for (int64_t i = first; i < last; i++) {
+        const struct gb_row r     = gb_row_at(node, i);
+        const int64_t       oh    = m.is_2d ? r.i2 : 0;
+        const char *        image = (const char *) b->data + (size_t) (m.is_2d ? r.i3 : r.i2) * m.batch;
+        float *             y     = scratch;
+        for (int64_t ic = 0; ic < m.ic; ic++) {
+            for (int64_t kh = 0; kh < m.kh; kh++, y += m.kw) {
+                const int64_t ih   = m.is_2d ? oh * m.s1 + kh * m.d1 - m.p1 : 0;
+                const char *  line = ih < 0 || ih >= m.ih ? NULL : image + (size_t) ic * m.channel + (m.is_2d ? (size_t) ih * b->nb[1] : 0);
+                gather_line(&m, b, line, r.i1 * m.s0 - m.p0, y);
+            }
+        }
+        gb_store(call->k, node->type, node->ne[0], gb_row_of(node, r), node->nb[0], scratch);
+    }
+}
+
+static const char * im2col_unsupported(const struct ggml_tensor * node) { // of the kernel only the shape is used
+    const struct ggml_tensor *a = node->src[0], *b = node->src[1];
+    if (a == NULL || b == NULL) {
+        return "a source is missing";
+    }
+    if (!gb_is_float(node->type)) {
+        return "type of the result must be f32, f16 or bf16";
+    }
+    return gb_is_float(b->type) ? NULL : "type of src[1] must be f32, f16 or bf16";
+}
+
+static size_t im2col_work(const struct ggml_tensor * node, int n_tasks) {
+    return gb_floats_size(node->ne[0], n_tasks);
+}
+
+// ----------------------------------------------------------------------------------------------------- CONV_TRANSPOSE_1D
+
+// y[l stride + k] += x[l] kernel[k]
+static void spread(const struct gb_kernels * k, float * y, const float * x, int64_t n, int64_t stride, const float * kernel, int64_t width) {
+    for (int64_t l = 0; l < n; l++) {
+        k->mad_f32(width, y + l * stride, kernel, x[l]);
+    }
+}
+
+static void run_conv_transpose_1d(const struct gb_cpu_call * call, struct ggml_tensor * node) {
+    const struct ggml_tensor *a = node->src[0], *b = node->src[1]; // [K, OC, IC], [L, IC]
+    const int64_t             width = a->ne[0], length = b->ne[0], stride = gb_op_param_i32(node, 0);
+    float *                   scratch = gb_my_floats(call, width + length);
+    int64_t                   first, last;
+    gb_cpu_share(call, gb_rows(node), &first, &last);
+    for (int64_t i = first; i < last; i++) {
+        const struct gb_row r = gb_row_at(node, i);
+        float *             y = (float *) (void *) gb_row_of(node, r);
+        memset(y, 0, (size_t) node->ne[0] * sizeof(*y));
+        for (int64_t ic = 0; ic < b->ne[1]; ic++) {
+            const float * kernel = gb_in(call->k, a, gb_row_ptr(a, r.i1, ic, 0), width, scratch);
+            const float * x      = gb_in(call->k, b, gb_row_ptr(b, ic, r.i2, r.i3), length, scratch + width);
+            spread(call->k, y, x, length, stride, kernel, width);
+        }
+    }
+}
+
+static const char * conv_transpose_unsupported(const struct ggml_tensor * node) {
+    const char * why = gb_need_float(node, 2);
+    if (why != NULL) {
+        return why;
+    }
+    return node->type == GGML_TYPE_F32 && ggml_is_contiguous(node) ? NULL : "the result must be f32 and contiguous";
+}
+
+static const char * conv_transpose_1d_unsupported(const struct ggml_tensor * node) {
+    if (gb_op_param_i32(node, 1) != 0 || gb_op_param_i32(node, 2) != 1) {
+        return "padding must be 0 and dilation 1";
+    }
+    return conv_transpose_unsupported(node);
+}
+
+static int conv_transpose_1d_tasks(const struct ggml_tensor * node, int n_threads) {
+    const struct ggml_tensor * a = node->src[0];
+    return gb_tasks_for(gb_rows(node) * node->src[1]->ne[0] * a->ne[0] * a->ne[2], gb_rows(node), n_threads);
+}
+
+static size_t conv_transpose_1d_work(const struct ggml_tensor * node, int n_tasks) {
+    return gb_floats_size(node->src[0]->ne[0] + node->src[1]->ne[0], n_tasks);
+}
+
+// ----------------------------------------------------------------------------------------------------- CONV_TRANSPOSE_2D
+
+// Adds what input channel ic of batch n gives to the plane of output channel oc.
+static void add_channel(const struct gb_cpu_call * call, struct ggml_tensor * node, int64_t ic, int64_t oc, int64_t n, float * scratch) {
+    const struct ggml_tensor *a = node->src[0], *b = node->src[1]; // [KW, KH, OC, IC], [W, H, IC, N]
+    const int64_t             width = a->ne[0], length = b->ne[0], stride = gb_op_param_i32(node, 0);
+    for (int64_t h = 0; h < b->ne[1]; h++) {
+        const float * x = gb_in(call->k, b, gb_row_ptr(b, h, ic, n), length, scratch + width);
+        for (int64_t kh = 0; kh < a->ne[1]; kh++) {
+            const float * kernel = gb_in(call->k, a, gb_row_ptr(a, kh, oc, ic), width, scratch);
+            float *       y      = (float *) (void *) gb_row_ptr(node, h * stride + kh, oc, n);
+            spread(call->k, y, x, length, stride, kernel, width);
+        }
+    }
+}
+
+static void run_conv_transpose_2d(const struct gb_cpu_call * call, struct ggml_tensor * node) {
+    float * scratch = gb_my_floats(call, node->src[0]->ne[0] + node->src[1]->ne[0]);
+    int64_t first, last;
+    gb_cpu_share(call, node->ne[2] * node->ne[3], &first, &last);
+    for (int64_t u = first; u < last; u++) {
+        const int64_t n = u / node->ne[2], oc = u % node->ne[2];
+        memset(gb_row_ptr(node, 0, oc, n), 0, (size_t) (node->ne[0] * node->ne[1]) * sizeof(float));
+        for (int64_t ic = 0; ic < node->src[1]->ne[2]; ic++) {
+            add_channel(call, node, ic, oc, n, scratch);
+        }
+    }
+}
+
+static int conv_transpose_2d_tasks(const struct ggml_tensor * node, int n_threads) {
+    return gb_tasks_for(gb_count(node) * node->src[1]->ne[2], node->ne[2] * node->ne[3], n_threads);
+}
+
+static const char * conv_transpose_2d_unsupported(const struct ggml_tensor * node) {
+    return gb_op_param_i32(node, 0) < 1 ? "the stride must be positive" : conv_transpose_unsupported(node);
+}
+
+const struct gb_cpu_op gb_cpu_op_im2col = {
+    .unsupported = im2col_unsupported,
+    .n_tasks     = gb_tasks_dst_rows,
+    .work_size   = im2col_work,
+    .run         = run_im2col,
+};
+const struct gb_cpu_op gb_cpu_op_conv_transpose_1d = {
+    .unsupported = conv_transpose_1d_unsupported,
+    .n_tasks     = conv_transpose_1d_tasks,
+    .work_size   = conv_transpose_1d_work,
+    .run         = run_conv_transpose_1d,
+};
+const struct gb_cpu_op gb_cpu_op_conv_transpose_2d = {
+    .unsupported = conv_transpose_2d_unsupported,
+    .n_tasks     = conv_transpose_2d_tasks,
+    .work_size   = conv_transpose_1d_work,
+    .run         = run_conv_transpose_2d,
+};

@@ -1,16 +1,224 @@
-// copy.c - operators of this family; being written.
-#include "cpu/ops/ops.h"
+// copy.c - DUP, CPY, CONT: element k of the source, in logical order, becomes element k of the result.
+//
+// The one idea: bring both sides to one shape, merge the dimensions that lie densely behind each other on both sides, and copy
+// runs along dim 0. Shapes that differ can still share one when either side is contiguous, since a contiguous tensor can be
+// seen with any shape; otherwise (rare) two walkers go over both sides side by side.
+//
+// Runs of one block of columns are copied for many rows before the next block: a transposed source then finds the cache
+// lines it fetched for one row again at the following rows.
+#include "cpu/ops/elements.h"
 
-static const char * pending(const struct ggml_tensor * node) {
-    (void) node;
-    return "not implemented yet";
+enum { BLOCK_ROWS = 64 };
+#define DIRECT_BYTES ((size_t) 1 << 16) // a unit of plain memory copy
+
+struct layout { // of both sides
+    int64_t ne[4];
+    size_t  sb[4], db[4]; // strides of source and result
+};
+
+// ------------------------------------------------------------------------------------------------------------------ runs
+
+static int32_t to_i32(float v) { // saturating, NaN becomes 0: every float has a defined result
+    if (v != v) {
+        return 0;
+    }
+    return v >= 2147483648.0f ? INT32_MAX : v <= -2147483648.0f ? INT32_MIN : (int32_t) v;
 }
 
-static void run_nothing(const struct gb_cpu_call * call, struct ggml_tensor * node) {
-    (void) call;
-    (void) node;
+static void from_ints(const struct gb_kernels * k, enum ggml_type type, int64_t n, char * d, size_t ds, const char * s, size_t ss) {
+    float buf[GB_RUN];
+    for (int64_t i = 0; i < n; i++) {
+        buf[i] = (float) gb_get_i32(s + (size_t) i * ss);
+    }
+    gb_store(k, type, n, d, ds, buf);
 }
 
-const struct gb_cpu_op gb_cpu_op_dup = { .unsupported = pending, .run = run_nothing };
-const struct gb_cpu_op gb_cpu_op_cpy = { .unsupported = pending, .run = run_nothing };
-const struct gb_cpu_op gb_cpu_op_cont = { .unsupported = pending, .run = run_nothing };
+static void to_ints(const struct gb_kernels * k, enum ggml_type type, int64_t n, char * d, size_t ds, const char * s, size_t ss) {
+    float buf[GB_RUN];
+    gb_load(k, type, n, buf, s, ss);
+    for (int64_t i = 0; i < n; i++) {
+        const int32_t v = to_i32(buf[i]);
+        memcpy(d + (size_t) i * ds, &v, sizeof(v));
+    }
+}
+
+static void between_floats(const struct gb_kernels * k, enum ggml_type to, enum ggml_type from, int64_t n, char * d, size_t ds,
+                           const char * s, size_t ss) {
+    float buf[GB_RUN];
+    gb_load(k, from, n, buf, s, ss);
+    gb_store(k, to, n, d, ds, buf);
+}
+
+// n <= GB_RUN elements.
+static void copy_run(const struct gb_kernels * k, enum ggml_type to, enum ggml_type from, int64_t n, char * d, size_t ds, const char * s,
+                     size_t ss) {
+    if (to == from) {
+        gb_move(ggml_type_size(to), n, d, ds, s, ss);
+    } else if (from == GGML_TYPE_I32) {
+        from_ints(k, to, n, d, ds, s, ss);
+    } else if (to == GGML_TYPE_I32) {
+        to_ints(k, from, n, d, ds, s, ss);
+    } else {
+        between_floats(k, to, from, n, d, ds, s, ss);
+    }
+}
+
+// --------------------------------------------------------------------------------------------------------------- layouts
+
+static void view_dense(int64_t ne[4], size_t nb[4], size_t size) { // strides of a contiguous tensor of that shape
+    nb[0] = size;
+    for (int i = 1; i < 4; i++) {
+        nb[i] = nb[i - 1] * (size_t) ne[i - 1];
+    }
+}
+
+// Merges dims that are dense behind each other on both sides into the lower one; dims of length 1 vanish.
+static void merge(struct layout * l) {
+    int n = 0;
+    for (int i = 1; i < 4; i++) {
+        if (l->ne[i] == 1) {
+            continue;
+        }
+        const size_t len = (size_t) l->ne[n];
+        const bool   fit = l->ne[n] == 1 || (l->sb[i] == l->sb[n] * len && l->db[i] == l->db[n] * len);
+        if (fit && l->ne[n] == 1) {
+            l->sb[n] = l->sb[i];
+            l->db[n] = l->db[i];
+        }
+        n        = fit ? n : n + 1;
+        l->ne[n] = fit ? l->ne[n] * l->ne[i] : l->ne[i];
+        if (!fit) {
+            l->sb[n] = l->sb[i];
+            l->db[n] = l->db[i];
+        }
+    }
+    for (int i = n + 1; i < 4; i++) {
+        l->ne[i] = 1;
+        l->sb[i] = l->db[i] = 0;
+    }
+}
+
+// False when no single shape describes both sides.
+static bool layout_of(struct layout * l, const struct ggml_tensor * dst, const struct ggml_tensor * src) {
+    const bool same = gb_same_ne(dst, src);
+    if (!same && !ggml_is_contiguous(dst) && !ggml_is_contiguous(src)) {
+        return false;
+    }
+    const struct ggml_tensor * shape = same || ggml_is_contiguous(dst) ? src : dst;
+    memcpy(l->ne, shape->ne, sizeof(l->ne));
+    memcpy(l->sb, src->nb, sizeof(l->sb));
+    memcpy(l->db, dst->nb, sizeof(l->db));
+    if (!same && shape == src) {
+        view_dense(l->ne, l->db, ggml_type_size(dst->type));
+    } else if (!same) {
+        view_dense(l->ne, l->sb, ggml_type_size(src->type));
+    }
+    merge(l);
+    return true;
+}
+
+// ---------------------------------------------------------------------------------------------------------- the three ways
+
+static void copy_memory(const struct gb_cpu_call * call, char * d, const char * s, size_t size) {
+    int64_t first, last;
+    gb_cpu_share(call, (int64_t) ((size + DIRECT_BYTES - 1) / DIRECT_BYTES), &first, &last);
+    if (first < last) {
+        const size_t begin = (size_t) first * DIRECT_BYTES;
+        memmove(d + begin, s + begin, GB_MIN((size_t) last * DIRECT_BYTES, size) - begin);
+    }
+}
+
+static void copy_blocks(const struct gb_cpu_call * call, struct ggml_tensor * dst, const struct ggml_tensor * src, const struct layout * l) {
+    const int64_t cols  = gb_div_up(l->ne[0], GB_RUN);
+    const int64_t rows  = gb_div_up(l->ne[1], BLOCK_ROWS);
+    const int64_t plane = cols * rows;
+    int64_t       first, last;
+    gb_cpu_share(call, plane * l->ne[2] * l->ne[3], &first, &last);
+    for (int64_t u = first; u < last; u++) {
+        const int64_t p = u / plane, in_plane = u - p * plane;
+        const int64_t i3 = p / l->ne[2], i2 = p - i3 * l->ne[2];
+        const int64_t row0 = in_plane / cols * BLOCK_ROWS;
+        const int64_t i0   = in_plane % cols * GB_RUN;
+        const int64_t n    = GB_MIN(l->ne[0] - i0, (int64_t) GB_RUN);
+        char *        d    = (char *) dst->data + (size_t) i0 * l->db[0] + (size_t) i2 * l->db[2] + (size_t) i3 * l->db[3];
+        const char *  s = (const char *) src->data + (size_t) i0 * l->sb[0] + (size_t) i2 * l->sb[2] + (size_t) i3 * l->sb[3];
+        for (int64_t i1 = row0; i1 < GB_MIN(row0 + BLOCK_ROWS, l->ne[1]); i1++) {
+            copy_run(call->k, dst->type, src->type, n, d + (size_t) i1 * l->db[1], l->db[0], s + (size_t) i1 * l->sb[1], l->sb[0]);
+        }
+    }
+}
+
+struct walker {
+    const struct ggml_tensor * t;
+    int64_t                    i0, row;
+};
+
+static char * walker_at(const struct walker * w) {
+    return gb_row_of(w->t, gb_row_at(w->t, w->row)) + (size_t) w->i0 * w->t->nb[0];
+}
+
+static void walker_advance(struct walker * w, int64_t n) { // never past the end of the row
+    w->i0 += n;
+    if (w->i0 == w->t->ne[0]) {
+        w->i0 = 0;
+        w->row++;
+    }
+}
+
+static void copy_walking(const struct gb_cpu_call * call, struct ggml_tensor * dst, const struct ggml_tensor * src) {
+    int64_t first, last;
+    gb_cpu_share(call, gb_count(dst), &first, &last);
+    struct walker d = { dst, first % dst->ne[0], first / dst->ne[0] };
+    struct walker s = { src, first % src->ne[0], first / src->ne[0] };
+    for (int64_t at = first; at < last;) {
+        const int64_t rest = GB_MIN(dst->ne[0] - d.i0, src->ne[0] - s.i0);
+        const int64_t n    = GB_MIN(GB_MIN(rest, last - at), (int64_t) GB_RUN);
+        copy_run(call->k, dst->type, src->type, n, walker_at(&d), dst->nb[0], walker_at(&s), src->nb[0]);
+        walker_advance(&d, n);
+        walker_advance(&s, n);
+        at += n;
+    }
+}
+
+// ---------------------------------------------------------------------------------------------------------------- the op
+
+static bool can_convert(enum ggml_type from, enum ggml_type to) {
+    return (gb_is_float(from) || from == GGML_TYPE_I32) && (gb_is_float(to) || to == GGML_TYPE_I32);
+}
+
+static const char * copy_unsupported(const struct ggml_tensor * node) {
+    const struct ggml_tensor * src = node->src[0];
+    if (src == NULL) {
+        return "a source is missing";
+    }
+    if (ggml_is_quantized(src->type) || ggml_is_quantized(node->type)) {
+        if (src->type != node->type) {
+            return "quantized types are not implemented yet";
+        }
+        return ggml_is_contiguous(src) && ggml_is_contiguous(node) ? NULL : "quantized data must be contiguous to be copied";
+    }
+    return src->type == node->type || can_convert(src->type, node->type) ? NULL : "no conversion between these types";
+}
+
+static void copy_run_node(const struct gb_cpu_call * call, struct ggml_tensor * dst) {
+    const struct ggml_tensor * src = dst->src[0];
+    struct layout              l;
+    if (gb_is_empty(dst) || (dst->data == src->data && gb_are_same_layout(dst, src))) {
+        return; // nothing to do, or in place
+    }
+    if (dst->type == src->type && ggml_is_contiguous(dst) && ggml_is_contiguous(src)) {
+        copy_memory(call, dst->data, src->data, ggml_nbytes(dst));
+    } else if (layout_of(&l, dst, src)) {
+        copy_blocks(call, dst, src, &l);
+    } else {
+        copy_walking(call, dst, src);
+    }
+}
+
+static int copy_tasks(const struct ggml_tensor * node, int n_threads) {
+    return gb_tasks_for(gb_count(node), gb_count(node), n_threads);
+}
+
+const struct gb_cpu_op gb_cpu_op_dup  = { .unsupported = copy_unsupported, .n_tasks = copy_tasks, .run = copy_run_node };
+const struct gb_cpu_op gb_cpu_op_cpy  = { .unsupported = copy_unsupported, .n_tasks = copy_tasks, .run = copy_run_node };
+const struct gb_cpu_op gb_cpu_op_cont = { .unsupported = copy_unsupported, .n_tasks = copy_tasks, .run = copy_run_node };

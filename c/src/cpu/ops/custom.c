@@ -1,21 +1,144 @@
-// custom.c - operators of this family; being written.
-#include "cpu/ops/ops.h"
+// custom.c - operators whose function the user gives: MAP_UNARY, MAP_BINARY (by rows), MAP_CUSTOMn_F32 (one call), MAP_CUSTOMn
+// (one call a thread, at the same time).
+//
+// The functions lie in op_params, which is not aligned for pointers: they are read with memcpy.
+#include <limits.h>
 
-static const char * pending(const struct ggml_tensor * node) {
+#include "cpu/ops/elements.h"
+
+static int one_task(const struct ggml_tensor * node, int n_threads) { // the user's function need not stand two calls at once
     (void) node;
-    return "not implemented yet";
+    (void) n_threads;
+    return 1;
 }
 
-static void run_nothing(const struct gb_cpu_call * call, struct ggml_tensor * node) {
-    (void) call;
-    (void) node;
+static const char * sources_unsupported(const struct ggml_tensor * node, int n_src) {
+    void * fun;
+    memcpy(&fun, node->op_params, sizeof(fun));
+    if (fun == NULL) {
+        return "the function is NULL";
+    }
+    for (int i = 0; i < n_src; i++) {
+        if (node->src[i] == NULL) {
+            return "a source is missing";
+        }
+    }
+    return NULL;
 }
 
-const struct gb_cpu_op gb_cpu_op_map_unary = { .unsupported = pending, .run = run_nothing };
-const struct gb_cpu_op gb_cpu_op_map_binary = { .unsupported = pending, .run = run_nothing };
-const struct gb_cpu_op gb_cpu_op_map_custom1_f32 = { .unsupported = pending, .run = run_nothing };
-const struct gb_cpu_op gb_cpu_op_map_custom2_f32 = { .unsupported = pending, .run = run_nothing };
-const struct gb_cpu_op gb_cpu_op_map_custom3_f32 = { .unsupported = pending, .run = run_nothing };
-const struct gb_cpu_op gb_cpu_op_map_custom1 = { .unsupported = pending, .run = run_nothing };
-const struct gb_cpu_op gb_cpu_op_map_custom2 = { .unsupported = pending, .run = run_nothing };
-const struct gb_cpu_op gb_cpu_op_map_custom3 = { .unsupported = pending, .run = run_nothing };
+// ------------------------------------------------------------------------------------------------- MAP_UNARY, MAP_BINARY
+
+static const char * rows_unsupported(const struct ggml_tensor * node, int n_src) {
+    const char * why = sources_unsupported(node, n_src);
+    why              = why != NULL ? why : gb_need_f32(node, n_src);
+    if (why != NULL) {
+        return why;
+    }
+    for (int i = -1; i < n_src; i++) {
+        if (!gb_rows_contiguous(i < 0 ? node : node->src[i])) {
+            return "rows must be contiguous";
+        }
+    }
+    return node->ne[0] > INT_MAX ? "rows are too long for an int" : NULL;
+}
+
+static const char * map_unary_unsupported(const struct ggml_tensor * node) {
+    return rows_unsupported(node, 1);
+}
+
+static void run_map_unary(const struct gb_cpu_call * call, struct ggml_tensor * node) {
+    ggml_unary_op_f32_t fun;
+    memcpy(&fun, node->op_params, sizeof(fun));
+    for (int64_t i = 0; i < gb_rows(node) && call->ith == 0; i++) {
+        const struct gb_row r = gb_row_at(node, i);
+        fun((int) node->ne[0], (float *) (void *) gb_row_of(node, r), (const float *) (void *) gb_row_of(node->src[0], r));
+    }
+}
+
+static const char * map_binary_unsupported(const struct ggml_tensor * node) {
+    return rows_unsupported(node, 2);
+}
+
+static void run_map_binary(const struct gb_cpu_call * call, struct ggml_tensor * node) {
+    ggml_binary_op_f32_t fun;
+    memcpy(&fun, node->op_params, sizeof(fun));
+    for (int64_t i = 0; i < gb_rows(node) && call->ith == 0; i++) {
+        const struct gb_row r = gb_row_at(node, i);
+        fun((int) node->ne[0], (float *) (void *) gb_row_of(node, r), (const float *) (void *) gb_row_of(node->src[0], r),
+            (const float *) (void *) gb_row_of(node->src[1], r));
+    }
+}
+
+const struct gb_cpu_op gb_cpu_op_map_unary  = { .unsupported = map_unary_unsupported, .n_tasks = one_task, .run = run_map_unary };
+const struct gb_cpu_op gb_cpu_op_map_binary = { .unsupported = map_binary_unsupported, .n_tasks = one_task, .run = run_map_binary };
+
+// ------------------------------------------------------------------------------------------------------- whole tensors
+
+struct custom { // the layout of op_params for MAP_CUSTOMn; the _F32 forms have `fun` alone
+    void (*fun)(void);
+    int    n_tasks; // GGML_N_TASKS_MAX: all threads
+    void * userdata;
+};
+
+static struct custom custom_of(const struct ggml_tensor * node) {
+    struct custom c;
+    memcpy(&c, node->op_params, sizeof(c));
+    return c;
+}
+
+static int custom_tasks(const struct ggml_tensor * node, int n_threads) {
+    const struct custom c = custom_of(node);
+    return c.n_tasks < 1 ? n_threads : GB_MIN(c.n_tasks, n_threads);
+}
+
+static const char * unsupported1(const struct ggml_tensor * node) {
+    return sources_unsupported(node, 1);
+}
+
+static const char * unsupported2(const struct ggml_tensor * node) {
+    return sources_unsupported(node, 2);
+}
+
+static const char * unsupported3(const struct ggml_tensor * node) {
+    return sources_unsupported(node, 3);
+}
+
+static void run_map_custom1_f32(const struct gb_cpu_call * call, struct ggml_tensor * node) {
+    if (call->ith == 0) {
+        ((ggml_custom1_op_f32_t) custom_of(node).fun)(node, node->src[0]);
+    }
+}
+
+static void run_map_custom2_f32(const struct gb_cpu_call * call, struct ggml_tensor * node) {
+    if (call->ith == 0) {
+        ((ggml_custom2_op_f32_t) custom_of(node).fun)(node, node->src[0], node->src[1]);
+    }
+}
+
+static void run_map_custom3_f32(const struct gb_cpu_call * call, struct ggml_tensor * node) {
+    if (call->ith == 0) {
+        ((ggml_custom3_op_f32_t) custom_of(node).fun)(node, node->src[0], node->src[1], node->src[2]);
+    }
+}
+
+static void run_map_custom1(const struct gb_cpu_call * call, struct ggml_tensor * node) {
+    const struct custom c = custom_of(node);
+    ((ggml_custom1_op_t) c.fun)(node, node->src[0], call->ith, call->nth, c.userdata);
+}
+
+static void run_map_custom2(const struct gb_cpu_call * call, struct ggml_tensor * node) {
+    const struct custom c = custom_of(node);
+    ((ggml_custom2_op_t) c.fun)(node, node->src[0], node->src[1], call->ith, call->nth, c.userdata);
+}
+
+static void run_map_custom3(const struct gb_cpu_call * call, struct ggml_tensor * node) {
+    const struct custom c = custom_of(node);
+    ((ggml_custom3_op_t) c.fun)(node, node->src[0], node->src[1], node->src[2], call->ith, call->nth, c.userdata);
+}
+
+const struct gb_cpu_op gb_cpu_op_map_custom1_f32 = { .unsupported = unsupported1, .n_tasks = one_task, .run = run_map_custom1_f32 };
+const struct gb_cpu_op gb_cpu_op_map_custom2_f32 = { .unsupported = unsupported2, .n_tasks = one_task, .run = run_map_custom2_f32 };
+const struct gb_cpu_op gb_cpu_op_map_custom3_f32 = { .unsupported = unsupported3, .n_tasks = one_task, .run = run_map_custom3_f32 };
+const struct gb_cpu_op gb_cpu_op_map_custom1     = { .unsupported = unsupported1, .n_tasks = custom_tasks, .run = run_map_custom1 };
+const struct gb_cpu_op gb_cpu_op_map_custom2     = { .unsupported = unsupported2, .n_tasks = custom_tasks, .run = run_map_custom2 };
+const struct gb_cpu_op gb_cpu_op_map_custom3     = { .unsupported = unsupported3, .n_tasks = custom_tasks, .run = run_map_custom3 };

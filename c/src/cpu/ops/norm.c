@@ -1,17 +1,175 @@
-// norm.c - operators of this family; being written.
-#include "cpu/ops/ops.h"
+// norm.c - NORM, RMS_NORM, RMS_NORM_BACK, GROUP_NORM.
+//
+// A row that is not dense f32 is converted into the thread's scratch row, normalised there and converted back. Sums are double.
+#include <math.h>
 
-static const char * pending(const struct ggml_tensor * node) {
-    (void) node;
-    return "not implemented yet";
+#include "cpu/ops/elements.h"
+
+static const char * norm_unsupported(const struct ggml_tensor * node) {
+    return gb_need_float(node, 1);
 }
 
-static void run_nothing(const struct gb_cpu_call * call, struct ggml_tensor * node) {
-    (void) call;
-    (void) node;
+static size_t row_work(const struct ggml_tensor * node, int n_tasks) {
+    return gb_floats_size(node->ne[0], n_tasks);
 }
 
-const struct gb_cpu_op gb_cpu_op_norm = { .unsupported = pending, .run = run_nothing };
-const struct gb_cpu_op gb_cpu_op_rms_norm = { .unsupported = pending, .run = run_nothing };
-const struct gb_cpu_op gb_cpu_op_rms_norm_back = { .unsupported = pending, .run = run_nothing };
-const struct gb_cpu_op gb_cpu_op_group_norm = { .unsupported = pending, .run = run_nothing };
+// --------------------------------------------------------------------------------------------------------- NORM, RMS_NORM
+
+static void norm_row(const struct gb_kernels * k, int64_t n, float * y, const float * x, float eps) {
+    const float mean     = (float) (k->sum_f32(n, x) / (double) n);
+    const float variance = (float) (k->sum_sqr_dev_f32(n, x, mean) / (double) n);
+    k->norm_apply_f32(n, y, x, mean, 1.0f / sqrtf(variance + eps));
+}
+
+static void rms_norm_row(const struct gb_kernels * k, int64_t n, float * y, const float * x, float eps) {
+    const float mean = (float) (k->sum_sqr_f32(n, x) / (double) n);
+    k->scale_f32(n, y, x, 1.0f / sqrtf(mean + eps));
+}
+
+typedef void row_norm(const struct gb_kernels * k, int64_t n, float * y, const float * x, float eps);
+
+static void run_rows(const struct gb_cpu_call * call, struct ggml_tensor * node, row_norm * f) {
+    const struct ggml_tensor * a       = node->src[0];
+    const int64_t              n       = node->ne[0];
+    float *                    scratch = gb_my_floats(call, n);
+    int64_t                    first, last;
+    gb_cpu_share(call, n > 0 ? gb_rows(node) : 0, &first, &last);
+    for (int64_t i = first; i < last; i++) {
+        const struct gb_row r = gb_row_at(node, i);
+        char *              p = gb_row_of(node, r);
+        const float *       x = gb_in(call->k, a, gb_row_of(a, r), n, scratch);
+        float *             y = gb_out(node, p, n, scratch);
+        f(call->k, n, y, x, gb_op_param_f32(node, 0));
+        gb_put(call->k, node, p, n, y);
+    }
+}
+
+static void run_norm(const struct gb_cpu_call * call, struct ggml_tensor * node) {
+    run_rows(call, node, norm_row);
+}
+
+static void run_rms_norm(const struct gb_cpu_call * call, struct ggml_tensor * node) {
+    run_rows(call, node, rms_norm_row);
+}
+
+// --------------------------------------------------------------------------------------------------------- RMS_NORM_BACK
+
+// dx = (dy - x sum(x dy) / (sum(x^2) + n eps)) / sqrt(sum(x^2) / n + eps)
+static void rms_norm_back_row(const struct gb_kernels * k, int64_t n, float * dx, const float * x, const float * dy, float eps) {
+    const double squares = k->sum_sqr_f32(n, x);
+    double       product = 0;
+    for (int64_t i = 0; i < n; i++) {
+        product += (double) x[i] * (double) dy[i];
+    }
+    const float along = (float) (product / (squares + (double) n * (double) eps));
+    const float scale = (float) (1.0 / sqrt(squares / (double) n + (double) eps));
+    for (int64_t i = 0; i < n; i++) {
+        dx[i] = (dy[i] - x[i] * along) * scale;
+    }
+}
+
+static void run_rms_norm_back(const struct gb_cpu_call * call, struct ggml_tensor * node) {
+    const struct ggml_tensor *a = node->src[0], *b = node->src[1];
+    const int64_t             n = node->ne[0];
+    float *                   scratch = gb_my_floats(call, 2 * n);
+    int64_t                   first, last;
+    gb_cpu_share(call, n > 0 ? gb_rows(node) : 0, &first, &last);
+    for (int64_t i = first; i < last; i++) {
+        const struct gb_row r  = gb_row_at(node, i);
+        char *              p  = gb_row_of(node, r);
+        const float *       x  = gb_in(call->k, a, gb_row_of(a, r), n, scratch);
+        const float *       dy = gb_in(call->k, b, gb_row_of(b, r), n, scratch + n);
+        float *             dx = gb_out(node, p, n, scratch);
+        rms_norm_back_row(call->k, n, dx, x, dy, gb_op_param_f32(node, 0));
+        gb_put(call->k, node, p, n, dx);
+    }
+}
+
+static const char * rms_norm_back_unsupported(const struct ggml_tensor * node) {
+    return gb_need_float(node, 2);
+}
+
+static size_t two_rows_work(const struct ggml_tensor * node, int n_tasks) {
+    return gb_floats_size(2 * node->ne[0], n_tasks);
+}
+
+// ------------------------------------------------------------------------------------------------------------ GROUP_NORM
+
+#define GROUP_EPS 1e-6f
+
+// Channels [c0, c1) of batch i3 are normalised together, in three passes over their runs.
+struct group {
+    const struct ggml_tensor * a;
+    int64_t                    i3, c0, c1;
+};
+
+enum pass { PASS_SUM, PASS_DEVIATION, PASS_APPLY };
+
+static double group_pass(const struct gb_cpu_call * call, const struct group * g, enum pass pass, struct ggml_tensor * node, float mean,
+                         float scale) {
+    const struct ggml_tensor * a = g->a;
+    float                      buf[GB_RUN];
+    double                     sum = 0;
+    for (int64_t i2 = g->c0; i2 < g->c1; i2++) {
+        for (int64_t i1 = 0; i1 < a->ne[1]; i1++) {
+            for (int64_t i0 = 0; i0 < a->ne[0]; i0 += GB_RUN) {
+                const int64_t n = GB_MIN(a->ne[0] - i0, (int64_t) GB_RUN);
+                const float * x = gb_in(call->k, a, gb_row_ptr(a, i1, i2, g->i3) + (size_t) i0 * a->nb[0], n, buf);
+                if (pass == PASS_SUM) {
+                    sum += call->k->sum_f32(n, x);
+                } else if (pass == PASS_DEVIATION) {
+                    sum += call->k->sum_sqr_dev_f32(n, x, mean);
+                } else {
+                    char *  p = gb_row_ptr(node, i1, i2, g->i3) + (size_t) i0 * node->nb[0];
+                    float * y = gb_out(node, p, n, buf);
+                    call->k->norm_apply_f32(n, y, x, mean, scale);
+                    gb_put(call->k, node, p, n, y);
+                }
+            }
+        }
+    }
+    return sum;
+}
+
+static int64_t channels_a_group(const struct ggml_tensor * node) {
+    return gb_div_up(node->ne[2], gb_op_param_i32(node, 0));
+}
+
+static void run_group_norm(const struct gb_cpu_call * call, struct ggml_tensor * node) {
+    const struct ggml_tensor * a        = node->src[0];
+    const int64_t              channels = channels_a_group(node);
+    const int64_t              groups   = channels > 0 ? gb_div_up(node->ne[2], channels) : 0; // those that are not empty
+    int64_t                    first, last;
+    gb_cpu_share(call, gb_is_empty(node) ? 0 : groups * node->ne[3], &first, &last);
+    for (int64_t u = first; u < last; u++) {
+        const int64_t      c0    = u % groups * channels;
+        const struct group g     = { a, u / groups, c0, GB_MIN(c0 + channels, a->ne[2]) };
+        const double       count = (double) (a->ne[0] * a->ne[1] * (g.c1 - g.c0));
+        const float        mean  = (float) (group_pass(call, &g, PASS_SUM, node, 0, 0) / count);
+        const float        var   = (float) (group_pass(call, &g, PASS_DEVIATION, node, mean, 0) / count);
+        group_pass(call, &g, PASS_APPLY, node, mean, 1.0f / sqrtf(var + GROUP_EPS));
+    }
+}
+
+static const char * group_norm_unsupported(const struct ggml_tensor * node) {
+    return gb_op_param_i32(node, 0) < 1 ? "the number of groups must be positive" : gb_need_float(node, 1);
+}
+
+static int group_norm_tasks(const struct ggml_tensor * node, int n_threads) {
+    return gb_tasks_for(gb_count(node), GB_MIN((int64_t) gb_op_param_i32(node, 0), node->ne[2]) * node->ne[3], n_threads);
+}
+
+const struct gb_cpu_op gb_cpu_op_norm = { .unsupported = norm_unsupported, .n_tasks = gb_tasks_dst_rows, .work_size = row_work, .run = run_norm };
+const struct gb_cpu_op gb_cpu_op_rms_norm = {
+    .unsupported = norm_unsupported,
+    .n_tasks     = gb_tasks_dst_rows,
+    .work_size   = row_work,
+    .run         = run_rms_norm,
+};
+const struct gb_cpu_op gb_cpu_op_rms_norm_back = {
+    .unsupported = rms_norm_back_unsupported,
+    .n_tasks     = gb_tasks_dst_rows,
+    .work_size   = two_rows_work,
+    .run         = run_rms_norm_back,
+};
+const struct gb_cpu_op gb_cpu_op_group_norm = { .unsupported = group_norm_unsupported, .n_tasks = group_norm_tasks, .run = run_group_norm };

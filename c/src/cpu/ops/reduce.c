@@ -1,18 +1,237 @@
-// reduce.c - operators of this family; being written.
-#include "cpu/ops/ops.h"
+// reduce.c - SUM, SUM_ROWS, MEAN, ARGMAX, and ARGSORT, which also looks at whole rows.
+//
+// Sums are formed in double from runs with fixed borders, in a fixed order: the same bits for every number of threads.
+#include <math.h>
 
-static const char * pending(const struct ggml_tensor * node) {
-    (void) node;
-    return "not implemented yet";
+#include "cpu/ops/elements.h"
+
+// The sum of n values at p, an element of t.
+static double sum_of(const struct gb_cpu_call * call, const struct ggml_tensor * t, const char * p, int64_t n) {
+    float  buf[GB_RUN];
+    double sum = 0;
+    for (int64_t i = 0; i < n; i += GB_RUN) {
+        const int64_t m = GB_MIN(n - i, (int64_t) GB_RUN);
+        sum += call->k->sum_f32(m, gb_in(call->k, t, p + (size_t) i * t->nb[0], m, buf));
+    }
+    return sum;
 }
 
-static void run_nothing(const struct gb_cpu_call * call, struct ggml_tensor * node) {
-    (void) call;
-    (void) node;
+// ------------------------------------------------------------------------------------------------------------------- SUM
+
+// The rows (of a contiguous tensor: slices) are cut into at most MAX_PARTS parts; each part is summed by one thread, then the
+// first thread adds the parts.
+enum { MAX_PARTS = 256, SLICE = 4096 };
+
+struct parts {
+    int64_t row, rows, n; // length of a row, rows in all, parts
+};
+
+static struct parts parts_of(const struct ggml_tensor * a) {
+    const bool   flat = ggml_is_contiguous(a);
+    struct parts p    = { .row = flat ? SLICE : a->ne[0], .rows = flat ? gb_div_up(gb_count(a), SLICE) : gb_rows(a) };
+    p.n               = GB_MIN(p.rows, (int64_t) MAX_PARTS);
+    return p;
 }
 
-const struct gb_cpu_op gb_cpu_op_sum = { .unsupported = pending, .run = run_nothing };
-const struct gb_cpu_op gb_cpu_op_sum_rows = { .unsupported = pending, .run = run_nothing };
-const struct gb_cpu_op gb_cpu_op_mean = { .unsupported = pending, .run = run_nothing };
-const struct gb_cpu_op gb_cpu_op_argmax = { .unsupported = pending, .run = run_nothing };
-const struct gb_cpu_op gb_cpu_op_argsort = { .unsupported = pending, .run = run_nothing };
+static double sum_part(const struct gb_cpu_call * call, const struct ggml_tensor * a, const struct parts * p, int64_t part) {
+    const bool    flat  = ggml_is_contiguous(a);
+    const int64_t first = part * p->rows / p->n;
+    const int64_t last  = (part + 1) * p->rows / p->n;
+    double        sum   = 0;
+    for (int64_t r = first; r < last; r++) {
+        if (flat) {
+            const int64_t n = GB_MIN(gb_count(a) - r * SLICE, (int64_t) SLICE);
+            sum += sum_of(call, a, (const char *) a->data + (size_t) (r * SLICE) * a->nb[0], n);
+        } else {
+            sum += sum_of(call, a, gb_row_of(a, gb_row_at(a, r)), a->ne[0]);
+        }
+    }
+    return sum;
+}
+
+static void run_sum(const struct gb_cpu_call * call, struct ggml_tensor * node) {
+    const struct ggml_tensor * a        = node->src[0];
+    double *                   partials = call->work;
+    const bool                 empty    = gb_is_empty(a);
+    const struct parts         p        = empty ? (struct parts){ 0 } : parts_of(a);
+    int64_t                    first, last;
+    gb_cpu_share(call, p.n, &first, &last);
+    for (int64_t i = first; i < last; i++) {
+        partials[i] = sum_part(call, a, &p, i);
+    }
+    gb_cpu_barrier(call);
+    if (call->ith == 0) {
+        double sum = 0;
+        for (int64_t i = 0; i < p.n; i++) {
+            sum += partials[i];
+        }
+        gb_set(node->type, node->data, (float) sum);
+    }
+}
+
+static size_t sum_work(const struct ggml_tensor * node, int n_tasks) {
+    (void) node;
+    (void) n_tasks;
+    return MAX_PARTS * sizeof(double);
+}
+
+static int sum_tasks(const struct ggml_tensor * node, int n_threads) {
+    const struct ggml_tensor * a = node->src[0];
+    return gb_is_empty(a) ? 1 : gb_tasks_for(gb_count(a), parts_of(a).n, n_threads);
+}
+
+// --------------------------------------------------------------------------------------------------------- SUM_ROWS, MEAN
+
+static void sum_each_row(const struct gb_cpu_call * call, struct ggml_tensor * node, bool mean) {
+    const struct ggml_tensor * a = node->src[0];
+    int64_t                    first, last;
+    gb_cpu_share(call, gb_rows(a), &first, &last);
+    for (int64_t i = first; i < last; i++) {
+        const struct gb_row r = gb_row_at(a, i);
+        float               v = (float) sum_of(call, a, gb_row_of(a, r), a->ne[0]);
+        if (mean) {
+            v /= (float) a->ne[0];
+        }
+        gb_set(node->type, gb_row_of(node, r), v);
+    }
+}
+
+static void run_sum_rows(const struct gb_cpu_call * call, struct ggml_tensor * node) {
+    sum_each_row(call, node, false);
+}
+
+static void run_mean(const struct gb_cpu_call * call, struct ggml_tensor * node) {
+    sum_each_row(call, node, true);
+}
+
+static const char * float_unsupported(const struct ggml_tensor * node) {
+    return gb_need_float(node, 1);
+}
+
+// ---------------------------------------------------------------------------------------------------------------- ARGMAX
+
+// The last of equal maxima; NaN is never one. 0 when there is nothing to choose from.
+static void run_argmax(const struct gb_cpu_call * call, struct ggml_tensor * node) {
+    const struct ggml_tensor * a = node->src[0];
+    float                      buf[GB_RUN];
+    int64_t                    first, last;
+    gb_cpu_share(call, gb_rows(a), &first, &last);
+    for (int64_t r = first; r < last; r++) {
+        const char * row  = gb_row_of(a, gb_row_at(a, r));
+        float        best = -INFINITY;
+        int32_t      at   = 0;
+        for (int64_t i0 = 0; i0 < a->ne[0]; i0 += GB_RUN) {
+            const int64_t n = GB_MIN(a->ne[0] - i0, (int64_t) GB_RUN);
+            const float * x = gb_in(call->k, a, row + (size_t) i0 * a->nb[0], n, buf);
+            for (int64_t i = 0; i < n; i++) {
+                if (x[i] >= best) {
+                    best = x[i];
+                    at   = (int32_t) (i0 + i);
+                }
+            }
+        }
+        memcpy((char *) node->data + (size_t) r * node->nb[0], &at, sizeof(at));
+    }
+}
+
+static const char * index_result_unsupported(const struct ggml_tensor * node) {
+    if (node->type != GGML_TYPE_I32) {
+        return "type of the result must be i32";
+    }
+    const struct ggml_tensor * a = node->src[0];
+    if (a == NULL) {
+        return "a source is missing";
+    }
+    if (ggml_is_quantized(a->type)) {
+        return "quantized types are not implemented yet";
+    }
+    if (a->ne[0] > INT32_MAX) {
+        return "rows are too long for i32 indices";
+    }
+    return gb_is_float(a->type) ? NULL : "type of src[0] must be f32, f16 or bf16";
+}
+
+// --------------------------------------------------------------------------------------------------------------- ARGSORT
+
+// Does index a come no later than b by value? NaN comes last in either order.
+static bool in_order(const float * x, int32_t a, int32_t b, bool descending) {
+    const float u = x[a], v = x[b];
+    if (u != u || v != v) {
+        return v != v;
+    }
+    return descending ? u >= v : u <= v;
+}
+
+enum { SORT_BLOCK = 8 };
+
+static void insertion_sort(const float * x, int32_t * index, int64_t n, bool descending) {
+    for (int64_t i = 1; i < n; i++) {
+        const int32_t moving = index[i];
+        int64_t       j      = i;
+        for (; j > 0 && !in_order(x, index[j - 1], moving, descending); j--) {
+            index[j] = index[j - 1];
+        }
+        index[j] = moving;
+    }
+}
+
+static void merge_runs(const float * x, int32_t * to, const int32_t * from, int64_t left, int64_t middle, int64_t right, bool descending) {
+    int64_t i = left, j = middle;
+    for (int64_t k = left; k < right; k++) {
+        const bool take_left = i < middle && (j >= right || in_order(x, from[i], from[j], descending));
+        to[k]                = take_left ? from[i++] : from[j++];
+    }
+}
+
+// Stable: equal values keep ascending indices. index and spare hold n each; the result is in index.
+static void merge_sort(const float * x, int32_t * index, int32_t * spare, int64_t n, bool descending) {
+    for (int64_t i = 0; i < n; i++) {
+        index[i] = (int32_t) i;
+    }
+    for (int64_t i = 0; i < n; i += SORT_BLOCK) {
+        insertion_sort(x, index + i, GB_MIN(n - i, (int64_t) SORT_BLOCK), descending);
+    }
+    int32_t * from = index;
+    int32_t * to   = spare;
+    for (int64_t width = SORT_BLOCK; width < n; width *= 2) {
+        for (int64_t left = 0; left < n; left += 2 * width) {
+            merge_runs(x, to, from, left, GB_MIN(left + width, n), GB_MIN(left + 2 * width, n), descending);
+        }
+        int32_t * const last = from;
+        from                 = to;
+        to                   = last;
+    }
+    if (from != index) {
+        memcpy(index, from, (size_t) n * sizeof(*index));
+    }
+}
+
+static size_t argsort_work(const struct ggml_tensor * node, int n_tasks) { // values, index, spare
+    return gb_floats_size(3 * node->ne[0], n_tasks);
+}
+
+static void run_argsort(const struct gb_cpu_call * call, struct ggml_tensor * node) {
+    const struct ggml_tensor * a          = node->src[0];
+    const int64_t              n          = a->ne[0];
+    const bool                 descending = gb_op_param_i32(node, 0) == GGML_SORT_DESC;
+    float *                    values     = gb_my_floats(call, 3 * n);
+    int32_t *                  index      = (int32_t *) (void *) (values + n);
+    int64_t                    first, last;
+    gb_cpu_share(call, gb_rows(a), &first, &last);
+    for (int64_t i = first; i < last && n > 0; i++) {
+        const struct gb_row r = gb_row_at(a, i);
+        merge_sort(gb_in(call->k, a, gb_row_of(a, r), n, values), index, index + n, n, descending);
+        gb_move(sizeof(int32_t), n, gb_row_of(node, r), node->nb[0], (const char *) index, sizeof(int32_t));
+    }
+}
+
+const struct gb_cpu_op gb_cpu_op_sum = { .unsupported = float_unsupported, .n_tasks = sum_tasks, .work_size = sum_work, .run = run_sum };
+const struct gb_cpu_op gb_cpu_op_sum_rows = { .unsupported = float_unsupported, .n_tasks = gb_tasks_src_rows, .run = run_sum_rows };
+const struct gb_cpu_op gb_cpu_op_mean     = { .unsupported = float_unsupported, .n_tasks = gb_tasks_src_rows, .run = run_mean };
+const struct gb_cpu_op gb_cpu_op_argmax = { .unsupported = index_result_unsupported, .n_tasks = gb_tasks_src_rows, .run = run_argmax };
+const struct gb_cpu_op gb_cpu_op_argsort = {
+    .unsupported = index_result_unsupported,
+    .n_tasks     = gb_tasks_src_rows,
+    .work_size   = argsort_work,
+    .run         = run_argsort,
+};

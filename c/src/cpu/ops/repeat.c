@@ -1,18 +1,156 @@
-// repeat.c - operators of this family; being written.
-#include "cpu/ops/ops.h"
+// repeat.c - REPEAT, CONCAT, PAD, UPSCALE: results whose elements are elements of the sources (or 0); and REPEAT_BACK, the sum.
+//
+// The first four move bytes and so serve every plain type, each thread filling its share of the result's rows.
+#include "cpu/ops/elements.h"
 
-static const char * pending(const struct ggml_tensor * node) {
-    (void) node;
-    return "not implemented yet";
+static const char * move_unsupported(const struct ggml_tensor * node) {
+    return gb_need_same(node, 1);
 }
 
-static void run_nothing(const struct gb_cpu_call * call, struct ggml_tensor * node) {
-    (void) call;
-    (void) node;
+// ---------------------------------------------------------------------------------------------------------------- REPEAT
+
+static void run_repeat(const struct gb_cpu_call * call, struct ggml_tensor * node) {
+    const struct ggml_tensor * a    = node->src[0];
+    const size_t               size = ggml_type_size(node->type);
+    int64_t                    first, last;
+    gb_cpu_share(call, gb_is_empty(a) ? 0 : gb_rows(node), &first, &last);
+    for (int64_t i = first; i < last; i++) {
+        const struct gb_row r = gb_row_at(node, i);
+        const char *        s = gb_row_ptr(a, r.i1 % a->ne[1], r.i2 % a->ne[2], r.i3 % a->ne[3]);
+        char *              d = gb_row_of(node, r);
+        if (a->ne[0] == 1) { // a stride of 0 repeats the one element
+            gb_move(size, node->ne[0], d, node->nb[0], s, 0);
+            continue;
+        }
+        for (int64_t i0 = 0; i0 < node->ne[0]; i0 += a->ne[0]) {
+            gb_move(size, a->ne[0], d + (size_t) i0 * node->nb[0], node->nb[0], s, a->nb[0]);
+        }
+    }
 }
 
-const struct gb_cpu_op gb_cpu_op_repeat = { .unsupported = pending, .run = run_nothing };
-const struct gb_cpu_op gb_cpu_op_repeat_back = { .unsupported = pending, .run = run_nothing };
-const struct gb_cpu_op gb_cpu_op_concat = { .unsupported = pending, .run = run_nothing };
-const struct gb_cpu_op gb_cpu_op_pad = { .unsupported = pending, .run = run_nothing };
-const struct gb_cpu_op gb_cpu_op_upscale = { .unsupported = pending, .run = run_nothing };
+// ----------------------------------------------------------------------------------------------------------- REPEAT_BACK
+
+// What is added up for one row of the result, in the order of the source's dims.
+static void add_repeats(const struct gb_cpu_call * call, const struct ggml_tensor * node, struct gb_row r, int64_t i0, int64_t n,
+                        float * sum) {
+    const struct ggml_tensor * a = node->src[0];
+    float                      buf[GB_RUN];
+    memset(sum, 0, (size_t) n * sizeof(*sum));
+    for (int64_t i3 = r.i3; i3 < a->ne[3]; i3 += node->ne[3]) {
+        for (int64_t i2 = r.i2; i2 < a->ne[2]; i2 += node->ne[2]) {
+            for (int64_t i1 = r.i1; i1 < a->ne[1]; i1 += node->ne[1]) {
+                for (int64_t at = i0; at < a->ne[0]; at += node->ne[0]) {
+                    call->k->add_f32(n, sum, sum, gb_in(call->k, a, gb_row_ptr(a, i1, i2, i3) + (size_t) at * a->nb[0], n, buf));
+                }
+            }
+        }
+    }
+}
+
+// The same for rows of one element: whole source rows become one number.
+static double sum_repeats(const struct gb_cpu_call * call, const struct ggml_tensor * node, struct gb_row r) {
+    const struct ggml_tensor * a = node->src[0];
+    float                      buf[GB_RUN];
+    double                     sum = 0;
+    for (int64_t i3 = r.i3; i3 < a->ne[3]; i3 += node->ne[3]) {
+        for (int64_t i2 = r.i2; i2 < a->ne[2]; i2 += node->ne[2]) {
+            for (int64_t i1 = r.i1; i1 < a->ne[1]; i1 += node->ne[1]) {
+                for (int64_t i0 = 0; i0 < a->ne[0]; i0 += GB_RUN) {
+                    const int64_t n = GB_MIN(a->ne[0] - i0, (int64_t) GB_RUN);
+                    sum += call->k->sum_f32(n, gb_in(call->k, a, gb_row_ptr(a, i1, i2, i3) + (size_t) i0 * a->nb[0], n, buf));
+                }
+            }
+        }
+    }
+    return sum;
+}
+
+static void run_repeat_back(const struct gb_cpu_call * call, struct ggml_tensor * node) {
+    const int64_t runs = gb_div_up(node->ne[0], GB_RUN);
+    float         sum[GB_RUN];
+    int64_t       first, last;
+    gb_cpu_share(call, runs * gb_rows(node), &first, &last);
+    for (int64_t u = first; u < last; u++) {
+        const struct gb_row r  = gb_row_at(node, u / runs);
+        const int64_t       i0 = u % runs * GB_RUN;
+        const int64_t       n  = GB_MIN(node->ne[0] - i0, (int64_t) GB_RUN);
+        if (node->ne[0] == 1) {
+            sum[0] = (float) sum_repeats(call, node, r);
+        } else {
+            add_repeats(call, node, r, i0, n, sum);
+        }
+        gb_store(call->k, node->type, n, gb_row_of(node, r) + (size_t) i0 * node->nb[0], node->nb[0], sum);
+    }
+}
+
+static const char * repeat_back_unsupported(const struct ggml_tensor * node) {
+    return gb_need_float(node, 1);
+}
+
+static int repeat_back_tasks(const struct ggml_tensor * node, int n_threads) {
+    return gb_tasks_for(gb_count(node->src[0]), gb_div_up(node->ne[0], GB_RUN) * gb_rows(node), n_threads);
+}
+
+// ------------------------------------------------------------------------------------------------------------ CONCAT, PAD
+
+static void run_concat(const struct gb_cpu_call * call, struct ggml_tensor * node) {
+    const struct ggml_tensor * a = node->src[0];
+    int64_t                    first, last;
+    gb_cpu_share(call, gb_rows(node), &first, &last);
+    for (int64_t i = first; i < last; i++) {
+        const struct gb_row        r    = gb_row_at(node, i);
+        const bool                 in_a = r.i2 < a->ne[2];
+        const struct ggml_tensor * s    = in_a ? a : node->src[1];
+        const char *               p    = gb_row_ptr(s, r.i1, in_a ? r.i2 : r.i2 - a->ne[2], r.i3);
+        gb_move(ggml_type_size(node->type), node->ne[0], gb_row_of(node, r), node->nb[0], p, s->nb[0]);
+    }
+}
+
+static const char * concat_unsupported(const struct ggml_tensor * node) {
+    return gb_need_same(node, 2);
+}
+
+static void run_pad(const struct gb_cpu_call * call, struct ggml_tensor * node) {
+    const struct ggml_tensor * a    = node->src[0];
+    const size_t               size = ggml_type_size(node->type);
+    int64_t                    first, last;
+    gb_cpu_share(call, gb_rows(node), &first, &last);
+    for (int64_t i = first; i < last; i++) {
+        const struct gb_row r    = gb_row_at(node, i);
+        char *              d    = gb_row_of(node, r);
+        const bool          in_a = r.i1 < a->ne[1] && r.i2 < a->ne[2] && r.i3 < a->ne[3];
+        const int64_t       n    = in_a ? a->ne[0] : 0;
+        if (n > 0) {
+            gb_move(size, n, d, node->nb[0], gb_row_of(a, r), a->nb[0]);
+        }
+        gb_clear(size, node->ne[0] - n, d + (size_t) n * node->nb[0], node->nb[0]);
+    }
+}
+
+// --------------------------------------------------------------------------------------------------------------- UPSCALE
+
+static void run_upscale(const struct gb_cpu_call * call, struct ggml_tensor * node) {
+    const struct ggml_tensor * a      = node->src[0];
+    const int64_t              factor = gb_op_param_i32(node, 0);
+    const size_t               size   = ggml_type_size(node->type);
+    int64_t                    first, last;
+    gb_cpu_share(call, gb_rows(node), &first, &last);
+    for (int64_t i = first; i < last; i++) {
+        const struct gb_row r = gb_row_at(node, i);
+        const char *        s = gb_row_ptr(a, r.i1 / factor, r.i2, r.i3);
+        char *              d = gb_row_of(node, r);
+        for (int64_t f = 0; f < factor; f++) {
+            gb_move(size, a->ne[0], d + (size_t) f * node->nb[0], (size_t) factor * node->nb[0], s, a->nb[0]);
+        }
+    }
+}
+
+static const char * upscale_unsupported(const struct ggml_tensor * node) {
+    return gb_op_param_i32(node, 0) < 1 ? "the factor must be positive" : gb_need_same(node, 1);
+}
+
+const struct gb_cpu_op gb_cpu_op_repeat = { .unsupported = move_unsupported, .n_tasks = gb_tasks_dst_rows, .run = run_repeat };
+const struct gb_cpu_op gb_cpu_op_repeat_back = { .unsupported = repeat_back_unsupported, .n_tasks = repeat_back_tasks, .run = run_repeat_back };
+const struct gb_cpu_op gb_cpu_op_concat  = { .unsupported = concat_unsupported, .n_tasks = gb_tasks_dst_rows, .run = run_concat };
+const struct gb_cpu_op gb_cpu_op_pad     = { .unsupported = move_unsupported, .n_tasks = gb_tasks_dst_rows, .run = run_pad };
+const struct gb_cpu_op gb_cpu_op_upscale = { .unsupported = upscale_unsupported, .n_tasks = gb_tasks_dst_rows, .run = run_upscale };

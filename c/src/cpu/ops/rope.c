@@ -1,15 +1,218 @@
-// rope.c - operators of this family; being written.
-#include "cpu/ops/ops.h"
+// rope.c - ROPE and ROPE_BACK: pairs of elements of a head are rotated by angles that grow with the token's position.
+//
+// The one idea: the rotation depends on position and pair only, so a thread computes the table of a position (cos and sin,
+// angles in double) once and applies it to all heads of the token. The three layouts differ in which elements form pair j:
+//   normal  (2j, 2j+1) for all of the row
+//   NeoX    (j, j + n_dims/2) for j < n_dims/2; what is behind n_dims is copied
+//   GLM     two halves of n_dims elements: (j, j + n_dims/2) by one position, the same pairs behind n_dims by another
+#include <math.h>
 
-static const char * pending(const struct ggml_tensor * node) {
-    (void) node;
-    return "not implemented yet";
+#include "cpu/ops/elements.h"
+
+enum { MODE_NEOX = 2, MODE_GLM = 4 };
+
+struct rope {
+    int     n_dims, mode, n_ctx;
+    double  freq_base, freq_scale, ext_factor, attn_factor;
+    double  low, high; // ramp of the correction, in pairs
+    double  xpos_base; // 0: no magnitude
+    bool    xpos_down, back;
+    int64_t n; // elements of a row
+};
+
+// The pair at which a wavelength fits `beta` times into the original context.
+static double corr_dim(const struct rope * r, int n_orig_ctx, double beta) {
+    return r->n_dims * log(n_orig_ctx / (2.0 * 3.14159265358979323846 * beta)) / (2.0 * log(r->freq_base));
 }
 
-static void run_nothing(const struct gb_cpu_call * call, struct ggml_tensor * node) {
-    (void) call;
-    (void) node;
+static struct rope rope_of(const struct ggml_tensor * node) {
+    struct rope r = {
+        .n_dims      = gb_op_param_i32(node, 1),
+        .mode        = gb_op_param_i32(node, 2),
+        .n_ctx       = gb_op_param_i32(node, 3),
+        .freq_base   = gb_op_param_f32(node, 5),
+        .freq_scale  = gb_op_param_f32(node, 6),
+        .ext_factor  = gb_op_param_f32(node, 7),
+        .attn_factor = gb_op_param_f32(node, 8),
+        .xpos_base   = node->type == GGML_TYPE_F32 ? gb_op_param_f32(node, 11) : 0.0, // defined for f32 only
+        .xpos_down   = (gb_op_param_i32(node, 12) & 0xff) != 0,
+        .back        = node->op == GGML_OP_ROPE_BACK,
+        .n           = node->ne[0],
+    };
+    if (r.ext_factor != 0) {
+        const int n_orig_ctx = gb_op_param_i32(node, 4);
+        r.low                = fmax(0, floor(corr_dim(&r, n_orig_ctx, gb_op_param_f32(node, 9))));
+        r.high               = fmin(r.n_dims - 1, ceil(corr_dim(&r, n_orig_ctx, gb_op_param_f32(node, 10))));
+    }
+    return r;
 }
 
-const struct gb_cpu_op gb_cpu_op_rope = { .unsupported = pending, .run = run_nothing };
-const struct gb_cpu_op gb_cpu_op_rope_back = { .unsupported = pending, .run = run_nothing };
+// ---------------------------------------------------------------------------------------------------- tables of a position
+
+struct turn { // cosine and sine of a pair, with its magnitude
+    float c, s;
+};
+
+static struct turn turn_by(const struct rope * r, double angle, double magnitude) {
+    const double s = sin(angle) * magnitude;
+    return (struct turn){ (float) (cos(angle) * magnitude), (float) (r->back ? -s : s) };
+}
+
+// `pair` places the pair on the ramp between interpolated (scaled) and extrapolated (unscaled) angles.
+static struct turn turn_yarn(const struct rope * r, double extrapolated, int64_t pair, double factor) {
+    double angle     = r->freq_scale * extrapolated;
+    double magnitude = r->attn_factor;
+    if (r->ext_factor != 0) {
+        const double at   = ((double) pair - r->low) / fmax(0.001, r->high - r->low);
+        const double ramp = 1.0 - fmin(1.0, fmax(0.0, at));
+        const double mix  = ramp * r->ext_factor;
+        angle             = angle * (1 - mix) + extrapolated * mix;
+        magnitude *= 1.0 + 0.1 * log(1.0 / r->freq_scale);
+    }
+    return turn_by(r, angle, magnitude * factor);
+}
+
+static double xpos_factor(const struct rope * r, int64_t j, int32_t position) {
+    if (r->xpos_base == 0) {
+        return 1;
+    }
+    const double n    = (double) r->n;
+    const double base = (2.0 * (double) j + 0.4 * n) / (1.4 * n);
+    const double zeta = pow(base, (double) position / r->xpos_base);
+    return r->xpos_down ? 1.0 / zeta : zeta;
+}
+
+static int64_t n_turns(const struct rope * r) {
+    return r->mode & MODE_GLM ? r->n / 2 : r->mode & MODE_NEOX ? r->n_dims / 2 : r->n / 2;
+}
+
+static void fill_frequencies(const struct rope * r, double * freq) { // freq_base^(-2j / n_dims)
+    for (int64_t j = 0; j < n_turns(r); j++) {
+        freq[j] = pow(r->freq_base, -2.0 * (double) j / r->n_dims);
+    }
+}
+
+static void fill_turns(const struct rope * r, int32_t position, const double * freq, struct turn * turns) {
+    const int64_t n = n_turns(r);
+    if (r->mode & MODE_GLM) { // first half by the position in the text, second by that in the block being generated
+        const double text = GB_MIN((double) position, (double) r->n_ctx - 2), block = GB_MAX((double) position - ((double) r->n_ctx - 2), 0.0);
+        for (int64_t j = 0; j < n / 2; j++) {
+            turns[j]         = turn_by(r, text * freq[j], 1.0);
+            turns[n / 2 + j] = turn_by(r, block * freq[j], 1.0);
+        }
+    } else if (r->mode & MODE_NEOX) { // as defined, freq_scale counts twice and all pairs share the ramp of pair 0
+        for (int64_t j = 0; j < n; j++) {
+            turns[j] = turn_yarn(r, position * r->freq_scale * freq[j], 0, 1.0);
+        }
+    } else {
+        for (int64_t j = 0; j < n; j++) {
+            turns[j] = turn_yarn(r, position * freq[j], j, xpos_factor(r, j, position));
+        }
+    }
+}
+
+// ------------------------------------------------------------------------------------------------------------- rotations
+
+static void rotate(float * y, const float * x, int64_t i, int64_t j, struct turn t) {
+    const float x0 = x[i], x1 = x[j];
+    y[i] = x0 * t.c - x1 * t.s;
+    y[j] = x0 * t.s + x1 * t.c;
+}
+
+static void copy_rest(const struct rope * r, float * y, const float * x, int64_t from) {
+    if (y != x && from < r->n) {
+        memcpy(y + from, x + from, (size_t) (r->n - from) * sizeof(float));
+    }
+}
+
+static void rotate_row(const struct rope * r, float * y, const float * x, const struct turn * turns) { // y may be x
+    const int64_t n = n_turns(r);
+    if (r->mode & MODE_GLM) {
+        for (int64_t j = 0; j < n / 2; j++) {
+            rotate(y, x, j, j + n / 2, turns[j]);
+            rotate(y, x, j + n, j + n + n / 2, turns[n / 2 + j]);
+        }
+    } else if (r->mode & MODE_NEOX) {
+        for (int64_t j = 0; j < n; j++) {
+            rotate(y, x, j, j + n, turns[j]);
+        }
+        copy_rest(r, y, x, 2 * n);
+    } else {
+        for (int64_t j = 0; j < n; j++) {
+            rotate(y, x, 2 * j, 2 * j + 1, turns[j]);
+        }
+        copy_rest(r, y, x, 2 * n);
+    }
+}
+
+// ---------------------------------------------------------------------------------------------------------------- the op
+
+struct scratch { // a thread's: each at most n/2 + 1 pairs
+    double *      freq;
+    struct turn * turns;
+    float *       row;
+};
+
+static int64_t scratch_floats(const struct ggml_tensor * node) {
+    return 2 * (node->ne[0] / 2 + 1) * 2 + node->ne[0];
+}
+
+static struct scratch scratch_of(const struct gb_cpu_call * call, const struct ggml_tensor * node) {
+    float *       p     = gb_my_floats(call, scratch_floats(node));
+    const int64_t pairs = node->ne[0] / 2 + 1;
+    return (struct scratch){ (double *) (void *) p, (struct turn *) (void *) (p + 2 * pairs), p + 4 * pairs };
+}
+
+static void run_rope(const struct gb_cpu_call * call, struct ggml_tensor * node) {
+    const struct ggml_tensor *a = node->src[0], *b = node->src[1];
+    const struct rope         r        = rope_of(node);
+    const struct scratch      s        = scratch_of(call, node);
+    bool                      filled   = false;
+    int32_t                   position = 0;
+    int64_t                   first, last;
+    gb_cpu_share(call, node->ne[0] > 0 ? gb_rows(node) : 0, &first, &last);
+    if (first < last) {
+        fill_frequencies(&r, s.freq);
+    }
+    for (int64_t i = first; i < last; i++) {
+        const struct gb_row at = gb_row_at(node, i);
+        const int32_t       p  = gb_get_i32((const char *) b->data + (size_t) at.i2 * b->nb[0]);
+        if (!filled || p != position) {
+            fill_turns(&r, p, s.freq, s.turns);
+            filled   = true;
+            position = p;
+        }
+        char *        d = gb_row_of(node, at);
+        const float * x = gb_in(call->k, a, gb_row_of(a, at), r.n, s.row);
+        float *       y = gb_out(node, d, r.n, s.row);
+        rotate_row(&r, y, x, s.turns);
+        gb_put(call->k, node, d, r.n, y);
+    }
+}
+
+static const char * rope_unsupported(const struct ggml_tensor * node) {
+    const int    n_dims = gb_op_param_i32(node, 1), mode = gb_op_param_i32(node, 2);
+    const char * why    = gb_need_float(node, 1);
+    if (why != NULL) {
+        return why;
+    }
+    if (node->src[1] == NULL || node->src[1]->type != GGML_TYPE_I32) {
+        return "type of src[1] must be i32";
+    }
+    if (n_dims < 1 || n_dims > node->ne[0] || n_dims % 2 != 0) {
+        return "n_dims must be even and fit into a row";
+    }
+    return (mode & MODE_GLM) && node->ne[0] != 2 * (int64_t) n_dims ? "mode 4 needs rows of 2 n_dims elements" : NULL;
+}
+
+static size_t rope_work(const struct ggml_tensor * node, int n_tasks) {
+    return gb_floats_size(scratch_floats(node), n_tasks);
+}
+
+const struct gb_cpu_op gb_cpu_op_rope = { .unsupported = rope_unsupported, .n_tasks = gb_tasks_dst_rows, .work_size = rope_work, .run = run_rope };
+const struct gb_cpu_op gb_cpu_op_rope_back = {
+    .unsupported = rope_unsupported,
+    .n_tasks     = gb_tasks_dst_rows,
+    .work_size   = rope_work,
+    .run         = run_rope,
+};

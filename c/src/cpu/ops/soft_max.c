@@ -1,15 +1,89 @@
-// soft_max.c - operators of this family; being written.
-#include "cpu/ops/ops.h"
+// soft_max.c - SOFT_MAX (scaled and masked, per row) and its derivative.
+//
+// A row whose every entry is masked with -inf has no distribution: the result is a row of zeros, which lets padded positions of
+// attention contribute nothing. NaN in the input stays NaN.
+#include <math.h>
 
-static const char * pending(const struct ggml_tensor * node) {
-    (void) node;
-    return "not implemented yet";
+#include "cpu/ops/elements.h"
+
+// ------------------------------------------------------------------------------------------------------------- SOFT_MAX
+
+// w, the scaled and masked row, becomes its softmax.
+static void soft_max_row(const struct gb_kernels * k, int64_t n, float * w) {
+    const float max = k->max_f32(n, w);
+    if (max == -INFINITY) { // nothing but -inf and NaN
+        for (int64_t i = 0; i < n; i++) {
+            w[i] = w[i] == -INFINITY ? 0.0f : NAN;
+        }
+        return;
+    }
+    const double sum = k->exp_sum_f32(n, w, w, max);
+    k->scale_f32(n, w, w, (float) (1.0 / sum));
 }
 
-static void run_nothing(const struct gb_cpu_call * call, struct ggml_tensor * node) {
-    (void) call;
-    (void) node;
+static void run_soft_max(const struct gb_cpu_call * call, struct ggml_tensor * node) {
+    const struct ggml_tensor *a = node->src[0], *mask = node->src[1];
+    const int64_t             n       = node->ne[0];
+    const float               scale   = gb_op_param_f32(node, 0);
+    float *                   scratch = gb_my_floats(call, 2 * n); // row, mask row
+    int64_t                   first, last;
+    gb_cpu_share(call, n > 0 ? gb_rows(node) : 0, &first, &last);
+    for (int64_t i = first; i < last; i++) {
+        const struct gb_row r = gb_row_at(node, i);
+        char *              p = gb_row_of(node, r);
+        const float *       x = gb_in(call->k, a, gb_row_of(a, r), n, scratch);
+        const float *       m = mask ? gb_in(call->k, mask, gb_row_ptr(mask, i % mask->ne[1], 0, 0), n, scratch + n) : NULL;
+        float *             w = gb_out(node, p, n, scratch);
+        call->k->scale_mask_f32(n, w, x, scale, m);
+        soft_max_row(call->k, n, w);
+        gb_put(call->k, node, p, n, w);
+    }
 }
 
-const struct gb_cpu_op gb_cpu_op_soft_max = { .unsupported = pending, .run = run_nothing };
-const struct gb_cpu_op gb_cpu_op_soft_max_back = { .unsupported = pending, .run = run_nothing };
+static const char * soft_max_unsupported(const struct ggml_tensor * node) {
+    return gb_need_float(node, node->src[1] ? 2 : 1);
+}
+
+static size_t soft_max_work(const struct ggml_tensor * node, int n_tasks) {
+    return gb_floats_size(2 * node->ne[0], n_tasks);
+}
+
+// -------------------------------------------------------------------------------------------------------- SOFT_MAX_BACK
+
+// dx = y (dy - sum(y dy)); dy is src[0], y is src[1].
+static void run_soft_max_back(const struct gb_cpu_call * call, struct ggml_tensor * node) {
+    const struct ggml_tensor *a = node->src[0], *b = node->src[1];
+    const int64_t             n       = node->ne[0];
+    float *                   scratch = gb_my_floats(call, 2 * n);
+    int64_t                   first, last;
+    gb_cpu_share(call, n > 0 ? gb_rows(node) : 0, &first, &last);
+    for (int64_t i = first; i < last; i++) {
+        const struct gb_row r   = gb_row_at(node, i);
+        char *              p   = gb_row_of(node, r);
+        const float *       dy  = gb_in(call->k, a, gb_row_of(a, r), n, scratch);
+        const float *       y   = gb_in(call->k, b, gb_row_of(b, r), n, scratch + n);
+        float *             dx  = gb_out(node, p, n, scratch);
+        const float         dot = call->k->dot_f32(n, y, dy);
+        for (int64_t j = 0; j < n; j++) {
+            dx[j] = y[j] * (dy[j] - dot);
+        }
+        gb_put(call->k, node, p, n, dx);
+    }
+}
+
+static const char * soft_max_back_unsupported(const struct ggml_tensor * node) {
+    return gb_need_float(node, 2);
+}
+
+const struct gb_cpu_op gb_cpu_op_soft_max = {
+    .unsupported = soft_max_unsupported,
+    .n_tasks     = gb_tasks_dst_rows,
+    .work_size   = soft_max_work,
+    .run         = run_soft_max,
+};
+const struct gb_cpu_op gb_cpu_op_soft_max_back = {
+    .unsupported = soft_max_back_unsupported,
+    .n_tasks     = gb_tasks_dst_rows,
+    .work_size   = soft_max_work,
+    .run         = run_soft_max_back,
+};

@@ -1,0 +1,268 @@
+// elements.c - runs of elements: conversion, moving, and the two elementwise drivers that binary.c and unary.c build on.
+#include "cpu/ops/elements.h"
+
+#include "base/fp16.h"
+
+// ---------------------------------------------------------------------------------------------------------------- checks
+
+#define N_NAMED 5
+static const char * const bad_float[N_NAMED + 1] = {
+    "type of the result must be f32, f16 or bf16", "type of src[0] must be f32, f16 or bf16", "type of src[1] must be f32, f16 or bf16",
+    "type of src[2] must be f32, f16 or bf16",     "type of src[3] must be f32, f16 or bf16", "type of src[4] must be f32, f16 or bf16",
+};
+static const char * const bad_f32[N_NAMED + 1] = {
+    "type of the result must be f32", "type of src[0] must be f32", "type of src[1] must be f32",
+    "type of src[2] must be f32",     "type of src[3] must be f32", "type of src[4] must be f32",
+};
+static const char * const bad_same[N_NAMED + 1] = {
+    "type of the result is not plain",        "type of src[0] is not that of the result", "type of src[1] is not that of the result",
+    "type of src[2] is not that of the result", "type of src[3] is not that of the result", "type of src[4] is not that of the result",
+};
+
+static bool is_f32(enum ggml_type type, enum ggml_type result) {
+    (void) result;
+    return type == GGML_TYPE_F32;
+}
+
+static bool is_float(enum ggml_type type, enum ggml_type result) {
+    (void) result;
+    return gb_is_float(type);
+}
+
+static bool is_same(enum ggml_type type, enum ggml_type result) {
+    return type == result;
+}
+
+static const char * need(const struct ggml_tensor * node, int n_src, bool (*fits)(enum ggml_type, enum ggml_type),
+                         const char * const * messages) {
+    for (int i = -1; i < n_src; i++) {
+        const struct ggml_tensor * t = i < 0 ? node : node->src[i];
+        if (t == NULL) {
+            return "a source is missing";
+        }
+        if (ggml_is_quantized(t->type)) {
+            return "quantized types are not implemented yet";
+        }
+        if (!fits(t->type, node->type)) {
+            return messages[i + 1];
+        }
+    }
+    return NULL;
+}
+
+const char * gb_need_float(const struct ggml_tensor * node, int n_src) {
+    return need(node, n_src, is_float, bad_float);
+}
+
+const char * gb_need_f32(const struct ggml_tensor * node, int n_src) {
+    return need(node, n_src, is_f32, bad_f32);
+}
+
+const char * gb_need_same(const struct ggml_tensor * node, int n_src) {
+    return need(node, n_src, is_same, bad_same);
+}
+
+// ------------------------------------------------------------------------------------------------------------ conversion
+
+float gb_get(enum ggml_type type, const char * p) {
+    if (type == GGML_TYPE_F32) {
+        return gb_get_f32(p);
+    }
+    uint16_t h;
+    memcpy(&h, p, sizeof(h));
+    return type == GGML_TYPE_F16 ? gb_f16_to_f32(h) : gb_bf16_to_f32(h);
+}
+
+void gb_set(enum ggml_type type, char * p, float v) {
+    if (type == GGML_TYPE_F32) {
+        memcpy(p, &v, sizeof(v));
+        return;
+    }
+    const uint16_t h = type == GGML_TYPE_F16 ? gb_f32_to_f16(v) : gb_f32_to_bf16(v);
+    memcpy(p, &h, sizeof(h));
+}
+
+static void widen(const struct gb_kernels * k, enum ggml_type type, int64_t n, float * y, const uint16_t * x) {
+    if (type == GGML_TYPE_F16) {
+        k->f16_to_f32(n, y, x);
+    } else {
+        k->bf16_to_f32(n, y, x);
+    }
+}
+
+static void narrow(const struct gb_kernels * k, enum ggml_type type, int64_t n, uint16_t * y, const float * x) {
+    if (type == GGML_TYPE_F16) {
+        k->f32_to_f16(n, y, x);
+    } else {
+        k->f32_to_bf16(n, y, x);
+    }
+}
+
+// Half-precision data that is strided or misaligned goes through `half`: gather, then convert the dense part.
+void gb_load(const struct gb_kernels * k, enum ggml_type type, int64_t n, float * y, const char * p, size_t stride) {
+    if (type == GGML_TYPE_F32) {
+        gb_move(sizeof(float), n, (char *) y, sizeof(float), p, stride);
+        return;
+    }
+    if (stride == sizeof(uint16_t) && (uintptr_t) p % sizeof(uint16_t) == 0) {
+        widen(k, type, n, y, (const uint16_t *) (const void *) p);
+        return;
+    }
+    uint16_t half[GB_RUN];
+    for (int64_t i = 0; i < n; i += GB_RUN) {
+        const int64_t m = GB_MIN(n - i, (int64_t) GB_RUN);
+        gb_move(sizeof(uint16_t), m, (char *) half, sizeof(uint16_t), p + (size_t) i * stride, stride);
+        widen(k, type, m, y + i, half);
+    }
+}
+
+void gb_store(const struct gb_kernels * k, enum ggml_type type, int64_t n, char * p, size_t stride, const float * x) {
+    if (type == GGML_TYPE_F32) {
+        gb_move(sizeof(float), n, p, stride, (const char *) x, sizeof(float));
+        return;
+    }
+    if (stride == sizeof(uint16_t) && (uintptr_t) p % sizeof(uint16_t) == 0) {
+        narrow(k, type, n, (uint16_t *) (void *) p, x);
+        return;
+    }
+    uint16_t half[GB_RUN];
+    for (int64_t i = 0; i < n; i += GB_RUN) {
+        const int64_t m = GB_MIN(n - i, (int64_t) GB_RUN);
+        narrow(k, type, m, half, x + i);
+        gb_move(sizeof(uint16_t), m, p + (size_t) i * stride, stride, (const char *) half, sizeof(uint16_t));
+    }
+}
+
+// ---------------------------------------------------------------------------------------------------------------- moving
+
+// One loop for each element size, so that the compiler sees the constant.
+#define MOVE_LOOP(bytes)                                                                                               \
+    for (int64_t i = 0; i < n; i++) {                                                                                  \
+        memcpy(d + (size_t) i * d_stride, s + (size_t) i * s_stride, bytes);                                           \
+    }
+
+void gb_move(size_t size, int64_t n, char * d, size_t d_stride, const char * s, size_t s_stride) {
+    if (n <= 0 || (d == s && (d_stride == s_stride || n == 1))) {
+        return;
+    }
+    if (d_stride == size && s_stride == size) {
+        memmove(d, s, (size_t) n * size); // a caller may copy between overlapping views
+        return;
+    }
+    switch (size) {
+        case 1: MOVE_LOOP(1) break;
+        case 2: MOVE_LOOP(2) break;
+        case 4: MOVE_LOOP(4) break;
+        case 8: MOVE_LOOP(8) break;
+        default: MOVE_LOOP(size) break;
+    }
+}
+
+void gb_clear(size_t size, int64_t n, char * d, size_t d_stride) {
+    if (n <= 0) {
+        return;
+    }
+    if (d_stride == size) {
+        memset(d, 0, (size_t) n * size);
+        return;
+    }
+    for (int64_t i = 0; i < n; i++) {
+        memset(d + (size_t) i * d_stride, 0, size);
+    }
+}
+
+// --------------------------------------------------------------------------------------------------------------- sharing
+
+int gb_tasks_src_rows(const struct ggml_tensor * node, int n_threads) {
+    return gb_tasks_for(gb_count(node->src[0]), gb_rows(node->src[0]), n_threads);
+}
+
+int gb_tasks_dst_rows(const struct ggml_tensor * node, int n_threads) {
+    return gb_tasks_for(gb_count(node), gb_rows(node), n_threads);
+}
+
+// ----------------------------------------------------------------------------------------------------------- elementwise
+
+// What the elementwise drivers walk: rows of n0 elements, cut into runs. Dense tensors of one shape are a single row.
+struct space {
+    bool    flat;
+    int64_t n0, runs, units; // runs in a row, runs in all
+};
+
+static struct space space_of(const struct ggml_tensor * node, int n_src) {
+    struct space s = { .flat = ggml_is_contiguous(node) };
+    for (int i = 0; i < n_src; i++) {
+        s.flat = s.flat && ggml_is_contiguous(node->src[i]) && gb_same_ne(node->src[i], node);
+    }
+    s.n0    = s.flat ? gb_count(node) : node->ne[0];
+    s.runs  = gb_div_up(s.n0, GB_RUN);
+    s.units = s.flat ? s.runs : s.runs * gb_rows(node);
+    return s;
+}
+
+int gb_tasks_map(const struct ggml_tensor * node, int n_threads) {
+    return gb_tasks_for(gb_count(node), space_of(node, 1).units, n_threads);
+}
+
+void gb_run_map1(const struct gb_cpu_call * call, struct ggml_tensor * node, gb_map1 * f) {
+    const struct ggml_tensor * a = node->src[0];
+    const struct space         s = space_of(node, 1);
+    float                      x_buf[GB_RUN], y_buf[GB_RUN];
+    int64_t                    first, last;
+    gb_cpu_share(call, s.units, &first, &last);
+    for (int64_t u = first; u < last; u++) {
+        const int64_t       row = u / s.runs;
+        const int64_t       i0  = (u - row * s.runs) * GB_RUN;
+        const int64_t       n   = GB_MIN(s.n0 - i0, (int64_t) GB_RUN);
+        const struct gb_row r   = gb_row_at(node, row);
+        char *              p   = gb_row_of(node, r) + (size_t) i0 * node->nb[0];
+        const float *       x   = gb_in(call->k, a, gb_row_of(a, r) + (size_t) i0 * a->nb[0], n, x_buf);
+        float *             y   = gb_out(node, p, n, y_buf);
+        f(call, node, n, y, x);
+        gb_put(call->k, node, p, n, y);
+    }
+}
+
+// n values of the row of b at p from (repeated) index i0 on.
+static const float * repeated_in(const struct gb_cpu_call * call, const struct ggml_tensor * b, const char * p, int64_t i0, int64_t n,
+                                 bool whole, float * buf) {
+    if (whole) { // as long as the result's row
+        return gb_in(call->k, b, p + (size_t) i0 * b->nb[0], n, buf);
+    }
+    for (int64_t done = 0; done < n;) {
+        const int64_t at = (i0 + done) % b->ne[0];
+        const int64_t m  = GB_MIN(b->ne[0] - at, n - done);
+        if (b->ne[0] == 1) {
+            const float v = gb_get(b->type, p);
+            for (int64_t i = 0; i < n; i++) {
+                buf[i] = v;
+            }
+            break;
+        }
+        gb_load(call->k, b->type, m, buf + done, p + (size_t) at * b->nb[0], b->nb[0]);
+        done += m;
+    }
+    return buf;
+}
+
+void gb_run_map2(const struct gb_cpu_call * call, struct ggml_tensor * node, gb_map2 * f) {
+    const struct ggml_tensor * a = node->src[0];
+    const struct ggml_tensor * b = node->src[1];
+    const struct space         s = space_of(node, 2);
+    float                      x_buf[GB_RUN], y_buf[GB_RUN], z_buf[GB_RUN];
+    int64_t                    first, last;
+    gb_cpu_share(call, gb_is_empty(b) ? 0 : s.units, &first, &last);
+    for (int64_t u = first; u < last; u++) {
+        const int64_t       row = u / s.runs;
+        const int64_t       i0  = (u - row * s.runs) * GB_RUN;
+        const int64_t       n   = GB_MIN(s.n0 - i0, (int64_t) GB_RUN);
+        const struct gb_row r   = gb_row_at(node, row);
+        char *              p   = gb_row_of(node, r) + (size_t) i0 * node->nb[0];
+        const char *        q   = gb_row_ptr(b, r.i1 % b->ne[1], r.i2 % b->ne[2], r.i3 % b->ne[3]);
+        const float *       x   = gb_in(call->k, a, gb_row_of(a, r) + (size_t) i0 * a->nb[0], n, x_buf);
+        const float *       y   = repeated_in(call, b, q, i0, n, s.flat || b->ne[0] == s.n0, y_buf);
+        float *             z   = gb_out(node, p, n, z_buf);
+        f(call, node, n, z, x, y);
+        gb_put(call->k, node, p, n, z);
+    }
+}

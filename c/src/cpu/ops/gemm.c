@@ -1,0 +1,410 @@
+// gemm.c - the engine of the matrix products: a blocked product on packed panels, and dot products where there are few rows.
+//
+// Blocked: the threads pack rows of x together, as f32 panels of gemm_mr rows (k-major), into shared memory. Then they take jobs, a block
+// of panels times a chunk of columns, from a common counter; for each stretch of KC terms a job packs its columns of w into memory of its
+// own thread (where they stay in cache) and runs over the tiles. Weights are thus converted on the fly and stay where they are. When x is
+// larger than the scratch memory this happens in rounds.
+//
+// The invariant: how a result is computed (which path, in which stretches of k) depends on the shapes alone, never on the number of
+// threads, on the scratch size or on who takes which job. So results are the same bits for every number of threads.
+#include "cpu/ops/gemm.h"
+
+#include <stdatomic.h>
+
+#include "base/fp16.h"
+
+#define KC 256         // terms a stretch
+#define NC 128         // columns a chunk, at most; a multiple of every gemm_nr
+#define BLOCK_ROWS 384 // rows a block, about: BLOCK_ROWS * KC floats stay in the second-level cache
+#define DOT_ROWS 4     // up to so many rows a group, packing w does not pay
+#define MR_MAX 16
+#define NR_MAX 64
+#define ROUND_BYTES (1 << 20) // of packed rows for each thread, unless that is less than
+#define ROUND_ROWS 512
+
+struct panel {
+    float * dst[MR_MAX];
+    int64_t ld; // floats from one row of dst to the next; 0: they are anywhere
+    int     rows;
+};
+
+struct block { // panels [first, first + n) of the round, all of one group
+    int64_t g, first, n;
+};
+
+struct shared { // at the start of the scratch memory; written by thread 0 before the barrier of a round
+    atomic_llong next_job;
+    int64_t      n_blocks, n_chunks, chunk; // jobs: a block by a chunk of columns, which is a multiple of gemm_nr
+    char         pad[32];
+};
+
+struct layout { // of the scratch memory
+    struct shared * shared;
+    float *         w;       // this thread's packed chunk: KC * NC floats
+    float *         x;       // capacity panels of gemm_mr * k floats
+    struct panel *  panels;  // capacity
+    struct block *  blocks;  // capacity
+    int64_t         capacity;
+};
+
+// ------------------------------------------------------------------------------------------------------------------ sizes
+
+static int64_t total_rows(const struct gb_gemm * p) {
+    return p->first != NULL ? p->rows : p->rows * p->n_groups;
+}
+
+static int64_t group_rows(const struct gb_gemm * p, int64_t g) {
+    return p->first != NULL ? p->first[g + 1] - p->first[g] : p->rows;
+}
+
+static bool is_dense(const struct gb_gemm_operand * o) {
+    return o->nb_k == ggml_type_size(o->type);
+}
+
+static bool uses_dots(const struct gb_gemm * p) {
+    return p->rows <= DOT_ROWS && is_dense(&p->w) && is_dense(&p->x);
+}
+
+int gb_gemm_n_tasks(const struct gb_gemm * p, int n_threads) {
+    const double grain = uses_dots(p) ? 1 << 15 : 1 << 18; // multiply-adds that are worth waking a thread
+    const double tasks = (double) p->m * (double) p->k * (double) total_rows(p) / grain;
+    return tasks < 1 ? 1 : tasks < n_threads ? (int) tasks : n_threads;
+}
+
+size_t gb_gemm_work_size(const struct gb_gemm * p, int n_tasks) {
+    if (uses_dots(p)) {
+        return 0;
+    }
+    // Levels differ in gemm_mr (at least 4): a row's share of what belongs to its panel is below ROW_EXTRA for all of them.
+    enum { ROW_EXTRA = (sizeof(struct panel) + sizeof(struct block)) / 4 + 1 };
+    const size_t row    = (size_t) p->k * sizeof(float) + ROW_EXTRA;
+    const size_t padded = (size_t) (total_rows(p) + p->n_groups * (MR_MAX - 1));
+    const size_t round  = GB_MAX((size_t) ROUND_ROWS, (size_t) n_tasks * ROUND_BYTES / row);
+    return sizeof(struct shared) + (size_t) n_tasks * KC * NC * sizeof(float) + GB_MIN(padded, round) * row + 3 * 64;
+}
+
+static char * align_up(char * p) {
+    return p + (64 - (uintptr_t) p % 64) % 64;
+}
+
+static struct layout lay_out(const struct gb_cpu_call * call, const struct gb_gemm * p) {
+    const size_t  panel_size = (size_t) call->k->gemm_mr * (size_t) p->k * sizeof(float);
+    char * const  start      = align_up(call->work);
+    char * const  end        = (char *) call->work + call->work_size;
+    float * const w          = (float *) (start + sizeof(struct shared));
+    float * const x          = w + (size_t) call->nth * KC * NC;
+    struct layout l          = { (struct shared *) start, w + (size_t) call->ith * KC * NC, x, NULL, NULL, 0 };
+
+    l.capacity = (int64_t) ((size_t) (end - (char *) x - 64) / (panel_size + sizeof(struct panel) + sizeof(struct block)));
+    l.panels   = (struct panel *) align_up((char *) x + (size_t) l.capacity * panel_size);
+    l.blocks   = (struct block *) (l.panels + l.capacity);
+    return l;
+}
+
+// ---------------------------------------------------------------------------------------------------------------- packing
+
+static float element(enum ggml_type type, const char * p) {
+    switch (type) {
+        case GGML_TYPE_F16: return ggml_fp16_to_fp32(*(const ggml_fp16_t *) p);
+        case GGML_TYPE_BF16: return gb_bf16_to_f32(*(const uint16_t *) p);
+        default: return *(const float *) p;
+    }
+}
+
+static void widen(const struct gb_kernels * k, enum ggml_type type, int64_t n, float * y, const char * x) {
+    switch (type) {
+        case GGML_TYPE_F16: k->f16_to_f32(n, y, (const uint16_t *) x); break;
+        case GGML_TYPE_BF16: k->bf16_to_f32(n, y, (const uint16_t *) x); break;
+        default: memcpy(y, x, (size_t) n * sizeof(float)); break;
+    }
+}
+
+static bool are_adjacent(const void * const * rows, int n, size_t step) {
+    for (int i = 1; i < n; i++) {
+        if ((const char *) rows[i] != (const char *) rows[0] + (size_t) i * step) {
+            return false;
+        }
+    }
+    return true;
+}
+
+// y[j * width + i] = rows[i][j], zero for i >= n.
+static void pack(const struct gb_kernels * kernels, const struct gb_gemm_operand * o, int64_t k, int n, int width, float * y,
+                 const void * const * rows) {
+    if (is_dense(o)) {
+        switch (o->type) {
+            case GGML_TYPE_F16: kernels->pack_f16(k, n, width, y, rows); break;
+            case GGML_TYPE_BF16: kernels->pack_bf16(k, n, width, y, rows); break;
+            default: kernels->pack_f32(k, n, width, y, rows); break;
+        }
+        return;
+    }
+    const bool adjacent = are_adjacent(rows, n, ggml_type_size(o->type));
+    for (int64_t j = 0; j < k; j++, y += width) {
+        const size_t offset = (size_t) j * o->nb_k;
+        if (adjacent) {
+            widen(kernels, o->type, n, y, (const char *) rows[0] + offset);
+        } else {
+            for (int i = 0; i < n; i++) {
+                y[i] = element(o->type, (const char *) rows[i] + offset);
+            }
+        }
+        memset(y + n, 0, (size_t) (width - n) * sizeof(float));
+    }
+}
+
+static void pack_rows(const struct gb_cpu_call * call, const struct gb_gemm * p, int64_t g, int64_t first, struct panel * panel, float * y) {
+    const void * x[MR_MAX];
+    panel->rows = (int) GB_MIN(group_rows(p, g) - first, call->k->gemm_mr);
+    for (int i = 0; i < panel->rows; i++) {
+        const struct gb_gemm_row row = p->row_of(p, g, first + i);
+        x[i]                         = row.x;
+        panel->dst[i]                = row.dst;
+    }
+    panel->ld = panel->rows > 1 ? panel->dst[1] - panel->dst[0] : p->m;
+    for (int i = 2; i < panel->rows; i++) {
+        if (panel->dst[i] - panel->dst[i - 1] != panel->ld) {
+            panel->ld = 0;
+        }
+    }
+    pack(call->k, &p->x, p->k, panel->rows, call->k->gemm_mr, y, x);
+}
+
+// ----------------------------------------------------------------------------------------------------------------- panels
+
+struct cursor { // a panel: number `i` of group `g`
+    int64_t g, i;
+};
+
+static int64_t group_panels(const struct gb_gemm * p, int64_t g, int mr) {
+    return (group_rows(p, g) + mr - 1) / mr;
+}
+
+static int64_t total_panels(const struct gb_gemm * p, int mr) {
+    if (p->first == NULL) {
+        return p->n_groups > 0 ? p->n_groups * group_panels(p, 0, mr) : 0;
+    }
+    int64_t n = 0;
+    for (int64_t g = 0; g < p->n_groups; g++) {
+        n += group_panels(p, g, mr);
+    }
+    return n;
+}
+
+static struct cursor cursor_at(const struct gb_gemm * p, int64_t panel, int mr) {
+    struct cursor c = { 0, panel };
+    if (p->first == NULL) {
+        const int64_t per_group = group_panels(p, 0, mr);
+        return (struct cursor){ panel / per_group, panel % per_group };
+    }
+    while (c.i >= group_panels(p, c.g, mr)) {
+        c.i -= group_panels(p, c.g, mr);
+        c.g++;
+    }
+    return c;
+}
+
+static void cursor_next_group(const struct gb_gemm * p, struct cursor * c, int mr) {
+    do {
+        c->g++;
+        c->i = 0;
+    } while (c->g < p->n_groups && group_panels(p, c->g, mr) == 0);
+}
+
+static int64_t cut_blocks(const struct gb_gemm * p, int64_t first, int64_t n, int64_t block_panels, int mr, struct block * blocks) {
+    int64_t count = 0;
+    for (int64_t done = 0; done < n; count++) {
+        const struct cursor c    = cursor_at(p, first + done, mr);
+        const int64_t       left = GB_MIN(n - done, group_panels(p, c.g, mr) - c.i);
+        blocks[count]            = (struct block){ c.g, done, GB_MIN(left, block_panels) };
+        done += blocks[count].n;
+    }
+    return count;
+}
+
+// ------------------------------------------------------------------------------------------------------------------- jobs
+
+struct round {
+    const struct gb_cpu_call * call;
+    const struct gb_gemm *     p;
+    struct layout              l;
+    int64_t                    first, n; // panels of all groups, counted through
+};
+
+// Large blocks and chunks pack less; small ones give every thread something to do.
+static void cut_jobs(const struct round * r) {
+    struct shared * s         = r->l.shared;
+    const int       mr        = r->call->k->gemm_mr;
+    const int64_t   want      = r->call->nth > 1 ? 3 * (int64_t) r->call->nth : 1;
+    int64_t         per_block = GB_MAX(BLOCK_ROWS / mr, 1);
+
+    s->chunk = NC;
+    for (;;) {
+        s->n_chunks = (r->p->m + s->chunk - 1) / s->chunk;
+        s->n_blocks = cut_blocks(r->p, r->first, r->n, per_block, mr, r->l.blocks);
+        if (s->n_blocks * s->n_chunks >= want) {
+            return;
+        }
+        if (s->chunk / 2 >= r->call->k->gemm_nr) {
+            s->chunk /= 2;
+        } else if (per_block > 2) {
+            per_block /= 2;
+        } else {
+            return;
+        }
+    }
+}
+
+// A tile whose rows of dst are scattered goes through a small array.
+static void tile_scattered(const struct gb_kernels * k, int64_t kc, const float * x, const float * w, const struct panel * panel,
+                           int64_t column, int nr, bool accumulate) {
+    float tile[MR_MAX * NR_MAX];
+    k->gemm_tile_f32(kc, x, w, tile, NR_MAX, panel->rows, nr, false);
+    for (int i = 0; i < panel->rows; i++) {
+        float * dst = panel->dst[i] + column;
+        if (accumulate) {
+            k->add_f32(nr, dst, dst, tile + i * NR_MAX);
+        } else {
+            memcpy(dst, tile + i * NR_MAX, (size_t) nr * sizeof(float));
+        }
+    }
+}
+
+static void pack_columns(const struct round * r, const char * w, int64_t column, int n, int64_t kc) {
+    const int nr = r->call->k->gemm_nr;
+    for (int j = 0; j < n; j += nr) {
+        const void * rows[NR_MAX];
+        const int    valid = GB_MIN(nr, n - j);
+        for (int i = 0; i < valid; i++) {
+            rows[i] = w + (size_t) (column + j + i) * r->p->w_nb_m;
+        }
+        pack(r->call->k, &r->p->w, kc, valid, nr, r->l.w + (size_t) j * (size_t) kc, rows);
+    }
+}
+
+// All panels of the block times the packed columns, terms k0 .. k0 + kc - 1.
+static void multiply(const struct round * r, const struct block * b, int64_t column, int n, int64_t k0, int64_t kc) {
+    const struct gb_kernels * k  = r->call->k;
+    const int                 mr = k->gemm_mr, nr = k->gemm_nr;
+    for (int j = 0; j < n; j += nr) {
+        const float * w = r->l.w + (size_t) j * (size_t) kc;
+        for (int64_t i = b->first; i < b->first + b->n; i++) {
+            const struct panel * panel = &r->l.panels[i];
+            const float *        x     = r->l.x + (size_t) (i * r->p->k + k0) * (size_t) mr;
+            if (panel->ld != 0) {
+                k->gemm_tile_f32(kc, x, w, panel->dst[0] + column + j, panel->ld, panel->rows, GB_MIN(nr, n - j), k0 > 0);
+            } else {
+                tile_scattered(k, kc, x, w, panel, column + j, GB_MIN(nr, n - j), k0 > 0);
+            }
+        }
+    }
+}
+
+static void run_job(const struct round * r, int64_t job) {
+    const struct shared * s      = r->l.shared;
+    const struct block *  b      = &r->l.blocks[job / s->n_chunks];
+    const int64_t         column = job % s->n_chunks * s->chunk;
+    const int             n      = (int) GB_MIN(r->p->m - column, s->chunk);
+    const char *          w      = r->p->w_of(r->p, b->g);
+    int64_t               k0     = 0;
+    do { // once even for k = 0: an empty sum is 0
+        const int64_t kc = GB_MIN(r->p->k - k0, KC);
+        pack_columns(r, w + (size_t) k0 * r->p->w.nb_k, column, n, kc);
+        multiply(r, b, column, n, k0, kc);
+        k0 += kc;
+    } while (k0 < r->p->k);
+}
+
+static void pack_round(const struct round * r) {
+    const int     mr = r->call->k->gemm_mr;
+    int64_t       i, last;
+    gb_cpu_share(r->call, r->n, &i, &last);
+    if (i >= last) {
+        return;
+    }
+    struct cursor c = cursor_at(r->p, r->first + i, mr);
+    for (; i < last; i++) {
+        pack_rows(r->call, r->p, c.g, c.i * mr, &r->l.panels[i], r->l.x + (size_t) (i * r->p->k) * (size_t) mr);
+        if (++c.i >= group_panels(r->p, c.g, mr)) {
+            cursor_next_group(r->p, &c, mr);
+        }
+    }
+}
+
+static void take_jobs(const struct round * r) {
+    struct shared * s      = r->l.shared;
+    const int64_t   n_jobs = s->n_blocks * s->n_chunks;
+    for (;;) {
+        const int64_t job = atomic_fetch_add_explicit(&s->next_job, 1, memory_order_relaxed);
+        if (job >= n_jobs) {
+            return;
+        }
+        run_job(r, job);
+    }
+}
+
+static void run_blocked(const struct gb_cpu_call * call, const struct gb_gemm * p) {
+    const int64_t total = total_panels(p, call->k->gemm_mr);
+    struct round  r     = { .call = call, .p = p, .l = lay_out(call, p) };
+    for (r.first = 0; r.first < total; r.first += r.n) {
+        r.n = GB_MIN(total - r.first, r.l.capacity);
+        if (r.first > 0) {
+            gb_cpu_barrier(call); // everybody is done with the panels and jobs of the last round
+        }
+        if (call->ith == 0) {
+            atomic_store_explicit(&r.l.shared->next_job, 0, memory_order_relaxed);
+            cut_jobs(&r);
+        }
+        pack_round(&r);
+        gb_cpu_barrier(call);
+        take_jobs(&r);
+    }
+}
+
+// ------------------------------------------------------------------------------------------------------------------- dots
+
+static float dot(const struct gb_kernels * kernels, const struct gb_gemm * p, const char * w, const char * x) {
+    const bool wide = p->x.type == GGML_TYPE_F32;
+    switch (p->w.type) {
+        case GGML_TYPE_F16:
+            return wide ? kernels->dot_f16_f32(p->k, (const uint16_t *) w, (const float *) x)
+                        : kernels->dot_f16(p->k, (const uint16_t *) w, (const uint16_t *) x);
+        case GGML_TYPE_BF16:
+            return wide ? kernels->dot_bf16_f32(p->k, (const uint16_t *) w, (const float *) x)
+                        : kernels->dot_bf16(p->k, (const uint16_t *) w, (const uint16_t *) x);
+        default: return kernels->dot_f32(p->k, (const float *) w, (const float *) x);
+    }
+}
+
+// Columns of all groups, counted through, are shared out; a column of w is read once, for all rows.
+static void run_dots(const struct gb_cpu_call * call, const struct gb_gemm * p) {
+    int64_t i, last;
+    gb_cpu_share(call, p->n_groups * p->m, &i, &last);
+    while (i < last) {
+        const int64_t      g = i / p->m, column = i % p->m;
+        const int64_t      end  = GB_MIN(p->m, column + last - i);
+        const int          rows = (int) group_rows(p, g);
+        const char *       w    = p->w_of(p, g);
+        struct gb_gemm_row row[DOT_ROWS];
+        for (int r = 0; r < rows; r++) {
+            row[r] = p->row_of(p, g, r);
+        }
+        for (int64_t j = column; j < end; j++) {
+            for (int r = 0; r < rows; r++) {
+                row[r].dst[j] = dot(call->k, p, w + (size_t) j * p->w_nb_m, row[r].x);
+            }
+        }
+        i += end - column;
+    }
+}
+
+void gb_gemm_run(const struct gb_cpu_call * call, const struct gb_gemm * p) {
+    if (p->m <= 0 || total_rows(p) <= 0) {
+        return;
+    }
+    if (uses_dots(p)) {
+        run_dots(call, p);
+    } else {
+        run_blocked(call, p);
+    }
+}

@@ -1,0 +1,37 @@
+// gemm.h - the engine behind MUL_MAT, MUL_MAT_ID and OUT_PROD: dst row r of group g = sum over k of x(g, r)[k] w(g)[.][k].
+//
+// A group is a set of rows of x that meet the same matrix w: one slice of `a` with all the slices of `b` that are broadcast over it,
+// or the tokens of one expert. An op describes its groups in a gb_gemm; every thread of the node then calls gb_gemm_run.
+#ifndef GB_CPU_OPS_GEMM_H
+#define GB_CPU_OPS_GEMM_H
+
+#include "cpu/ops/ops.h"
+
+struct gb_gemm_operand {
+    enum ggml_type type;  // F32, F16, BF16
+    size_t         nb_k;  // bytes from one term of the sum to the next
+};
+
+struct gb_gemm_row {
+    const char * x;   // the row's first term
+    float *      dst; // m results
+};
+
+struct gb_gemm {
+    int64_t                m, k;     // results in a row, terms in a sum
+    int64_t                n_groups;
+    int64_t                rows;     // rows of each group, or, with `first`, their upper bound
+    const int64_t *        first;    // NULL, or n_groups + 1 values: group g has rows first[g] .. first[g + 1] - 1
+    struct gb_gemm_operand w, x;
+    size_t                 w_nb_m;   // bytes from one column of dst to the next in w
+    const void *           context;  // of the two functions
+    const char *       (*w_of)(const struct gb_gemm * p, int64_t g);
+    struct gb_gemm_row (*row_of)(const struct gb_gemm * p, int64_t g, int64_t r);
+};
+
+// Scratch bytes for n_tasks threads; looks only at m, k, n_groups, rows (with `first`: n_groups groups of `rows` rows together), w, x.
+size_t gb_gemm_work_size(const struct gb_gemm * p, int n_tasks);
+int    gb_gemm_n_tasks(const struct gb_gemm * p, int n_threads);
+void   gb_gemm_run(const struct gb_cpu_call * call, const struct gb_gemm * p);
+
+#endif // GB_CPU_OPS_GEMM_H
