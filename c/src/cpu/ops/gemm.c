@@ -49,10 +49,6 @@ struct layout { // of the scratch memory
 
 // ------------------------------------------------------------------------------------------------------------------ sizes
 
-static int64_t total_rows(const struct gb_gemm * p) {
-    return p->first != NULL ? p->rows : p->rows * p->n_groups;
-}
-
 static int64_t group_rows(const struct gb_gemm * p, int64_t g) {
     return p->first != NULL ? p->first[g + 1] - p->first[g] : p->rows;
 }
@@ -67,7 +63,7 @@ static bool uses_dots(const struct gb_gemm * p) {
 
 int gb_gemm_n_tasks(const struct gb_gemm * p, int n_threads) {
     const double grain = uses_dots(p) ? 1 << 15 : 1 << 18; // multiply-adds that are worth waking a thread
-    const double tasks = (double) p->m * (double) p->k * (double) total_rows(p) / grain;
+    const double tasks = (double) p->m * (double) p->k * (double) p->total / grain;
     return tasks < 1 ? 1 : tasks < n_threads ? (int) tasks : n_threads;
 }
 
@@ -78,7 +74,7 @@ size_t gb_gemm_work_size(const struct gb_gemm * p, int n_tasks) {
     // Levels differ in gemm_mr (at least 4): a row's share of what belongs to its panel is below ROW_EXTRA for all of them.
     enum { ROW_EXTRA = (sizeof(struct panel) + sizeof(struct block)) / 4 + 1 };
     const size_t row    = (size_t) p->k * sizeof(float) + ROW_EXTRA;
-    const size_t padded = (size_t) (total_rows(p) + p->n_groups * (MR_MAX - 1));
+    const size_t padded = (size_t) (p->total + p->n_groups * (MR_MAX - 1));
     const size_t round  = GB_MAX((size_t) ROUND_ROWS, (size_t) n_tasks * ROUND_BYTES / row);
     return sizeof(struct shared) + (size_t) n_tasks * KC * NC * sizeof(float) + GB_MIN(padded, round) * row + 3 * 64;
 }
@@ -270,13 +266,13 @@ static void tile_scattered(const struct gb_kernels * k, int64_t kc, const float 
     }
 }
 
-static void pack_columns(const struct round * r, const char * w, int64_t column, int n, int64_t kc) {
+static void pack_columns(const struct round * r, const struct gb_gemm_matrix * w, int64_t column, int n, int64_t k0, int64_t kc) {
     const int nr = r->call->k->gemm_nr;
     for (int j = 0; j < n; j += nr) {
         const void * rows[NR_MAX];
         const int    valid = GB_MIN(nr, n - j);
         for (int i = 0; i < valid; i++) {
-            rows[i] = w + (size_t) (column + j + i) * r->p->w_nb_m;
+            rows[i] = w->data + (size_t) (column + j + i) * w->nb_m + (size_t) k0 * r->p->w.nb_k;
         }
         pack(r->call->k, &r->p->w, kc, valid, nr, r->l.w + (size_t) j * (size_t) kc, rows);
     }
@@ -305,11 +301,12 @@ static void run_job(const struct round * r, int64_t job) {
     const struct block *  b      = &r->l.blocks[job / s->n_chunks];
     const int64_t         column = job % s->n_chunks * s->chunk;
     const int             n      = (int) GB_MIN(r->p->m - column, s->chunk);
-    const char *          w      = r->p->w_of(r->p, b->g);
     int64_t               k0     = 0;
+
+    const struct gb_gemm_matrix w = r->p->w_of(r->p, b->g);
     do { // once even for k = 0: an empty sum is 0
         const int64_t kc = GB_MIN(r->p->k - k0, KC);
-        pack_columns(r, w + (size_t) k0 * r->p->w.nb_k, column, n, kc);
+        pack_columns(r, &w, column, n, k0, kc);
         multiply(r, b, column, n, k0, kc);
         k0 += kc;
     } while (k0 < r->p->k);
@@ -384,14 +381,14 @@ static void run_dots(const struct gb_cpu_call * call, const struct gb_gemm * p) 
         const int64_t      g = i / p->m, column = i % p->m;
         const int64_t      end  = GB_MIN(p->m, column + last - i);
         const int          rows = (int) group_rows(p, g);
-        const char *       w    = p->w_of(p, g);
         struct gb_gemm_row row[DOT_ROWS];
-        for (int r = 0; r < rows; r++) {
+
+        const struct gb_gemm_matrix w = p->w_of(p, g);        for (int r = 0; r < rows; r++) {
             row[r] = p->row_of(p, g, r);
         }
         for (int64_t j = column; j < end; j++) {
             for (int r = 0; r < rows; r++) {
-                row[r].dst[j] = dot(call->k, p, w + (size_t) j * p->w_nb_m, row[r].x);
+                row[r].dst[j] = dot(call->k, p, w.data + (size_t) j * w.nb_m, row[r].x);
             }
         }
         i += end - column;
@@ -399,7 +396,7 @@ static void run_dots(const struct gb_cpu_call * call, const struct gb_gemm * p) 
 }
 
 void gb_gemm_run(const struct gb_cpu_call * call, const struct gb_gemm * p) {
-    if (p->m <= 0 || total_rows(p) <= 0) {
+    if (p->m <= 0 || p->total <= 0) {
         return;
     }
     if (uses_dots(p)) {

@@ -12,6 +12,11 @@ struct gb_gemm_operand {
     size_t         nb_k;  // bytes from one term of the sum to the next
 };
 
+struct gb_gemm_matrix {
+    const char * data;
+    size_t       nb_m; // bytes from one column of dst to the next
+};
+
 struct gb_gemm_row {
     const char * x;   // the row's first term
     float *      dst; // m results
@@ -20,16 +25,16 @@ struct gb_gemm_row {
 struct gb_gemm {
     int64_t                m, k;     // results in a row, terms in a sum
     int64_t                n_groups;
-    int64_t                rows;     // rows of each group, or, with `first`, their upper bound
+    int64_t                rows;     // rows of each group, or, when groups differ, an upper bound
+    int64_t                total;    // rows of all groups
     const int64_t *        first;    // NULL, or n_groups + 1 values: group g has rows first[g] .. first[g + 1] - 1
     struct gb_gemm_operand w, x;
-    size_t                 w_nb_m;   // bytes from one column of dst to the next in w
     const void *           context;  // of the two functions
-    const char *       (*w_of)(const struct gb_gemm * p, int64_t g);
-    struct gb_gemm_row (*row_of)(const struct gb_gemm * p, int64_t g, int64_t r);
+    struct gb_gemm_matrix (*w_of)(const struct gb_gemm * p, int64_t g);
+    struct gb_gemm_row    (*row_of)(const struct gb_gemm * p, int64_t g, int64_t r);
 };
 
-// Scratch bytes for n_tasks threads; looks only at m, k, n_groups, rows (with `first`: n_groups groups of `rows` rows together), w, x.
+// Asked when the plan is made, when data, hence `first`, is not known yet. Scratch bytes are for n_tasks threads.
 size_t gb_gemm_work_size(const struct gb_gemm * p, int n_tasks);
 int    gb_gemm_n_tasks(const struct gb_gemm * p, int n_threads);
 void   gb_gemm_run(const struct gb_cpu_call * call, const struct gb_gemm * p);

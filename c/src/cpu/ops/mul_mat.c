@@ -1,0 +1,270 @@
+// mul_mat.c - MUL_MAT, MUL_MAT_ID and OUT_PROD, described to the engine in gemm.c.
+//
+// dst[m, n, i2, i3] = sum over k of a[., m] b[., n]: the rows of dst are the rows of b, its columns the rows of a (for OUT_PROD: the
+// columns of both). All slices of b that share a slice of a form one group, so weights that are broadcast are read once. b stays in f32.
+#include "cpu/ops/gemm.h"
+
+static bool is_float_type(enum ggml_type type) {
+    return type == GGML_TYPE_F32 || type == GGML_TYPE_F16 || type == GGML_TYPE_BF16;
+}
+
+static const char * unsupported_types(const struct ggml_tensor * a, const struct ggml_tensor * b, const struct ggml_tensor * dst) {
+    if (ggml_is_quantized(a->type)) {
+        return "quantized products are not implemented yet";
+    }
+    if (!is_float_type(a->type)) {
+        return "type of a must be f32, f16 or bf16";
+    }
+    if (b->type != GGML_TYPE_F32 && b->type != a->type) {
+        return "type of b must be f32 or that of a";
+    }
+    if (dst->type != GGML_TYPE_F32 || dst->nb[0] != sizeof(float)) {
+        return "the result must be f32 with dense rows";
+    }
+    return NULL;
+}
+
+// ----------------------------------------------------------------------------------------------------- slices that share one
+
+struct product {
+    struct gb_gemm             gemm;
+    const struct ggml_tensor * a;
+    const struct ggml_tensor * b;
+    const struct ggml_tensor * dst;
+    size_t                     a_nb_m;  // bytes from one column of dst to the next in a
+    size_t                     b_nb_n;  // bytes from one row of dst to the next in b
+    int64_t                    n, r2;   // rows of a slice of dst; slices of dim 2 that share one of a
+    int64_t                    a2, r3;
+};
+
+static struct gb_gemm_matrix slice_of(const struct gb_gemm * p, int64_t g) {
+    const struct product * q = p->context;
+    return (struct gb_gemm_matrix){ gb_row_ptr(q->a, 0, g % q->a2, g / q->a2), q->a_nb_m };
+}
+
+// Row r of group g: slices one after the other, dim 2 first.
+static struct gb_gemm_row slice_row(const struct gb_gemm * p, int64_t g, int64_t r) {
+    const struct product * q     = p->context;
+    const int64_t          slice = r / q->n;
+    const int64_t          i1    = r % q->n;
+    const int64_t          i2    = g % q->a2 * q->r2 + slice % q->r2;
+    const int64_t          i3    = g / q->a2 * q->r3 + slice / q->r2;
+    return (struct gb_gemm_row){ gb_row_ptr(q->b, 0, i2, i3) + (size_t) i1 * q->b_nb_n, (float *) gb_row_ptr(q->dst, i1, i2, i3) };
+}
+
+// `dim` is the dimension of the sum: 0 for MUL_MAT, 1 for OUT_PROD.
+static void describe(struct product * q, const struct ggml_tensor * node, int dim) {
+    const struct ggml_tensor * a = node->src[0];
+    const struct ggml_tensor * b = node->src[1];
+    const int64_t              n_groups = a->ne[2] * a->ne[3];
+
+    *q = (struct product){ .a = a, .b = b, .dst = node, .n = b->ne[1 - dim], .a2 = a->ne[2] };
+    q->a_nb_m = a->nb[1 - dim];
+    q->b_nb_n = b->nb[1 - dim];
+    q->r2     = n_groups > 0 ? b->ne[2] / a->ne[2] : 0;
+    q->r3     = n_groups > 0 ? b->ne[3] / a->ne[3] : 0;
+    q->gemm = (struct gb_gemm){
+        .m        = a->ne[1 - dim],
+        .k        = a->ne[dim],
+        .n_groups = n_groups,
+        .rows     = q->n * q->r2 * q->r3,
+        .total    = q->n * b->ne[2] * b->ne[3],
+        .w        = { a->type, a->nb[dim] },
+        .x        = { b->type, b->nb[dim] },
+        .w_of     = slice_of,
+        .row_of   = slice_row,
+    };
+}
+
+static int n_tasks_over(const struct ggml_tensor * node, int n_threads, int dim) {
+    struct product q;
+    describe(&q, node, dim);
+    return gb_gemm_n_tasks(&q.gemm, n_threads);
+}
+
+static size_t work_size_over(const struct ggml_tensor * node, int n_tasks, int dim) {
+    struct product q;
+    describe(&q, node, dim);
+    return gb_gemm_work_size(&q.gemm, n_tasks);
+}
+
+static void run_over(const struct gb_cpu_call * call, struct ggml_tensor * node, int dim) {
+    struct product q;
+    describe(&q, node, dim);
+    q.gemm.context = &q;
+    gb_gemm_run(call, &q.gemm);
+}
+
+// ---------------------------------------------------------------------------------------------------------------- MUL_MAT
+
+static const char * mul_mat_unsupported(const struct ggml_tensor * node) {
+    return unsupported_types(node->src[0], node->src[1], node);
+}
+
+static int mul_mat_n_tasks(const struct ggml_tensor * node, int n_threads) {
+    return n_tasks_over(node, n_threads, 0);
+}
+
+static size_t mul_mat_work_size(const struct ggml_tensor * node, int n_tasks) {
+    return work_size_over(node, n_tasks, 0);
+}
+
+static void mul_mat_run(const struct gb_cpu_call * call, struct ggml_tensor * node) {
+    run_over(call, node, 0);
+}
+
+const struct gb_cpu_op gb_cpu_op_mul_mat = { mul_mat_unsupported, mul_mat_n_tasks, mul_mat_work_size, mul_mat_run };
+
+// --------------------------------------------------------------------------------------------------------------- OUT_PROD
+
+static int out_prod_n_tasks(const struct ggml_tensor * node, int n_threads) {
+    return n_tasks_over(node, n_threads, 1);
+}
+
+static size_t out_prod_work_size(const struct ggml_tensor * node, int n_tasks) {
+    return work_size_over(node, n_tasks, 1);
+}
+
+static void out_prod_run(const struct gb_cpu_call * call, struct ggml_tensor * node) {
+    run_over(call, node, 1);
+}
+
+const struct gb_cpu_op gb_cpu_op_out_prod = { mul_mat_unsupported, out_prod_n_tasks, out_prod_work_size, out_prod_run };
+
+// ------------------------------------------------------------------------------------------------------------- MUL_MAT_ID
+//
+// The groups are the experts. Thread 0 sorts the tokens by expert (counting sort: the order within an expert stays) into the scratch
+// memory, which starts with a struct routing and the sorted tokens; the engine gets the rest.
+
+#define MAX_EXPERTS (GGML_MAX_SRC - 2)
+
+struct routing {
+    int64_t first[MAX_EXPERTS + 1]; // of expert e in `tokens`
+    bool    valid;                  // all ids are in range
+    int64_t tokens[];
+};
+
+struct experts {
+    struct gb_gemm             gemm;
+    const struct ggml_tensor * node;
+    const struct routing *     routing;
+};
+
+static struct gb_gemm_matrix expert_of(const struct gb_gemm * p, int64_t g) {
+    const struct experts *     q = p->context;
+    const struct ggml_tensor * a = q->node->src[2 + g];
+    return (struct gb_gemm_matrix){ a->data, a->nb[1] };
+}
+
+static struct gb_gemm_row token_row(const struct gb_gemm * p, int64_t g, int64_t r) {
+    const struct experts * q     = p->context;
+    const int64_t          token = q->routing->tokens[q->routing->first[g] + r];
+    return (struct gb_gemm_row){ gb_row_ptr(q->node->src[1], token, 0, 0), (float *) gb_row_ptr(q->node, token, 0, 0) };
+}
+
+static void describe_experts(struct experts * q, const struct ggml_tensor * node) {
+    const struct ggml_tensor * b = node->src[1];
+    const struct ggml_tensor * a = node->src[2];
+    *q      = (struct experts){ .node = node };
+    q->gemm = (struct gb_gemm){
+        .m        = a->ne[1],
+        .k        = a->ne[0],
+        .n_groups = gb_op_param_i32(node, 1),
+        .rows     = b->ne[1],
+        .total    = b->ne[1],
+        .w        = { a->type, a->nb[0] },
+        .x        = { b->type, b->nb[0] },
+        .w_of     = expert_of,
+        .row_of   = token_row,
+    };
+}
+
+static const char * mul_mat_id_unsupported(const struct ggml_tensor * node) {
+    const struct ggml_tensor * a    = node->src[2];
+    const int                  n_as = gb_op_param_i32(node, 1);
+    for (int i = 0; i < n_as; i++) {
+        const struct ggml_tensor * e = node->src[2 + i];
+        if (e->type != a->type || e->nb[0] != a->nb[0]) {
+            return "all matrices must have one type and element stride";
+        }
+    }
+    return unsupported_types(a, node->src[1], node);
+}
+
+static int mul_mat_id_n_tasks(const struct ggml_tensor * node, int n_threads) {
+    struct experts q;
+    describe_experts(&q, node);
+    return gb_gemm_n_tasks(&q.gemm, n_threads);
+}
+
+static size_t routing_size(const struct ggml_tensor * node) { // a multiple of 64: the engine's memory follows
+    const size_t size = sizeof(struct routing) + (size_t) node->ne[1] * sizeof(int64_t);
+    return (size + 63) / 64 * 64;
+}
+
+static size_t mul_mat_id_work_size(const struct ggml_tensor * node, int n_tasks) {
+    struct experts q;
+    describe_experts(&q, node);
+    return routing_size(node) + gb_gemm_work_size(&q.gemm, n_tasks);
+}
+
+static int32_t expert_of_token(const struct ggml_tensor * node, int64_t token) {
+    const struct ggml_tensor * ids = node->src[0];
+    const int32_t              id  = gb_op_param_i32(node, 0);
+    return *(const int32_t *) (gb_row_ptr(ids, token, 0, 0) + (size_t) id * ids->nb[0]);
+}
+
+// How many tokens each expert gets; false and reported when an id is out of range.
+static bool count_tokens(const struct gb_cpu_call * call, const struct ggml_tensor * node, int64_t count[MAX_EXPERTS]) {
+    const int n_as = gb_op_param_i32(node, 1);
+    for (int64_t t = 0; t < node->ne[1]; t++) {
+        const int32_t e = expert_of_token(node, t);
+        if (e < 0 || e >= n_as) {
+            char text[512];
+            gb_cpu_fail(call, node, GGML_STATUS_INVALID_ARGUMENT, "%s: id %d of token %lld must be in 0 .. %d",
+                        gb_describe_node(node, text, sizeof(text)), (int) e, (long long) t, n_as - 1);
+            return false;
+        }
+        count[e]++;
+    }
+    return true;
+}
+
+static void route(const struct gb_cpu_call * call, const struct ggml_tensor * node, struct routing * routing) {
+    int64_t next[MAX_EXPERTS] = { 0 };
+    routing->valid            = count_tokens(call, node, next);
+    if (!routing->valid) {
+        return;
+    }
+    routing->first[0] = 0;
+    for (int e = 0; e < MAX_EXPERTS; e++) {
+        routing->first[e + 1] = routing->first[e] + next[e];
+        next[e]               = routing->first[e];
+    }
+    for (int64_t t = 0; t < node->ne[1]; t++) {
+        routing->tokens[next[expert_of_token(node, t)]++] = t;
+    }
+}
+
+static void mul_mat_id_run(const struct gb_cpu_call * call, struct ggml_tensor * node) {
+    struct routing * routing = call->work;
+    struct experts   q;
+    if (call->ith == 0) {
+        route(call, node, routing);
+    }
+    gb_cpu_barrier(call);
+    if (!routing->valid) {
+        return;
+    }
+    describe_experts(&q, node);
+    q.routing      = routing;
+    q.gemm.first   = routing->first;
+    q.gemm.context = &q;
+
+    struct gb_cpu_call rest = *call;
+    rest.work               = (char *) call->work + routing_size(node);
+    rest.work_size          = call->work_size - routing_size(node);
+    gb_gemm_run(&rest, &q.gemm);
+}
+
+const struct gb_cpu_op gb_cpu_op_mul_mat_id = { mul_mat_id_unsupported, mul_mat_id_n_tasks, mul_mat_id_work_size, mul_mat_id_run };
