@@ -1,0 +1,114 @@
+// check.h - the shape, type and parameter rules of every operator: one function a rule set, called by the builders (ops_*.c).
+//
+// True: the call is right. False: it was reported, as "func: a 'w' f32 [128, 64], b 'x' f32 [120, 16]: which rule is broken (values)".
+// A NULL operand gives false and keeps the message of the failure that made it NULL. The rules hold for every backend; what only a
+// kernel may ask for (its types, its strides) is that backend's supports_op. `func` is the public builder's name.
+#ifndef GB_TENSOR_CHECK_H
+#define GB_TENSOR_CHECK_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "ggml.h"
+
+// Shorthand of this header and of its users.
+typedef const struct ggml_tensor * gb_ct;
+
+// Operands that only have to be there.
+bool gb_check_1(const char * func, gb_ct a);
+bool gb_check_2(const char * func, gb_ct a, gb_ct b);
+// ... and must not have a gradient, since the op has no derivative.
+bool gb_check_no_grad(const char * func, gb_ct a);
+
+// views, copies
+bool gb_check_reshape(const char * func, gb_ct a, const int64_t ne[4]); // contiguous, equally many elements
+bool gb_check_count(const char * func, gb_ct a, const int64_t ne[4]);   // equally many elements
+bool gb_check_permute(const char * func, gb_ct a, const int axes[4]);
+bool gb_check_cpy(const char * func, gb_ct a, gb_ct b);
+bool gb_check_type(const char * func, gb_ct a, enum ggml_type type); // a has a shape that `type` can have
+bool gb_check_get_rows(const char * func, gb_ct a, gb_ct b);
+bool gb_check_get_rows_back(const char * func, gb_ct a, gb_ct b, gb_ct c);
+bool gb_check_diag(const char * func, gb_ct a);
+
+// elementwise
+bool gb_check_unary(const char * func, gb_ct a, enum ggml_unary_op op);
+bool gb_check_binary(const char * func, gb_ct a, gb_ct b, bool handed_on_grad); // b repeats over a
+bool gb_check_add_cast(const char * func, gb_ct a, gb_ct b, enum ggml_type type);
+bool gb_check_add1(const char * func, gb_ct a, gb_ct b);
+bool gb_check_same_shape(const char * func, gb_ct a, gb_ct b);
+
+struct gb_region { // bytes; element (i0, i1, i2, i3) is at offset + i0 * element + i1 * nb1 + i2 * nb2 + i3 * nb3
+    size_t nb1, nb2, nb3, offset;
+};
+bool gb_check_acc(const char * func, gb_ct a, gb_ct b, const struct gb_region * region, bool inplace);
+bool gb_check_set(const char * func, gb_ct a, gb_ct b, const struct gb_region * region, bool inplace);
+
+// reductions, ordering, repetition
+bool gb_check_mean(const char * func, gb_ct a);
+bool gb_check_argmax(const char * func, gb_ct a);
+bool gb_check_argsort(const char * func, gb_ct a, enum ggml_sort_order order);
+bool gb_check_top_k(const char * func, gb_ct a, int k);
+bool gb_check_repeat(const char * func, gb_ct a, gb_ct b);
+bool gb_check_repeat_back(const char * func, gb_ct a, gb_ct b);
+bool gb_check_concat(const char * func, gb_ct a, gb_ct b);
+
+// matrix products
+bool gb_check_mul_mat(const char * func, gb_ct a, gb_ct b);
+bool gb_check_mul_mat_id(const char * func, struct ggml_tensor * const as[], int n_as, gb_ct ids, int id, gb_ct b);
+bool gb_check_out_prod(const char * func, gb_ct a, gb_ct b);
+
+// normalisation, softmax, masks
+bool gb_check_norm(const char * func, gb_ct a, float eps, bool inplace);
+bool gb_check_rms_norm(const char * func, gb_ct a, float eps);
+bool gb_check_rms_norm_back(const char * func, gb_ct a, gb_ct b, float eps);
+bool gb_check_group_norm(const char * func, gb_ct a, int n_groups, bool inplace);
+bool gb_check_soft_max(const char * func, gb_ct a, gb_ct mask); // mask may be NULL
+bool gb_check_soft_max_back(const char * func, gb_ct a, gb_ct b);
+bool gb_check_diag_mask(const char * func, gb_ct a, int n_past, bool inplace);
+bool gb_check_alibi(const char * func, gb_ct a, int n_head);
+
+struct gb_rope { // as the node's op_params hold it
+    int32_t unused, n_dims, mode, n_ctx, n_orig_ctx;
+    float   freq_base, freq_scale, ext_factor, attn_factor, beta_fast, beta_slow, xpos_base;
+    bool    xpos_down;
+};
+enum { GB_ROPE_NEOX = 2, GB_ROPE_GLM = 4 }; // bits of mode
+bool gb_check_rope(const char * func, gb_ct a, gb_ct b, const struct gb_rope * rope);
+bool gb_check_rope_back(const char * func, gb_ct a, gb_ct b, const struct gb_rope * rope);
+
+// convolution, pooling, resampling
+struct gb_conv { // 64 bits wide until checked: some values come from tensor sizes
+    int64_t s0, s1, p0, p1, d0, d1;
+    bool    is_2d; // else s1, p1 and d1 do not count
+};
+int64_t gb_conv_out(int64_t n, int64_t k, int64_t s, int64_t p, int64_t d); // positions of the kernel; 0 if it does not fit
+int64_t gb_pool_out(int64_t n, int64_t k, int64_t s, double p);             // 0 if the window does not fit
+bool    gb_check_im2col(const char * func, gb_ct a, gb_ct b, const struct gb_conv * conv);
+bool    gb_check_conv(const char * func, gb_ct a, gb_ct b, const struct gb_conv * conv);
+bool    gb_check_conv_depthwise(const char * func, gb_ct a, gb_ct b, const struct gb_conv * conv);
+bool    gb_check_conv_transpose_1d(const char * func, gb_ct a, gb_ct b, int s0, int p0, int d0);
+bool    gb_check_conv_transpose_2d(const char * func, gb_ct a, gb_ct b, int stride);
+bool    gb_check_pool_1d(const char * func, gb_ct a, enum ggml_op_pool op, int k0, int s0, int p0);
+bool    gb_check_pool_2d(const char * func, gb_ct a, enum ggml_op_pool op, const int k[2], const int s[2], const float p[2]);
+bool    gb_check_upscale(const char * func, gb_ct a, int factor);
+bool    gb_check_pad(const char * func, gb_ct a, const int p[4]);
+
+// attention, windows
+bool gb_check_flash_attn(const char * func, gb_ct q, gb_ct k, gb_ct v);
+bool gb_check_flash_attn_back(const char * func, gb_ct q, gb_ct k, gb_ct v, gb_ct d);
+bool gb_check_flash_ff(const char * func, gb_ct a, gb_ct b0, gb_ct b1, gb_ct c0, gb_ct c1);
+bool gb_check_win_part(const char * func, gb_ct a, int w);
+bool gb_check_win_unpart(const char * func, gb_ct a, int w0, int h0, int w);
+bool gb_check_get_rel_pos(const char * func, gb_ct a, int qh, int kh);
+bool gb_check_add_rel_pos(const char * func, gb_ct a, gb_ct pw, gb_ct ph);
+
+// user-defined operators: the first n of a, b, c are the operands
+bool gb_check_map_rows(const char * func, gb_ct a, gb_ct b, int n, bool has_fun); // F32, same shape
+bool gb_check_map_custom(const char * func, gb_ct a, gb_ct b, gb_ct c, int n, bool has_fun, int n_tasks);
+
+// losses
+bool gb_check_cross_entropy_loss(const char * func, gb_ct a, gb_ct b);
+bool gb_check_cross_entropy_loss_back(const char * func, gb_ct a, gb_ct b, gb_ct c);
+
+#endif // GB_TENSOR_CHECK_H

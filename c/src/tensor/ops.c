@@ -1,0 +1,54 @@
+// ops.c - the steps that all builders share (ops.h says how they fit together).
+#include "tensor/ops.h"
+
+struct ggml_tensor * gb_op_new(struct ggml_context * ctx, const char * func, enum ggml_op op, enum ggml_type type, int64_t ne0,
+                               int64_t ne1, int64_t ne2, int64_t ne3) {
+    GB_FAIL_IF(ctx == NULL, NULL, GGML_STATUS_INVALID_ARGUMENT, "%s: argument 'ctx' is NULL", func);
+    const int64_t        ne[4] = { ne0, ne1, ne2, ne3 };
+    struct ggml_tensor * node  = gb_tensor_new(ctx, type, 4, ne);
+    if (node != NULL) {
+        node->op = op;
+    }
+    return node;
+}
+
+struct ggml_tensor * gb_op_like(struct ggml_context * ctx, const char * func, enum ggml_op op, struct ggml_tensor * a, bool inplace) {
+    if (!inplace) {
+        return gb_op_new(ctx, func, op, a->type, a->ne[0], a->ne[1], a->ne[2], a->ne[3]);
+    }
+    return gb_op_view(ctx, func, op, a, a->ne, a->nb, 0, "view");
+}
+
+struct ggml_tensor * gb_op_view(struct ggml_context * ctx, const char * func, enum ggml_op op, struct ggml_tensor * a,
+                                const int64_t ne[4], const size_t * nb, size_t offset, const char * suffix) {
+    GB_FAIL_IF(ctx == NULL, NULL, GGML_STATUS_INVALID_ARGUMENT, "%s: argument 'ctx' is NULL", func);
+    struct ggml_tensor * node = gb_tensor_view(ctx, a, 4, ne, nb, offset, func);
+    if (node != NULL) {
+        node->op = op;
+        ggml_format_name(node, "%s (%s)", a->name, suffix);
+    }
+    return node;
+}
+
+void gb_op_set_params(struct ggml_tensor * node, const void * params, size_t size) {
+    if (node != NULL) {
+        memcpy(node->op_params, params, size);
+    }
+}
+
+void gb_op_set_param_f32(struct ggml_tensor * node, int i, float value) {
+    if (node != NULL) {
+        gb_set_op_param_f32(node, i, value);
+    }
+}
+
+struct ggml_tensor * gb_op_sources(struct ggml_context * ctx, struct ggml_tensor * node, enum gb_grad grad, struct ggml_tensor * a,
+                                   struct ggml_tensor * b, struct ggml_tensor * c) {
+    if (node == NULL) {
+        return NULL;
+    }
+    node->src[0] = a;
+    node->src[1] = b;
+    node->src[2] = c;
+    return grad == GB_GRAD_INHERIT ? gb_tensor_inherit_grad(ctx, node) : node;
+}

@@ -1,0 +1,142 @@
+// ops_binary.c - two operands, element by element: b repeats over a, the result has the shape of a. ACC and SET change a region of a.
+#include "tensor/ops.h"
+
+static struct ggml_tensor * binary(struct ggml_context * ctx, const char * func, enum ggml_op op, struct ggml_tensor * a,
+                                   struct ggml_tensor * b, bool inplace) {
+    if (!gb_check_binary(func, a, b, !inplace)) {
+        return NULL;
+    }
+    return gb_op_sources(ctx, gb_op_like(ctx, func, op, a, inplace), gb_grad_unless(inplace), a, b, NULL);
+}
+
+struct ggml_tensor * ggml_add(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b) {
+    return binary(ctx, __func__, GGML_OP_ADD, a, b, false);
+}
+
+struct ggml_tensor * ggml_add_inplace(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b) {
+    return binary(ctx, __func__, GGML_OP_ADD, a, b, true);
+}
+
+struct ggml_tensor * ggml_sub(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b) {
+    return binary(ctx, __func__, GGML_OP_SUB, a, b, false);
+}
+
+struct ggml_tensor * ggml_sub_inplace(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b) {
+    return binary(ctx, __func__, GGML_OP_SUB, a, b, true);
+}
+
+struct ggml_tensor * ggml_mul(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b) {
+    return binary(ctx, __func__, GGML_OP_MUL, a, b, false);
+}
+
+struct ggml_tensor * ggml_mul_inplace(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b) {
+    return binary(ctx, __func__, GGML_OP_MUL, a, b, true);
+}
+
+struct ggml_tensor * ggml_div(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b) {
+    return binary(ctx, __func__, GGML_OP_DIV, a, b, false);
+}
+
+struct ggml_tensor * ggml_div_inplace(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b) {
+    return binary(ctx, __func__, GGML_OP_DIV, a, b, true);
+}
+
+struct ggml_tensor * ggml_add_cast(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b, enum ggml_type type) {
+    if (!gb_check_add_cast(__func__, a, b, type)) {
+        return NULL;
+    }
+    struct ggml_tensor * node = gb_op_new(ctx, __func__, GGML_OP_ADD, type, a->ne[0], a->ne[1], a->ne[2], a->ne[3]);
+    return gb_op_sources(ctx, node, GB_GRAD_INHERIT, a, b, NULL);
+}
+
+static struct ggml_tensor * add1(struct ggml_context * ctx, const char * func, struct ggml_tensor * a, struct ggml_tensor * b, bool inplace) {
+    if (!gb_check_add1(func, a, b)) {
+        return NULL;
+    }
+    return gb_op_sources(ctx, gb_op_like(ctx, func, GGML_OP_ADD1, a, inplace), GB_GRAD_INHERIT, a, b, NULL);
+}
+
+struct ggml_tensor * ggml_add1(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b) {
+    return add1(ctx, __func__, a, b, false);
+}
+
+struct ggml_tensor * ggml_add1_inplace(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b) {
+    return add1(ctx, __func__, a, b, true);
+}
+
+// ------------------------------------------------------------------------------------------------------------------- regions
+
+static int32_t kept(size_t bytes) { // gb_check_* has seen to it that what is used fits
+    return bytes > INT32_MAX ? INT32_MAX : (int32_t) bytes;
+}
+
+static void set_region(struct ggml_tensor * node, const struct gb_region * r, bool inplace) {
+    const int32_t params[] = { kept(r->nb1), kept(r->nb2), kept(r->nb3), kept(r->offset), inplace };
+    gb_op_set_params(node, params, sizeof(params));
+}
+
+static struct ggml_tensor * acc(struct ggml_context * ctx, const char * func, struct ggml_tensor * a, struct ggml_tensor * b,
+                                const struct gb_region * region, bool inplace) {
+    if (!gb_check_acc(func, a, b, region, inplace)) {
+        return NULL;
+    }
+    struct ggml_tensor * node = gb_op_like(ctx, func, GGML_OP_ACC, a, inplace);
+    set_region(node, region, inplace);
+    return gb_op_sources(ctx, node, gb_grad_unless(inplace), a, b, NULL);
+}
+
+static struct ggml_tensor * set(struct ggml_context * ctx, const char * func, struct ggml_tensor * a, struct ggml_tensor * b,
+                                const struct gb_region * region, bool inplace) {
+    if (!gb_check_set(func, a, b, region, inplace)) {
+        return NULL;
+    }
+    struct ggml_tensor * node = gb_op_like(ctx, func, GGML_OP_SET, a, inplace);
+    set_region(node, region, inplace);
+    return gb_op_sources(ctx, node, GB_GRAD_INHERIT, a, b, NULL);
+}
+
+struct ggml_tensor * ggml_acc(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b, size_t nb1, size_t nb2, size_t nb3,
+                              size_t offset) {
+    return acc(ctx, __func__, a, b, &(const struct gb_region){ nb1, nb2, nb3, offset }, false);
+}
+
+struct ggml_tensor * ggml_acc_inplace(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b, size_t nb1, size_t nb2,
+                                      size_t nb3, size_t offset) {
+    return acc(ctx, __func__, a, b, &(const struct gb_region){ nb1, nb2, nb3, offset }, true);
+}
+
+struct ggml_tensor * ggml_set(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b, size_t nb1, size_t nb2, size_t nb3,
+                              size_t offset) {
+    return set(ctx, __func__, a, b, &(const struct gb_region){ nb1, nb2, nb3, offset }, false);
+}
+
+struct ggml_tensor * ggml_set_inplace(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b, size_t nb1, size_t nb2,
+                                      size_t nb3, size_t offset) {
+    return set(ctx, __func__, a, b, &(const struct gb_region){ nb1, nb2, nb3, offset }, true);
+}
+
+// nb1 NULL: a's own.
+static struct ggml_tensor * set_like(struct ggml_context * ctx, const char * func, struct ggml_tensor * a, struct ggml_tensor * b,
+                                     const size_t * nb1, size_t offset, bool inplace) {
+    if (!gb_check_2(func, a, b)) {
+        return NULL;
+    }
+    const struct gb_region region = { nb1 != NULL ? *nb1 : a->nb[1], a->nb[2], a->nb[3], offset };
+    return set(ctx, func, a, b, &region, inplace);
+}
+
+struct ggml_tensor * ggml_set_1d(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b, size_t offset) {
+    return set_like(ctx, __func__, a, b, NULL, offset, false);
+}
+
+struct ggml_tensor * ggml_set_1d_inplace(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b, size_t offset) {
+    return set_like(ctx, __func__, a, b, NULL, offset, true);
+}
+
+struct ggml_tensor * ggml_set_2d(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b, size_t nb1, size_t offset) {
+    return set_like(ctx, __func__, a, b, &nb1, offset, false);
+}
+
+struct ggml_tensor * ggml_set_2d_inplace(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b, size_t nb1, size_t offset) {
+    return set_like(ctx, __func__, a, b, &nb1, offset, true);
+}

@@ -1,0 +1,70 @@
+// ops_norm.c - normalisation of rows and channel groups, and the derivatives that are operators of their own.
+#include "tensor/ops.h"
+
+static struct ggml_tensor * norm(struct ggml_context * ctx, const char * func, struct ggml_tensor * a, float eps, bool inplace) {
+    if (!gb_check_norm(func, a, eps, inplace)) {
+        return NULL;
+    }
+    struct ggml_tensor * node = gb_op_like(ctx, func, GGML_OP_NORM, a, inplace);
+    gb_op_set_param_f32(node, 0, eps);
+    return gb_op_sources(ctx, node, GB_GRAD_NONE, a, NULL, NULL);
+}
+
+struct ggml_tensor * ggml_norm(struct ggml_context * ctx, struct ggml_tensor * a, float eps) {
+    return norm(ctx, __func__, a, eps, false);
+}
+
+struct ggml_tensor * ggml_norm_inplace(struct ggml_context * ctx, struct ggml_tensor * a, float eps) {
+    return norm(ctx, __func__, a, eps, true);
+}
+
+static struct ggml_tensor * rms_norm(struct ggml_context * ctx, const char * func, struct ggml_tensor * a, float eps, bool inplace) {
+    if (!gb_check_rms_norm(func, a, eps)) {
+        return NULL;
+    }
+    struct ggml_tensor * node = gb_op_like(ctx, func, GGML_OP_RMS_NORM, a, inplace);
+    gb_op_set_param_f32(node, 0, eps);
+    return gb_op_sources(ctx, node, gb_grad_unless(inplace), a, NULL, NULL);
+}
+
+struct ggml_tensor * ggml_rms_norm(struct ggml_context * ctx, struct ggml_tensor * a, float eps) {
+    return rms_norm(ctx, __func__, a, eps, false);
+}
+
+struct ggml_tensor * ggml_rms_norm_inplace(struct ggml_context * ctx, struct ggml_tensor * a, float eps) {
+    return rms_norm(ctx, __func__, a, eps, true);
+}
+
+struct ggml_tensor * ggml_rms_norm_back(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b, float eps) {
+    if (!gb_check_rms_norm_back(__func__, a, b, eps)) {
+        return NULL;
+    }
+    struct ggml_tensor * node = gb_op_like(ctx, __func__, GGML_OP_RMS_NORM_BACK, a, false);
+    gb_op_set_param_f32(node, 0, eps);
+    return gb_op_sources(ctx, node, GB_GRAD_INHERIT, a, b, NULL);
+}
+
+static struct ggml_tensor * group_norm(struct ggml_context * ctx, const char * func, struct ggml_tensor * a, int n_groups, bool inplace) {
+    if (!gb_check_group_norm(func, a, n_groups, inplace)) {
+        return NULL;
+    }
+    struct ggml_tensor * node   = gb_op_like(ctx, func, GGML_OP_GROUP_NORM, a, inplace);
+    const int32_t        params = n_groups;
+    gb_op_set_params(node, &params, sizeof(params));
+    return gb_op_sources(ctx, node, GB_GRAD_NONE, a, NULL, NULL);
+}
+
+struct ggml_tensor * ggml_group_norm(struct ggml_context * ctx, struct ggml_tensor * a, int n_groups) {
+    return group_norm(ctx, __func__, a, n_groups, false);
+}
+
+struct ggml_tensor * ggml_group_norm_inplace(struct ggml_context * ctx, struct ggml_tensor * a, int n_groups) {
+    return group_norm(ctx, __func__, a, n_groups, true);
+}
+
+struct ggml_tensor * ggml_silu_back(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b) {
+    if (!gb_check_same_shape(__func__, a, b)) {
+        return NULL;
+    }
+    return gb_op_sources(ctx, gb_op_like(ctx, __func__, GGML_OP_SILU_BACK, a, false), GB_GRAD_INHERIT, a, b, NULL);
+}

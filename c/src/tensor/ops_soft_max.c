@@ -1,0 +1,76 @@
+// ops_soft_max.c - softmax, the causal masks that go before it, and the position bias of ALiBi.
+#include "tensor/ops.h"
+
+static struct ggml_tensor * soft_max(struct ggml_context * ctx, const char * func, struct ggml_tensor * a, struct ggml_tensor * mask, float scale,
+                                     bool inplace) {
+    if (!gb_check_soft_max(func, a, mask)) {
+        return NULL;
+    }
+    struct ggml_tensor * node = gb_op_like(ctx, func, GGML_OP_SOFT_MAX, a, inplace);
+    gb_op_set_param_f32(node, 0, scale);
+    return gb_op_sources(ctx, node, GB_GRAD_INHERIT, a, mask, NULL);
+}
+
+struct ggml_tensor * ggml_soft_max(struct ggml_context * ctx, struct ggml_tensor * a) {
+    return soft_max(ctx, __func__, a, NULL, 1.0f, false);
+}
+
+struct ggml_tensor * ggml_soft_max_inplace(struct ggml_context * ctx, struct ggml_tensor * a) {
+    return soft_max(ctx, __func__, a, NULL, 1.0f, true);
+}
+
+struct ggml_tensor * ggml_soft_max_ext(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * mask, float scale) {
+    return soft_max(ctx, __func__, a, mask, scale, false);
+}
+
+static struct ggml_tensor * soft_max_back(struct ggml_context * ctx, const char * func, struct ggml_tensor * a, struct ggml_tensor * b, bool inplace) {
+    if (!gb_check_soft_max_back(func, a, b)) {
+        return NULL;
+    }
+    return gb_op_sources(ctx, gb_op_like(ctx, func, GGML_OP_SOFT_MAX_BACK, a, inplace), GB_GRAD_INHERIT, a, b, NULL);
+}
+
+struct ggml_tensor * ggml_soft_max_back(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b) {
+    return soft_max_back(ctx, __func__, a, b, false);
+}
+
+struct ggml_tensor * ggml_soft_max_back_inplace(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b) {
+    return soft_max_back(ctx, __func__, a, b, true);
+}
+
+static struct ggml_tensor * diag_mask(struct ggml_context * ctx, const char * func, enum ggml_op op, struct ggml_tensor * a, int n_past, bool inplace) {
+    if (!gb_check_diag_mask(func, a, n_past, inplace)) {
+        return NULL;
+    }
+    struct ggml_tensor * node   = gb_op_like(ctx, func, op, a, inplace);
+    const int32_t        params = n_past;
+    gb_op_set_params(node, &params, sizeof(params));
+    return gb_op_sources(ctx, node, GB_GRAD_INHERIT, a, NULL, NULL);
+}
+
+struct ggml_tensor * ggml_diag_mask_inf(struct ggml_context * ctx, struct ggml_tensor * a, int n_past) {
+    return diag_mask(ctx, __func__, GGML_OP_DIAG_MASK_INF, a, n_past, false);
+}
+
+struct ggml_tensor * ggml_diag_mask_inf_inplace(struct ggml_context * ctx, struct ggml_tensor * a, int n_past) {
+    return diag_mask(ctx, __func__, GGML_OP_DIAG_MASK_INF, a, n_past, true);
+}
+
+struct ggml_tensor * ggml_diag_mask_zero(struct ggml_context * ctx, struct ggml_tensor * a, int n_past) {
+    return diag_mask(ctx, __func__, GGML_OP_DIAG_MASK_ZERO, a, n_past, false);
+}
+
+struct ggml_tensor * ggml_diag_mask_zero_inplace(struct ggml_context * ctx, struct ggml_tensor * a, int n_past) {
+    return diag_mask(ctx, __func__, GGML_OP_DIAG_MASK_ZERO, a, n_past, true);
+}
+
+struct ggml_tensor * ggml_alibi(struct ggml_context * ctx, struct ggml_tensor * a, int n_past, int n_head, float bias_max) {
+    if (!gb_check_alibi(__func__, a, n_head)) {
+        return NULL;
+    }
+    struct ggml_tensor * node     = gb_op_like(ctx, __func__, GGML_OP_ALIBI, a, true);
+    const int32_t        params[] = { n_past, n_head };
+    gb_op_set_params(node, params, sizeof(params));
+    gb_op_set_param_f32(node, 2, bias_max);
+    return gb_op_sources(ctx, node, GB_GRAD_NONE, a, NULL, NULL);
+}

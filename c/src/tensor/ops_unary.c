@@ -1,0 +1,120 @@
+// ops_unary.c - one operand, element by element.
+#include "tensor/ops.h"
+
+static struct ggml_tensor * unary(struct ggml_context * ctx, const char * func, struct ggml_tensor * a, enum ggml_unary_op kind, bool inplace) {
+    if (!gb_check_unary(func, a, kind)) {
+        return NULL;
+    }
+    struct ggml_tensor * node   = gb_op_like(ctx, func, GGML_OP_UNARY, a, inplace);
+    const int32_t        params = (int32_t) kind;
+    gb_op_set_params(node, &params, sizeof(params));
+    return gb_op_sources(ctx, node, gb_grad_unless(inplace), a, NULL, NULL);
+}
+
+struct ggml_tensor * ggml_unary(struct ggml_context * ctx, struct ggml_tensor * a, enum ggml_unary_op op) {
+    return unary(ctx, __func__, a, op, false);
+}
+
+struct ggml_tensor * ggml_unary_inplace(struct ggml_context * ctx, struct ggml_tensor * a, enum ggml_unary_op op) {
+    return unary(ctx, __func__, a, op, true);
+}
+
+#define UNARY(name, KIND)                                                                                              \
+    struct ggml_tensor * ggml_##name(struct ggml_context * ctx, struct ggml_tensor * a) {                              \
+        return unary(ctx, __func__, a, GGML_UNARY_OP_##KIND, false);                                                   \
+    }
+#define UNARY_INPLACE(name, KIND)                                                                                      \
+    struct ggml_tensor * ggml_##name##_inplace(struct ggml_context * ctx, struct ggml_tensor * a) {                    \
+        return unary(ctx, __func__, a, GGML_UNARY_OP_##KIND, true);                                                    \
+    }
+
+UNARY(abs, ABS)
+UNARY_INPLACE(abs, ABS)
+UNARY(sgn, SGN)
+UNARY_INPLACE(sgn, SGN)
+UNARY(neg, NEG)
+UNARY_INPLACE(neg, NEG)
+UNARY(step, STEP)
+UNARY_INPLACE(step, STEP)
+UNARY(tanh, TANH)
+UNARY_INPLACE(tanh, TANH)
+UNARY(elu, ELU)
+UNARY_INPLACE(elu, ELU)
+UNARY(relu, RELU)
+UNARY_INPLACE(relu, RELU)
+UNARY(gelu, GELU)
+UNARY_INPLACE(gelu, GELU)
+UNARY(gelu_quick, GELU_QUICK)
+UNARY_INPLACE(gelu_quick, GELU_QUICK)
+UNARY(silu, SILU)
+UNARY_INPLACE(silu, SILU)
+UNARY(hardswish, HARDSWISH)
+UNARY(hardsigmoid, HARDSIGMOID)
+
+// Operators of their own, without parameters.
+static struct ggml_tensor * plain(struct ggml_context * ctx, const char * func, enum ggml_op op, struct ggml_tensor * a, bool inplace) {
+    if (!gb_check_1(func, a)) {
+        return NULL;
+    }
+    return gb_op_sources(ctx, gb_op_like(ctx, func, op, a, inplace), gb_grad_unless(inplace), a, NULL, NULL);
+}
+
+struct ggml_tensor * ggml_sqr(struct ggml_context * ctx, struct ggml_tensor * a) {
+    return plain(ctx, __func__, GGML_OP_SQR, a, false);
+}
+
+struct ggml_tensor * ggml_sqr_inplace(struct ggml_context * ctx, struct ggml_tensor * a) {
+    return plain(ctx, __func__, GGML_OP_SQR, a, true);
+}
+
+struct ggml_tensor * ggml_sqrt(struct ggml_context * ctx, struct ggml_tensor * a) {
+    return plain(ctx, __func__, GGML_OP_SQRT, a, false);
+}
+
+struct ggml_tensor * ggml_sqrt_inplace(struct ggml_context * ctx, struct ggml_tensor * a) {
+    return plain(ctx, __func__, GGML_OP_SQRT, a, true);
+}
+
+struct ggml_tensor * ggml_log(struct ggml_context * ctx, struct ggml_tensor * a) {
+    return plain(ctx, __func__, GGML_OP_LOG, a, false);
+}
+
+struct ggml_tensor * ggml_log_inplace(struct ggml_context * ctx, struct ggml_tensor * a) {
+    return plain(ctx, __func__, GGML_OP_LOG, a, true);
+}
+
+struct ggml_tensor * ggml_leaky_relu(struct ggml_context * ctx, struct ggml_tensor * a, float negative_slope, bool inplace) {
+    if (!gb_check_1(__func__, a)) {
+        return NULL;
+    }
+    struct ggml_tensor * node = gb_op_like(ctx, __func__, GGML_OP_LEAKY_RELU, a, inplace);
+    gb_op_set_param_f32(node, 0, negative_slope);
+    return gb_op_sources(ctx, node, gb_grad_unless(inplace), a, NULL, NULL);
+}
+
+struct ggml_tensor * ggml_clamp(struct ggml_context * ctx, struct ggml_tensor * a, float min, float max) {
+    if (!gb_check_no_grad(__func__, a)) {
+        return NULL;
+    }
+    struct ggml_tensor * node     = gb_op_like(ctx, __func__, GGML_OP_CLAMP, a, true);
+    const float          params[] = { min, max };
+    gb_op_set_params(node, params, sizeof(params));
+    return gb_op_sources(ctx, node, GB_GRAD_NONE, a, NULL, NULL);
+}
+
+static struct ggml_tensor * scale(struct ggml_context * ctx, const char * func, struct ggml_tensor * a, float s, bool inplace) {
+    if (!gb_check_1(func, a)) {
+        return NULL;
+    }
+    struct ggml_tensor * node = gb_op_like(ctx, func, GGML_OP_SCALE, a, inplace);
+    gb_op_set_param_f32(node, 0, s);
+    return gb_op_sources(ctx, node, GB_GRAD_INHERIT, a, NULL, NULL);
+}
+
+struct ggml_tensor * ggml_scale(struct ggml_context * ctx, struct ggml_tensor * a, float s) {
+    return scale(ctx, __func__, a, s, false);
+}
+
+struct ggml_tensor * ggml_scale_inplace(struct ggml_context * ctx, struct ggml_tensor * a, float s) {
+    return scale(ctx, __func__, a, s, true);
+}

@@ -1,0 +1,53 @@
+// ops_window.c - windows over images and relative positions within them.
+#include "tensor/ops.h"
+
+static int32_t windows(int64_t n, int w) { // that cover n positions
+    return (int32_t) (n / w + (n % w != 0));
+}
+
+struct ggml_tensor * ggml_win_part(struct ggml_context * ctx, struct ggml_tensor * a, int w) {
+    if (!gb_check_win_part(__func__, a, w)) {
+        return NULL;
+    }
+    const int32_t        params[] = { windows(a->ne[1], w), windows(a->ne[2], w), w };
+    struct ggml_tensor * node     = gb_op_new(ctx, __func__, GGML_OP_WIN_PART, a->type, a->ne[0], w, w, (int64_t) params[0] * params[1]);
+    gb_op_set_params(node, params, sizeof(params));
+    return gb_op_sources(ctx, node, GB_GRAD_NONE, a, NULL, NULL);
+}
+
+struct ggml_tensor * ggml_win_unpart(struct ggml_context * ctx, struct ggml_tensor * a, int w0, int h0, int w) {
+    if (!gb_check_win_unpart(__func__, a, w0, h0, w)) {
+        return NULL;
+    }
+    struct ggml_tensor * node   = gb_op_new(ctx, __func__, GGML_OP_WIN_UNPART, a->type, a->ne[0], w0, h0, 1);
+    const int32_t        params = w;
+    gb_op_set_params(node, &params, sizeof(params));
+    return gb_op_sources(ctx, node, GB_GRAD_NONE, a, NULL, NULL);
+}
+
+struct ggml_tensor * ggml_get_rel_pos(struct ggml_context * ctx, struct ggml_tensor * a, int qh, int kh) {
+    if (!gb_check_get_rel_pos(__func__, a, qh, kh)) {
+        return NULL;
+    }
+    struct ggml_tensor * node = gb_op_new(ctx, __func__, GGML_OP_GET_REL_POS, a->type, a->ne[0], kh, qh, 1);
+    return gb_op_sources(ctx, node, GB_GRAD_NONE, a, NULL, NULL);
+}
+
+static struct ggml_tensor * add_rel_pos(struct ggml_context * ctx, const char * func, struct ggml_tensor * a, struct ggml_tensor * pw,
+                                        struct ggml_tensor * ph, bool inplace) {
+    if (!gb_check_add_rel_pos(func, a, pw, ph)) {
+        return NULL;
+    }
+    struct ggml_tensor * node   = gb_op_like(ctx, func, GGML_OP_ADD_REL_POS, a, inplace);
+    const int32_t        params = inplace;
+    gb_op_set_params(node, &params, sizeof(params));
+    return gb_op_sources(ctx, node, gb_grad_unless(inplace), a, pw, ph);
+}
+
+struct ggml_tensor * ggml_add_rel_pos(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * pw, struct ggml_tensor * ph) {
+    return add_rel_pos(ctx, __func__, a, pw, ph, false);
+}
+
+struct ggml_tensor * ggml_add_rel_pos_inplace(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * pw, struct ggml_tensor * ph) {
+    return add_rel_pos(ctx, __func__, a, pw, ph, true);
+}
