@@ -6,6 +6,8 @@
 #include "ggml-backend.h"
 #include "ggml.h"
 
+#define GB_CPU_MAX_THREADS 512
+
 struct gb_cpu_pool; // threads that wait for work; one run at a time (further callers queue)
 struct gb_cpu_plan; // a node list prepared for n threads: ops, tasks and scratch size of each node
 
@@ -39,6 +41,6 @@ void gb_cpu_copy_elements(void * to, const void * from, const struct ggml_tensor
 
 // For the registry: "threads=2,level=avx2", each optional; threads defaults to ggml_cpu_default_n_threads(). NULL and reported
 // for an unknown key or a bad value.
-ggml_backend_t gb_cpu_reg_init(const char * params, void * user_data);
+GGML_CALL ggml_backend_t gb_cpu_reg_init(const char * params, void * user_data);
 
 #endif // GB_CPU_CPU_H

@@ -34,7 +34,7 @@ struct cpu_graph_plan {
     struct work          work;
 };
 
-static const char * name_of(ggml_backend_t backend) {
+static GGML_CALL const char * name_of(ggml_backend_t backend) {
     (void) backend;
     return "CPU";
 }
@@ -183,7 +183,7 @@ static const char * take_param(const struct gb_param * param, int64_t * n_thread
     return "is unknown; known are threads=<count> and level=<name>";
 }
 
-ggml_backend_t gb_cpu_reg_init(const char * params, void * user_data) {
+GGML_CALL ggml_backend_t gb_cpu_reg_init(const char * params, void * user_data) {
     (void) user_data;
     struct gb_param     param, level_param;
     const char *        level     = NULL;
@@ -254,18 +254,6 @@ enum ggml_status ggml_backend_cpu_set_level(ggml_backend_t backend_cpu, const ch
     }
     cpu->level = found;
     return GGML_STATUS_SUCCESS;
-}
-
-int ggml_cpu_level_count(void) {
-    return gb_level_count();
-}
-
-const char * ggml_cpu_level_name(int i) {
-    return i >= 0 && i < gb_level_count() ? gb_level_at(i)->name : NULL;
-}
-
-bool ggml_cpu_level_usable(int i) {
-    return i >= 0 && i < gb_level_count() && gb_level_at(i)->usable();
 }
 
 int ggml_cpu_default_n_threads(void) {

@@ -4,8 +4,6 @@
 
 #include "cpu/cpu.h"
 
-#define GB_CPU_MAX_THREADS 512
-
 // Runs fn(arg, ith, nth) for ith = 0 .. nth-1 at once, ith 0 on the calling thread, and returns when all have returned. nth is
 // n_threads, or less when the pool or the system has fewer. INVALID_STATE and reported when called from inside the same pool's fn.
 typedef void (*gb_cpu_pool_fn)(void * arg, int ith, int nth);

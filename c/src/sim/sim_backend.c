@@ -1,0 +1,126 @@
+// sim_backend.c - the simulated device as a backend. Everything but the checks is queued: calls return at once, synchronize waits.
+#include <string.h>
+
+#include "base/mem.h"
+#include "sim/sim.h"
+#include "sim/sim_device.h"
+
+static GGML_CALL const char * name_of(ggml_backend_t backend) {
+    return ((struct gb_sim_device *) backend->context)->name;
+}
+
+static GGML_CALL ggml_backend_buffer_type_t default_buffer_type(ggml_backend_t backend) {
+    return &((struct gb_sim_device *) backend->context)->buft;
+}
+
+static GGML_CALL void backend_free(ggml_backend_t backend) {
+    struct gb_sim_device * device = backend->context;
+    gb_sim_drain(device);
+    gb_mutex_lock(&device->mutex);
+    device->failed = GGML_STATUS_SUCCESS; // nobody is left to be told; buffers that live on stay usable
+    gb_mutex_unlock(&device->mutex);
+    gb_sim_device_unref(device);
+    gb_free(backend);
+}
+
+// -------------------------------------------------------------------------------------------------------------------- transfers
+
+static bool is_mine(const struct gb_sim_device * device, const struct ggml_tensor * tensor) {
+    GB_FAIL_IF(gb_sim_device_of(tensor) != device, false, GGML_STATUS_INVALID_ARGUMENT, "%s: tensor '%s' is not in this device's memory",
+               device->name, tensor->name);
+    return true;
+}
+
+static GGML_CALL void set_async(ggml_backend_t backend, struct ggml_tensor * tensor, const void * data, size_t offset, size_t size) {
+    if (is_mine(backend->context, tensor)) {
+        gb_sim_queue_set(backend->context, tensor, data, offset, size);
+    }
+}
+
+static GGML_CALL void get_async(ggml_backend_t backend, const struct ggml_tensor * tensor, void * data, size_t offset, size_t size) {
+    if (is_mine(backend->context, tensor)) {
+        gb_sim_queue_get(backend->context, tensor, data, offset, size);
+    }
+}
+
+// Only inside the device: a host or another device would not know when the copy has read or written their memory.
+static GGML_CALL bool copy_async(ggml_backend_t backend, const struct ggml_tensor * src, struct ggml_tensor * dst) {
+    struct gb_sim_device * device = backend->context;
+    return gb_sim_device_of(src) == device && gb_sim_device_of(dst) == device &&
+           gb_sim_queue_copy(device, src, dst) == GGML_STATUS_SUCCESS;
+}
+
+static GGML_CALL void synchronize(ggml_backend_t backend) {
+    gb_sim_wait(backend->context, true);
+}
+
+// ----------------------------------------------------------------------------------------------------------------------- graphs
+
+static GGML_CALL ggml_backend_graph_plan_t plan_create(ggml_backend_t backend, const struct ggml_cgraph * cgraph) {
+    return gb_sim_graph_new(backend->context, cgraph);
+}
+
+static GGML_CALL void plan_free(ggml_backend_t backend, ggml_backend_graph_plan_t plan) {
+    (void) backend;
+    gb_sim_graph_unref(plan); // queued work holds its own reference
+}
+
+static GGML_CALL void plan_compute(ggml_backend_t backend, ggml_backend_graph_plan_t plan) {
+    (void) backend;
+    gb_sim_graph_queue(plan); // a failure is reported: that is how the caller learns of it
+}
+
+static GGML_CALL bool graph_compute(ggml_backend_t backend, struct ggml_cgraph * cgraph) {
+    struct gb_sim_graph * graph = gb_sim_graph_new(backend->context, cgraph);
+    if (graph == NULL) {
+        return false;
+    }
+    const enum ggml_status status = gb_sim_graph_queue(graph);
+    gb_sim_graph_unref(graph);
+    return status == GGML_STATUS_SUCCESS;
+}
+
+static GGML_CALL const char * unsupported_reason(ggml_backend_t backend, const struct ggml_tensor * op) {
+    return gb_sim_unsupported_reason(backend->context, op);
+}
+
+static GGML_CALL bool supports_op(ggml_backend_t backend, const struct ggml_tensor * op) {
+    return unsupported_reason(backend, op) == NULL;
+}
+
+// --------------------------------------------------------------------------------------------------------------------- registry
+
+static const struct ggml_backend_i hooks = {
+    .get_name                = name_of,
+    .free                    = backend_free,
+    .get_default_buffer_type = default_buffer_type,
+    .set_tensor_async        = set_async,
+    .get_tensor_async        = get_async,
+    .cpy_tensor_async        = copy_async,
+    .synchronize             = synchronize,
+    .graph_plan_create       = plan_create,
+    .graph_plan_free         = plan_free,
+    .graph_plan_compute      = plan_compute,
+    .graph_compute           = graph_compute,
+    .supports_op             = supports_op,
+    .unsupported_reason      = unsupported_reason,
+};
+
+GGML_CALL ggml_backend_t gb_sim_reg_init(const char * params, void * user_data) {
+    (void) user_data;
+    struct gb_sim_params parsed;
+    if (gb_sim_params_parse(params, &parsed) != GGML_STATUS_SUCCESS) {
+        return NULL;
+    }
+    ggml_backend_t backend = GB_NEW(struct ggml_backend);
+    if (backend == NULL) {
+        return NULL;
+    }
+    struct gb_sim_device * device = gb_sim_device_new(&parsed);
+    if (device == NULL) {
+        gb_free(backend);
+        return NULL;
+    }
+    *backend = (struct ggml_backend){ hooks, device };
+    return backend;
+}

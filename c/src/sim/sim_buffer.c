@@ -1,0 +1,292 @@
+// sim_buffer.c - memory of a simulated device.
+//
+// A buffer has addresses with nothing behind them, which tensors point to, and private memory, which only the queue thread touches.
+// A host that follows a tensor's pointer faults. Fresh memory is all ones (NaN as floats), so that reading what was never written shows.
+#include <string.h>
+
+#include "base/env.h"
+#include "base/mem.h"
+#include "cpu/cpu.h"
+#include "sim/sim.h"
+#include "sim/sim_device.h"
+#include "tensor/tensor.h"
+
+// ------------------------------------------------------------------------------------------------------------------- transfers
+
+struct transfer {
+    struct gb_sim_work work; // first
+    char *             to;
+    const char *       from;
+    size_t             size;
+    struct ggml_tensor layout; // of both, for a copy by elements
+    uint8_t            value;  // for a fill
+};
+
+static enum ggml_status run_move(struct gb_sim_work * work) {
+    const struct transfer * t = (struct transfer *) work;
+    memmove(t->to, t->from, t->size);
+    return GGML_STATUS_SUCCESS;
+}
+
+static enum ggml_status run_copy(struct gb_sim_work * work) {
+    const struct transfer * t = (struct transfer *) work;
+    gb_cpu_copy_elements(t->to, t->from, &t->layout);
+    return GGML_STATUS_SUCCESS;
+}
+
+static enum ggml_status run_fill(struct gb_sim_work * work) {
+    const struct transfer * t = (struct transfer *) work;
+    memset(t->to, t->value, t->size);
+    return GGML_STATUS_SUCCESS;
+}
+
+static void free_transfer(struct gb_sim_work * work) {
+    gb_free(work);
+}
+
+static enum ggml_status queue_transfer(struct gb_sim_device * device, enum ggml_status (*run)(struct gb_sim_work *), struct transfer what) {
+    if (what.to == NULL || (what.from == NULL && run != run_fill)) {
+        return ggml_last_status(); // an address that was not good, reported
+    }
+    struct transfer * t = GB_NEW(struct transfer);
+    if (t == NULL) {
+        return GGML_STATUS_ALLOC_FAILED;
+    }
+    *t      = what;
+    t->work = (struct gb_sim_work){ .run = run, .free = free_transfer, .delay_ns = device->params.copy_delay_ns };
+    return gb_sim_submit(device, &t->work);
+}
+
+enum ggml_status gb_sim_queue_set(struct gb_sim_device * device, struct ggml_tensor * tensor, const void * host, size_t offset, size_t size) {
+    return queue_transfer(device, run_move, (struct transfer){ .to = gb_sim_translate(tensor, offset, size), .from = host, .size = size });
+}
+
+enum ggml_status gb_sim_queue_get(struct gb_sim_device * device, const struct ggml_tensor * tensor, void * host, size_t offset, size_t size) {
+    return queue_transfer(device, run_move, (struct transfer){ .to = host, .from = gb_sim_translate(tensor, offset, size), .size = size });
+}
+
+static char * real_address(const struct ggml_tensor * t) {
+    return gb_sim_device_of(t) != NULL ? gb_sim_translate(t, 0, ggml_nbytes(t)) : t->data;
+}
+
+enum ggml_status gb_sim_queue_copy(struct gb_sim_device * device, const struct ggml_tensor * src, struct ggml_tensor * dst) {
+    return queue_transfer(device, run_copy, (struct transfer){ .to = real_address(dst), .from = real_address(src), .layout = *dst });
+}
+
+// ------------------------------------------------------------------------------------------------------------------- addresses
+
+static GGML_CALL void buffer_free(ggml_backend_buffer_t buffer);
+
+static bool is_sim_buffer(ggml_backend_buffer_t buffer) {
+    return buffer != NULL && buffer->iface.free_buffer == buffer_free;
+}
+
+struct gb_sim_device * gb_sim_device_of(const struct ggml_tensor * tensor) {
+    const ggml_backend_buffer_t buffer = gb_root(tensor)->buffer;
+    return is_sim_buffer(buffer) ? ((struct gb_sim_buffer *) buffer->context)->device : NULL;
+}
+
+char * gb_sim_translate(const struct ggml_tensor * tensor, size_t offset, size_t size) {
+    const struct gb_sim_buffer * b    = gb_root(tensor)->buffer->context;
+    const size_t                 from = (uintptr_t) tensor->data - (uintptr_t) b->addresses;
+    char                         text[GB_DESCRIBE_SIZE];
+    GB_FAIL_IF(tensor->data == NULL, NULL, GGML_STATUS_INVALID_STATE, "%s: tensor %s is not allocated", b->device->name,
+               gb_describe(tensor, text));
+    GB_FAIL_IF(from > b->size || offset > b->size - from || size > b->size - from - offset, NULL, GGML_STATUS_INVALID_ARGUMENT,
+               "%s: tensor %s: bytes %zu to %zu are not inside its buffer", b->device->name, gb_describe(tensor, text), offset,
+               offset + size);
+    return b->memory + from + offset;
+}
+
+// ----------------------------------------------------------------------------------------------------------------- buffer hooks
+
+static GGML_CALL const char * buffer_name(ggml_backend_buffer_t buffer) {
+    return ((struct gb_sim_buffer *) buffer->context)->device->name;
+}
+
+static GGML_CALL void * buffer_base(ggml_backend_buffer_t buffer) {
+    return ((struct gb_sim_buffer *) buffer->context)->addresses;
+}
+
+static void destroy(struct gb_sim_buffer * b) {
+    gb_addresses_release(b->addresses, b->size);
+    gb_aligned_free(b->memory);
+    gb_sim_give_memory(b->device, b->size);
+    gb_sim_device_unref(b->device);
+    gb_free(b);
+}
+
+static GGML_CALL void buffer_free(ggml_backend_buffer_t buffer) {
+    struct gb_sim_buffer * b = buffer->context;
+    gb_sim_drain(b->device); // something there may still use the memory
+    destroy(b);
+}
+
+static GGML_CALL void buffer_set(ggml_backend_buffer_t buffer, struct ggml_tensor * tensor, const void * data, size_t offset, size_t size) {
+    struct gb_sim_device * device = ((struct gb_sim_buffer *) buffer->context)->device;
+    if (gb_sim_queue_set(device, tensor, data, offset, size) == GGML_STATUS_SUCCESS) {
+        gb_sim_wait(device, false);
+    }
+}
+
+static GGML_CALL void buffer_get(ggml_backend_buffer_t buffer, const struct ggml_tensor * tensor, void * data, size_t offset, size_t size) {
+    struct gb_sim_device * device = ((struct gb_sim_buffer *) buffer->context)->device;
+    if (gb_sim_queue_get(device, tensor, data, offset, size) == GGML_STATUS_SUCCESS) {
+        gb_sim_wait(device, false);
+    }
+}
+
+static GGML_CALL void buffer_clear(ggml_backend_buffer_t buffer, uint8_t value) {
+    struct gb_sim_buffer * b = buffer->context;
+    if (queue_transfer(b->device, run_fill, (struct transfer){ .to = b->memory, .size = b->size, .value = value }) == GGML_STATUS_SUCCESS) {
+        gb_sim_wait(b->device, false);
+    }
+}
+
+static bool is_in_reach(const struct ggml_tensor * t) {
+    const ggml_backend_buffer_t buffer = gb_root(t)->buffer;
+    return is_sim_buffer(buffer) || (t->data != NULL && (buffer == NULL || ggml_backend_buffer_is_host(buffer)));
+}
+
+// One side at least is on a SIM. The copy runs in dst's queue (else in src's), after what is queued on both.
+static bool copy_and_wait(const struct ggml_tensor * src, struct ggml_tensor * dst) {
+    if (!is_in_reach(src) || !is_in_reach(dst)) {
+        return false;
+    }
+    struct gb_sim_device * from = gb_sim_device_of(src);
+    struct gb_sim_device * to   = gb_sim_device_of(dst);
+    if (from != NULL && from != to && gb_sim_wait(from, false) != GGML_STATUS_SUCCESS) {
+        return false;
+    }
+    struct gb_sim_device * device = to != NULL ? to : from;
+    return gb_sim_queue_copy(device, src, dst) == GGML_STATUS_SUCCESS && gb_sim_wait(device, false) == GGML_STATUS_SUCCESS;
+}
+
+static GGML_CALL bool buffer_copy(ggml_backend_buffer_t buffer, const struct ggml_tensor * src, struct ggml_tensor * dst) {
+    (void) buffer;
+    return copy_and_wait(src, dst);
+}
+
+static GGML_CALL bool buffer_copy_to(ggml_backend_buffer_t buffer, const struct ggml_tensor * src, struct ggml_tensor * dst) {
+    (void) buffer;
+    return copy_and_wait(src, dst);
+}
+
+static const struct ggml_backend_buffer_i buffer_hooks = {
+    .get_name      = buffer_name,
+    .free_buffer   = buffer_free,
+    .get_base      = buffer_base,
+    .set_tensor    = buffer_set,
+    .get_tensor    = buffer_get,
+    .cpy_tensor    = buffer_copy,
+    .clear         = buffer_clear,
+    .cpy_tensor_to = buffer_copy_to,
+};
+
+// ------------------------------------------------------------------------------------------------------------------ allocation
+
+static struct gb_sim_buffer * reserve(struct gb_sim_device * device, size_t size) {
+    struct gb_sim_buffer * b = GB_NEW(struct gb_sim_buffer);
+    if (b == NULL) {
+        return NULL;
+    }
+    b->size      = size;
+    b->memory    = gb_aligned_alloc(64, size);
+    b->addresses = b->memory != NULL ? gb_addresses_reserve(size) : NULL;
+    if (b->addresses == NULL) {
+        gb_aligned_free(b->memory);
+        gb_free(b);
+        return NULL;
+    }
+    memset(b->memory, 0xff, size);
+    b->device = gb_sim_device_ref(device);
+    return b;
+}
+
+ggml_backend_buffer_t gb_sim_buffer_new(struct gb_sim_device * device, ggml_backend_buffer_type_t buft, size_t size) {
+    size_t total;
+    GB_FAIL_IF(!gb_pad_size(GB_MAX(size, 1), device->params.alignment, &total), NULL, GGML_STATUS_ALLOC_FAILED,
+               "%s: a buffer of %zu bytes is too large", device->name, size);
+    if (gb_sim_take_memory(device, total) != GGML_STATUS_SUCCESS) {
+        return NULL;
+    }
+    struct gb_sim_buffer * b = reserve(device, total);
+    if (b == NULL) {
+        gb_sim_give_memory(device, total);
+        return NULL;
+    }
+    ggml_backend_buffer_t buffer = ggml_backend_buffer_init(buft, buffer_hooks, b, total);
+    if (buffer == NULL) {
+        destroy(b);
+    }
+    return buffer;
+}
+
+// ---------------------------------------------------------------------------------------------------------- the device's type
+
+static GGML_CALL const char * type_name(ggml_backend_buffer_type_t buft) {
+    return ((struct gb_sim_device *) buft->context)->name;
+}
+
+static GGML_CALL ggml_backend_buffer_t type_alloc(ggml_backend_buffer_type_t buft, size_t size) {
+    return gb_sim_buffer_new(buft->context, buft, size);
+}
+
+static GGML_CALL size_t type_alignment(ggml_backend_buffer_type_t buft) {
+    return ((struct gb_sim_device *) buft->context)->params.alignment;
+}
+
+static GGML_CALL size_t type_max_size(ggml_backend_buffer_type_t buft) {
+    return ((struct gb_sim_device *) buft->context)->params.max_size;
+}
+
+static GGML_CALL bool type_supports(ggml_backend_buffer_type_t buft, ggml_backend_t backend) {
+    return backend != NULL && ggml_backend_get_default_buffer_type(backend) == buft;
+}
+
+void gb_sim_buffer_type_init(struct gb_sim_device * device) {
+    device->buft = (struct ggml_backend_buffer_type){
+        .iface   = { .get_name         = type_name,
+                     .alloc_buffer     = type_alloc,
+                     .get_alignment    = type_alignment,
+                     .get_max_size     = type_max_size,
+                     .supports_backend = type_supports },
+        .context = device,
+    };
+}
+
+// ------------------------------------------------------------------------------------------------- buffers without a backend
+
+static GGML_CALL const char * lone_name(ggml_backend_buffer_type_t buft) {
+    (void) buft;
+    return "SIM";
+}
+
+static GGML_CALL size_t lone_alignment(ggml_backend_buffer_type_t buft) {
+    (void) buft;
+    return 128;
+}
+
+static GGML_CALL bool lone_supports(ggml_backend_buffer_type_t buft, ggml_backend_t backend) {
+    (void) buft;
+    (void) backend;
+    return false;
+}
+
+static GGML_CALL ggml_backend_buffer_t lone_alloc(ggml_backend_buffer_type_t buft, size_t size) { // a device for each
+    struct gb_sim_params params;
+    if (gb_sim_params_parse("name=SIM,align=128", &params) != GGML_STATUS_SUCCESS) {
+        return NULL;
+    }
+    struct gb_sim_device * device = gb_sim_device_new(&params);
+    ggml_backend_buffer_t  buffer = device != NULL ? gb_sim_buffer_new(device, buft, size) : NULL;
+    gb_sim_device_unref(device);
+    return buffer;
+}
+
+ggml_backend_buffer_type_t gb_sim_default_buffer_type(void) {
+    static struct ggml_backend_buffer_type type = { // never written
+        .iface = { .get_name = lone_name, .alloc_buffer = lone_alloc, .get_alignment = lone_alignment, .supports_backend = lone_supports },
+    };
+    return &type;
+}

@@ -1,0 +1,116 @@
+// sim_device.h - the simulated device, as its files share it.
+//
+// A device is shared by its backend and its buffers and ends with the last of them. Work goes through one queue, first in, first
+// out, on the device's own thread. When something fails there, what follows is skipped until the backend synchronizes and so learns
+// of it; calls that wait report the failure as well, but leave it pending.
+#ifndef GB_SIM_SIM_DEVICE_H
+#define GB_SIM_SIM_DEVICE_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/status.h"
+#include "base/thread.h"
+#include "ggml-backend-impl.h"
+
+struct gb_cpu_pool;
+
+// ----------------------------------------------------------------------------------------------------------------- parameters
+
+struct gb_sim_params {
+    char    name[32];            // "" : SIM0, SIM1, ...
+    size_t  mem_size;            // bytes of all buffers together
+    size_t  max_size;            // bytes of one buffer
+    size_t  alignment;           // of tensors, a power of two
+    int64_t delay_ns;            // of each graph
+    int64_t copy_delay_ns;       // of each transfer
+    int     n_threads;           // that compute
+    bool    refuses[GGML_OP_COUNT]; // ops that it does not support
+    bool    refuses_unary[GGML_UNARY_OP_COUNT];
+    char    fail_op[64];         // computing this op fails; "": none
+    int64_t fail_alloc_after;    // allocations that succeed before all fail; < 0: no such fault
+};
+
+enum ggml_status gb_sim_params_parse(const char * text, struct gb_sim_params * params);
+// Is `name` the op of the node, or its unary function (without case)?
+bool gb_sim_op_has_name(const struct ggml_tensor * node, const char * name);
+
+// --------------------------------------------------------------------------------------------------------------------- device
+
+// One piece of work. run() is called on the queue thread, unless an earlier piece failed; it returns a status after gb_fail.
+struct gb_sim_work {
+    enum ggml_status (*run)(struct gb_sim_work * work);
+    void (*free)(struct gb_sim_work * work); // always called, on the queue thread or where the work could not be queued
+    struct gb_sim_work * next;               // the queue's
+    int64_t              delay_ns;           // slept before it runs
+};
+
+struct gb_sim_device {
+    atomic_int                      refs; // backend, buffers
+    char                            name[32];
+    struct gb_sim_params            params;
+    struct ggml_backend_buffer_type buft;
+    struct gb_cpu_pool *            pool; // owned; NULL: one thread computes
+
+    gb_mutex              mutex; // protects what follows
+    gb_cond               submitted, completed;
+    struct gb_sim_work *  first;
+    struct gb_sim_work ** last;
+    uint64_t              n_submitted, n_completed; // pieces of work, ever
+    bool                  running, exiting;
+    gb_thread             thread;
+    struct gb_thread_main main;
+    unsigned              generation; // gb_fork_generation() in which the thread lives
+    size_t                used;       // bytes of live buffers
+    int64_t               n_allocs;
+    enum ggml_status      failed; // of the first work that failed since the last synchronize
+    char                  message[GB_ERROR_SIZE];
+};
+
+struct gb_sim_device * gb_sim_device_new(const struct gb_sim_params * params); // with one reference
+struct gb_sim_device * gb_sim_device_ref(struct gb_sim_device * device);
+void                   gb_sim_device_unref(struct gb_sim_device * device);
+
+// Queues; takes the work over, also when it fails.
+enum ggml_status gb_sim_submit(struct gb_sim_device * device, struct gb_sim_work * work);
+void             gb_sim_drain(struct gb_sim_device * device); // waits for all that is queued
+// The same, and reports a pending failure, which stays unless `forget`.
+enum ggml_status gb_sim_wait(struct gb_sim_device * device, bool forget);
+
+// Counts `size` bytes as used, or reports that the device has not so much.
+enum ggml_status gb_sim_take_memory(struct gb_sim_device * device, size_t size);
+void             gb_sim_give_memory(struct gb_sim_device * device, size_t size);
+
+// -------------------------------------------------------------------------------------------------------------------- buffers
+
+struct gb_sim_buffer {
+    struct gb_sim_device * device;    // a reference
+    void *                 addresses; // reserved, what tensors point to; nothing is there
+    char *                 memory;    // where the bytes are
+    size_t                 size;      // of both
+};
+
+ggml_backend_buffer_t  gb_sim_buffer_new(struct gb_sim_device * device, ggml_backend_buffer_type_t buft, size_t size);
+void                   gb_sim_buffer_type_init(struct gb_sim_device * device);
+struct gb_sim_device * gb_sim_device_of(const struct ggml_tensor * tensor); // whose memory it is in; NULL: no SIM's
+// Where the tensor's bytes [offset, offset + size) really are; NULL and reported when they are not in its SIM buffer.
+char * gb_sim_translate(const struct ggml_tensor * tensor, size_t offset, size_t size);
+
+// Queued transfers; `host` is read or written when the queue gets there.
+enum ggml_status gb_sim_queue_set(struct gb_sim_device * device, struct ggml_tensor * tensor, const void * host, size_t offset, size_t size);
+enum ggml_status gb_sim_queue_get(struct gb_sim_device * device, const struct ggml_tensor * tensor, void * host, size_t offset, size_t size);
+// Between tensors of the same layout, both in SIM memory.
+enum ggml_status gb_sim_queue_copy(struct gb_sim_device * device, const struct ggml_tensor * src, struct ggml_tensor * dst);
+
+// --------------------------------------------------------------------------------------------------------------------- graphs
+
+struct gb_sim_graph; // what a graph was when it was given to the device: own tensors that point into private memory
+
+struct gb_sim_graph * gb_sim_graph_new(struct gb_sim_device * device, const struct ggml_cgraph * cgraph); // one reference
+void                  gb_sim_graph_unref(struct gb_sim_graph * graph);
+enum ggml_status      gb_sim_graph_queue(struct gb_sim_graph * graph); // the queue holds a reference
+const char *          gb_sim_unsupported_reason(const struct gb_sim_device * device, const struct ggml_tensor * node);
+
+#endif // GB_SIM_SIM_DEVICE_H

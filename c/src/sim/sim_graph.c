@@ -1,0 +1,216 @@
+// sim_graph.c - what a device computes: a snapshot of a graph whose tensors point into private memory, run by the CPU engine.
+//
+// The snapshot has its own copy of every tensor that a computed node is or reads, so the graph may be changed, and its tensors placed
+// elsewhere, while the work is still queued. It is shared by a graph plan and the pieces of queued work.
+#include <string.h>
+
+#include "base/hash.h"
+#include "base/mem.h"
+#include "base/vec.h"
+#include "cpu/cpu.h"
+#include "ggml-cpu.h"
+#include "sim/sim_device.h"
+#include "tensor/tensor.h"
+
+struct gb_sim_graph {
+    atomic_int             refs;
+    struct gb_sim_device * device;   // a reference
+    struct ggml_tensor *   shadows;  // owned
+    struct gb_cpu_plan *   plan;     // owned; on the shadows
+    void *                 work;     // owned; the plan's
+    struct ggml_tensor *   faulty;   // the shadow whose computation fails by parameter fail_op; NULL: none
+};
+
+struct snapshot { // while one is taken
+    struct gb_ptrmap             ids; // of originals
+    GB_VEC(struct ggml_tensor *) originals; // by id
+    GB_VEC(struct ggml_tensor *) nodes;     // shadows to compute, in order
+};
+
+// ------------------------------------------------------------------------------------------------------------------- op filter
+
+static bool is_custom(enum ggml_op op) {
+    return op >= GGML_OP_MAP_UNARY && op <= GGML_OP_MAP_CUSTOM3;
+}
+
+static bool is_refused(const struct gb_sim_params * params, const struct ggml_tensor * node) {
+    if (node->op >= GGML_OP_COUNT || node->op != GGML_OP_UNARY) {
+        return node->op < GGML_OP_COUNT && params->refuses[node->op];
+    }
+    const int unary = gb_op_param_i32(node, 0);
+    return params->refuses[GGML_OP_UNARY] || (unary >= 0 && unary < GGML_UNARY_OP_COUNT && params->refuses_unary[unary]);
+}
+
+const char * gb_sim_unsupported_reason(const struct gb_sim_device * device, const struct ggml_tensor * node) {
+    if (node == NULL) {
+        return "there is no node";
+    }
+    if (gb_op_is_view(node->op)) {
+        return NULL;
+    }
+    if (is_custom(node->op)) {
+        return "custom operators read host memory";
+    }
+    if (is_refused(&device->params, node)) {
+        return "the device was made without this operator";
+    }
+    return ggml_cpu_unsupported_reason(node);
+}
+
+// -------------------------------------------------------------------------------------------------------------------- snapshot
+
+static bool add_original(struct snapshot * s, struct ggml_tensor * t) {
+    return t == NULL || gb_ptrmap_get(&s->ids, t) != GB_PTRMAP_ABSENT ||
+           (gb_ptrmap_set(&s->ids, t, (int64_t) s->originals.n) && gb_vec_push(&s->originals, t));
+}
+
+static enum ggml_status check_node(const struct gb_sim_device * device, const struct ggml_tensor * node) {
+    const char * reason = gb_sim_unsupported_reason(device, node);
+    char         text[GB_ERROR_SIZE / 2];
+    GB_FAIL_IF(reason != NULL, GGML_STATUS_UNSUPPORTED, GGML_STATUS_UNSUPPORTED, "%s: cannot compute %s: %s", device->name,
+               node != NULL ? gb_describe_node(node, text, sizeof(text)) : "NULL", reason);
+    return GGML_STATUS_SUCCESS;
+}
+
+static enum ggml_status collect(struct snapshot * s, struct gb_sim_device * device, const struct ggml_cgraph * cgraph) {
+    for (int i = 0; i < cgraph->n_nodes; i++) {
+        struct ggml_tensor * node = cgraph->nodes[i];
+        GB_TRY(check_node(device, node));
+        if (gb_op_is_view(node->op)) {
+            continue;
+        }
+        bool ok = gb_vec_push(&s->nodes, node) && add_original(s, node);
+        for (int j = 0; j < GGML_MAX_SRC; j++) {
+            ok = ok && add_original(s, node->src[j]);
+        }
+        if (!ok) {
+            return GGML_STATUS_ALLOC_FAILED;
+        }
+    }
+    return GGML_STATUS_SUCCESS;
+}
+
+static enum ggml_status check_memory(const struct gb_sim_device * device, const struct ggml_tensor * t) {
+    char text[GB_DESCRIBE_SIZE];
+    GB_FAIL_IF(t->data == NULL, GGML_STATUS_INVALID_STATE, GGML_STATUS_INVALID_STATE, "%s: tensor %s is not allocated", device->name,
+               gb_describe(t, text));
+    const ggml_backend_buffer_t buffer = gb_root(t)->buffer;
+    GB_FAIL_IF(gb_sim_device_of(t) != device, GGML_STATUS_INVALID_ARGUMENT, GGML_STATUS_INVALID_ARGUMENT,
+               "%s: tensor %s is in %s memory, not in this device's", device->name, gb_describe(t, text),
+               buffer != NULL ? ggml_backend_buffer_name(buffer) : "host");
+    return GGML_STATUS_SUCCESS;
+}
+
+static enum ggml_status make_shadow(struct gb_sim_graph * graph, const struct snapshot * s, size_t id) {
+    const struct ggml_tensor * t      = s->originals.data[id];
+    struct ggml_tensor *       shadow = &graph->shadows[id];
+    GB_TRY(check_memory(graph->device, t));
+    *shadow          = *t;
+    shadow->buffer   = NULL;
+    shadow->view_src = NULL;
+    shadow->grad     = NULL;
+    shadow->extra    = NULL;
+    shadow->data     = gb_sim_translate(t, 0, ggml_nbytes(t));
+    if (shadow->data == NULL) {
+        return ggml_last_status();
+    }
+    for (int j = 0; j < GGML_MAX_SRC; j++) { // of a tensor that is only read here, sources may be unknown: nobody looks at them
+        const int64_t src = t->src[j] != NULL ? gb_ptrmap_get(&s->ids, t->src[j]) : GB_PTRMAP_ABSENT;
+        shadow->src[j]    = src != GB_PTRMAP_ABSENT ? &graph->shadows[src] : NULL;
+    }
+    return GGML_STATUS_SUCCESS;
+}
+
+static enum ggml_status make_plan(struct gb_sim_graph * graph, struct snapshot * s) {
+    const struct gb_sim_params * params = &graph->device->params;
+    for (size_t i = 0; i < s->nodes.n; i++) {
+        s->nodes.data[i] = &graph->shadows[gb_ptrmap_get(&s->ids, s->nodes.data[i])];
+        if (graph->faulty == NULL && params->fail_op[0] != '\0' && gb_sim_op_has_name(s->nodes.data[i], params->fail_op)) {
+            graph->faulty = s->nodes.data[i];
+        }
+    }
+    GB_FAIL_IF(s->nodes.n > INT32_MAX, GGML_STATUS_INVALID_ARGUMENT, GGML_STATUS_INVALID_ARGUMENT, "%s: too many nodes", graph->device->name);
+    graph->plan = gb_cpu_plan_new(s->nodes.data, (int) s->nodes.n, params->n_threads);
+    if (graph->plan == NULL) {
+        return ggml_last_status();
+    }
+    graph->work = gb_malloc(gb_cpu_plan_work_size(graph->plan));
+    return graph->work != NULL ? GGML_STATUS_SUCCESS : GGML_STATUS_ALLOC_FAILED;
+}
+
+static enum ggml_status take_snapshot(struct gb_sim_graph * graph, struct snapshot * s, const struct ggml_cgraph * cgraph) {
+    GB_TRY(collect(s, graph->device, cgraph));
+    graph->shadows = gb_calloc(s->originals.n, sizeof(*graph->shadows));
+    if (graph->shadows == NULL) {
+        return GGML_STATUS_ALLOC_FAILED;
+    }
+    for (size_t id = 0; id < s->originals.n; id++) {
+        GB_TRY(make_shadow(graph, s, id));
+    }
+    return make_plan(graph, s);
+}
+
+struct gb_sim_graph * gb_sim_graph_new(struct gb_sim_device * device, const struct ggml_cgraph * cgraph) {
+    struct gb_sim_graph * graph = GB_NEW(struct gb_sim_graph);
+    if (graph == NULL) {
+        return NULL;
+    }
+    atomic_init(&graph->refs, 1);
+    graph->device          = gb_sim_device_ref(device);
+    struct snapshot        s      = { 0 };
+    const enum ggml_status status = take_snapshot(graph, &s, cgraph);
+    gb_ptrmap_free(&s.ids);
+    gb_vec_free(&s.originals);
+    gb_vec_free(&s.nodes);
+    if (status != GGML_STATUS_SUCCESS) {
+        gb_sim_graph_unref(graph);
+        return NULL;
+    }
+    return graph;
+}
+
+// The device is not ended here by the queue thread itself: whoever waits for queued work holds a reference.
+void gb_sim_graph_unref(struct gb_sim_graph * graph) {
+    if (graph == NULL || atomic_fetch_sub(&graph->refs, 1) > 1) {
+        return;
+    }
+    gb_cpu_plan_free(graph->plan);
+    gb_free(graph->work);
+    gb_free(graph->shadows);
+    gb_sim_device_unref(graph->device);
+    gb_free(graph);
+}
+
+// --------------------------------------------------------------------------------------------------------------------- running
+
+struct graph_work {
+    struct gb_sim_work    work; // first
+    struct gb_sim_graph * graph; // a reference
+};
+
+static enum ggml_status run_graph(struct gb_sim_work * work) {
+    struct gb_sim_graph * graph = ((struct graph_work *) work)->graph;
+    if (graph->faulty != NULL) {
+        char text[GB_ERROR_SIZE / 2];
+        return gb_fail(GGML_STATUS_DEVICE_ERROR, "%s: %s fails as asked for (fail_op)", graph->device->name,
+                       gb_describe_node(graph->faulty, text, sizeof(text)));
+    }
+    const struct gb_cpu_run run = { gb_kernels_default(), graph->work, NULL, NULL };
+    return gb_cpu_plan_run(graph->plan, graph->device->pool, &run);
+}
+
+static void free_graph_work(struct gb_sim_work * work) {
+    gb_sim_graph_unref(((struct graph_work *) work)->graph);
+    gb_free(work);
+}
+
+enum ggml_status gb_sim_graph_queue(struct gb_sim_graph * graph) {
+    struct graph_work * w = GB_NEW(struct graph_work);
+    if (w == NULL) {
+        return GGML_STATUS_ALLOC_FAILED;
+    }
+    atomic_fetch_add(&graph->refs, 1);
+    w->graph = graph;
+    w->work  = (struct gb_sim_work){ .run = run_graph, .free = free_graph_work, .delay_ns = graph->device->params.delay_ns };
+    return gb_sim_submit(graph->device, &w->work);
+}
