@@ -8,7 +8,7 @@
 
 // sum x[i] y[i] with the n values of t at p; half types have kernels of their own.
 static float dot_with(const struct gb_kernels * k, const struct ggml_tensor * t, const char * p, int64_t n, const float * y, float * buf) {
-    if (t->nb[0] == sizeof(uint16_t) && (uintptr_t) p % sizeof(uint16_t) == 0) {
+    if (t->type != GGML_TYPE_F32 && t->nb[0] == sizeof(uint16_t) && (uintptr_t) p % sizeof(uint16_t) == 0) {
         const uint16_t * half = (const uint16_t *) (const void *) p;
         return t->type == GGML_TYPE_F16 ? k->dot_f16_f32(n, half, y) : k->dot_bf16_f32(n, half, y);
     }
@@ -67,8 +67,16 @@ static void run_flash_attn(const struct gb_cpu_call * call, struct ggml_tensor *
     }
 }
 
+static bool has_heads(const struct ggml_tensor * t) {
+    return t->ne[2] > 0 && t->ne[3] > 0;
+}
+
 static const char * flash_attn_unsupported(const struct ggml_tensor * node) {
-    return gb_need_float(node, 3);
+    const char * why = gb_need_float(node, 3);
+    if (why != NULL) {
+        return why;
+    }
+    return has_heads(node->src[1]) && has_heads(node->src[2]) ? NULL : "src[1] and src[2] must have heads";
 }
 
 static size_t flash_attn_work(const struct ggml_tensor * node, int n_tasks) {
@@ -76,7 +84,7 @@ static size_t flash_attn_work(const struct ggml_tensor * node, int n_tasks) {
 }
 
 static int flash_attn_tasks(const struct ggml_tensor * node, int n_threads) {
-    return gb_tasks_for(gb_count(node) * node->src[1]->ne[1], gb_rows(node), n_threads);
+    return gb_tasks_for((double) gb_count(node) * (double) node->src[1]->ne[1], gb_rows(node), n_threads);
 }
 
 // -------------------------------------------------------------------------------------------------------------- FLASH_FF
@@ -124,7 +132,7 @@ static size_t flash_ff_work(const struct ggml_tensor * node, int n_tasks) {
 }
 
 static int flash_ff_tasks(const struct ggml_tensor * node, int n_threads) {
-    return gb_tasks_for(gb_count(node) * node->src[1]->ne[1], gb_rows(node), n_threads);
+    return gb_tasks_for((double) gb_count(node) * (double) node->src[1]->ne[1], gb_rows(node), n_threads);
 }
 
 // ------------------------------------------------------------------------------------------------------- FLASH_ATTN_BACK
@@ -242,7 +250,7 @@ static const char * flash_attn_back_unsupported(const struct ggml_tensor * node)
         return why;
     }
     const struct ggml_tensor *k = node->src[1], *v = node->src[2];
-    if (k->ne[2] != v->ne[2] || k->ne[3] != v->ne[3] || k->ne[0] != v->ne[1] || k->ne[1] != v->ne[0]) {
+    if (!has_heads(k) || k->ne[2] != v->ne[2] || k->ne[3] != v->ne[3] || k->ne[0] != v->ne[1] || k->ne[1] != v->ne[0]) {
         return "src[1] and src[2] must have the same heads";
     }
     return node->type == GGML_TYPE_F32 && ggml_is_contiguous(node) ? NULL : "the result must be f32 and contiguous";
@@ -254,7 +262,7 @@ static size_t flash_attn_back_work(const struct ggml_tensor * node, int n_tasks)
 
 static int flash_attn_back_tasks(const struct ggml_tensor * node, int n_threads) {
     const struct ggml_tensor *q = node->src[0], *k = node->src[1];
-    return gb_tasks_for(gb_count(q) * k->ne[1], k->ne[2] * k->ne[3], n_threads);
+    return gb_tasks_for((double) gb_count(q) * (double) k->ne[1], k->ne[2] * k->ne[3], n_threads);
 }
 
 const struct gb_cpu_op gb_cpu_op_flash_attn = {

@@ -27,7 +27,12 @@ static struct im2col im2col_of(const struct ggml_tensor * node) {
 // One line of a kernel window: kw values at x, x + d0, ... of the input row at p (NULL: outside), 0 where x is outside.
 static void gather_line(const struct im2col * m, const struct ggml_tensor * b, const char * p, int64_t x, float * y) {
     for (int64_t k = 0; k < m->kw; k++, x += m->d0) {
-        y[k] = p == NULL || x < 0 || x >= m->iw ? 0.0f : gb_get(b->type, p + (size_t) x * b->nb[0]);
+        if (p == NULL || x < 0 || x >= m->iw) {
+            y[k] = 0.0f;
+        } else {
+            const char * at = p + (size_t) x * b->nb[0];
+            y[k]            = b->type == GGML_TYPE_F32 ? gb_get_f32(at) : gb_get(b->type, at);
+        }
     }
 }
 
@@ -112,7 +117,7 @@ static const char * conv_transpose_1d_unsupported(const struct ggml_tensor * nod
 
 static int conv_transpose_1d_tasks(const struct ggml_tensor * node, int n_threads) {
     const struct ggml_tensor * a = node->src[0];
-    return gb_tasks_for(gb_rows(node) * node->src[1]->ne[0] * a->ne[0] * a->ne[2], gb_rows(node), n_threads);
+    return gb_tasks_for((double) gb_rows(node) * (double) node->src[1]->ne[0] * (double) a->ne[0] * (double) a->ne[2], gb_rows(node), n_threads);
 }
 
 static size_t conv_transpose_1d_work(const struct ggml_tensor * node, int n_tasks) {
@@ -149,7 +154,7 @@ static void run_conv_transpose_2d(const struct gb_cpu_call * call, struct ggml_t
 }
 
 static int conv_transpose_2d_tasks(const struct ggml_tensor * node, int n_threads) {
-    return gb_tasks_for(gb_count(node) * node->src[1]->ne[2], node->ne[2] * node->ne[3], n_threads);
+    return gb_tasks_for((double) gb_count(node) * (double) node->src[1]->ne[2], node->ne[2] * node->ne[3], n_threads);
 }
 
 static const char * conv_transpose_2d_unsupported(const struct ggml_tensor * node) {

@@ -216,7 +216,7 @@ static void copy_run_node(const struct gb_cpu_call * call, struct ggml_tensor * 
 }
 
 static int copy_tasks(const struct ggml_tensor * node, int n_threads) {
-    return gb_tasks_for(gb_count(node), gb_count(node), n_threads);
+    return gb_tasks_for((double) gb_count(node), gb_count(node), n_threads);
 }
 
 const struct gb_cpu_op gb_cpu_op_dup  = { .unsupported = copy_unsupported, .n_tasks = copy_tasks, .run = copy_run_node };

@@ -43,6 +43,9 @@ static const char * need(const struct ggml_tensor * node, int n_src, bool (*fits
         if (ggml_is_quantized(t->type)) {
             return "quantized types are not implemented yet";
         }
+        if (gb_count(t) > GB_MAX_COUNT) {
+            return "a tensor has more than 2^48 elements";
+        }
         if (!fits(t->type, node->type)) {
             return messages[i + 1];
         }
@@ -174,11 +177,11 @@ void gb_clear(size_t size, int64_t n, char * d, size_t d_stride) {
 // --------------------------------------------------------------------------------------------------------------- sharing
 
 int gb_tasks_src_rows(const struct ggml_tensor * node, int n_threads) {
-    return gb_tasks_for(gb_count(node->src[0]), gb_rows(node->src[0]), n_threads);
+    return gb_tasks_for((double) gb_count(node->src[0]), gb_rows(node->src[0]), n_threads);
 }
 
 int gb_tasks_dst_rows(const struct ggml_tensor * node, int n_threads) {
-    return gb_tasks_for(gb_count(node), gb_rows(node), n_threads);
+    return gb_tasks_for((double) gb_count(node), gb_rows(node), n_threads);
 }
 
 // ----------------------------------------------------------------------------------------------------------- elementwise
@@ -201,7 +204,7 @@ static struct space space_of(const struct ggml_tensor * node, int n_src) {
 }
 
 int gb_tasks_map(const struct ggml_tensor * node, int n_threads) {
-    return gb_tasks_for(gb_count(node), space_of(node, 1).units, n_threads);
+    return gb_tasks_for((double) gb_count(node), space_of(node, 1).units, n_threads);
 }
 
 void gb_run_map1(const struct gb_cpu_call * call, struct ggml_tensor * node, gb_map1 * f) {

@@ -91,6 +91,8 @@ static inline bool gb_is_empty(const struct ggml_tensor * t) {
     return t->ne[0] == 0 || t->ne[1] == 0 || t->ne[2] == 0 || t->ne[3] == 0;
 }
 
+#define GB_MAX_COUNT ((int64_t) 1 << 48) // elements; larger tensors are views that repeat memory, and refused: sizes cannot overflow
+
 static inline int64_t gb_count(const struct ggml_tensor * t) {
     return t->ne[0] * t->ne[1] * t->ne[2] * t->ne[3];
 }
@@ -116,12 +118,10 @@ static inline size_t gb_floats_size(int64_t n, int n_tasks) { // the work size t
     return gb_lines((size_t) n * sizeof(float)) * (size_t) n_tasks;
 }
 
-// Threads for `units` indivisible shares with `elements` elements to touch altogether: 1 when waking others costs more.
-static inline int gb_tasks_for(int64_t elements, int64_t units, int n_threads) {
-    if (elements < 16384 || units < 2) {
-        return 1;
-    }
-    return (int) GB_MIN(units, (int64_t) n_threads);
+// Threads for `units` indivisible shares with `elements` elements to touch altogether: few when meeting others costs more.
+static inline int gb_tasks_for(double elements, int64_t units, int n_threads) {
+    const double worth = GB_MIN(elements / 8192, (double) n_threads);
+    return (int) GB_MAX((int64_t) 1, GB_MIN(units, (int64_t) worth));
 }
 
 // n_tasks() for operators that read src[0] once and share its rows.

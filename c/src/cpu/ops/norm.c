@@ -156,7 +156,7 @@ static const char * group_norm_unsupported(const struct ggml_tensor * node) {
 }
 
 static int group_norm_tasks(const struct ggml_tensor * node, int n_threads) {
-    return gb_tasks_for(gb_count(node), GB_MIN((int64_t) gb_op_param_i32(node, 0), node->ne[2]) * node->ne[3], n_threads);
+    return gb_tasks_for((double) gb_count(node), GB_MIN((int64_t) gb_op_param_i32(node, 0), node->ne[2]) * node->ne[3], n_threads);
 }
 
 const struct gb_cpu_op gb_cpu_op_norm = { .unsupported = norm_unsupported, .n_tasks = gb_tasks_dst_rows, .work_size = row_work, .run = run_norm };

@@ -72,7 +72,7 @@ static const char * pool_unsupported(const struct ggml_tensor * node) {
 }
 
 static int pool_tasks(const struct ggml_tensor * node, int n_threads) {
-    return gb_tasks_for(gb_count(node->src[0]) + gb_count(node), gb_rows(node), n_threads);
+    return gb_tasks_for((double) gb_count(node->src[0]) + (double) gb_count(node), gb_rows(node), n_threads);
 }
 
 const struct gb_cpu_op gb_cpu_op_pool_1d = { .unsupported = pool_unsupported, .n_tasks = pool_tasks, .work_size = pool_work, .run = run_pool };

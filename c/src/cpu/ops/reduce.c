@@ -77,7 +77,7 @@ static size_t sum_work(const struct ggml_tensor * node, int n_tasks) {
 
 static int sum_tasks(const struct ggml_tensor * node, int n_threads) {
     const struct ggml_tensor * a = node->src[0];
-    return gb_is_empty(a) ? 1 : gb_tasks_for(gb_count(a), parts_of(a).n, n_threads);
+    return gb_is_empty(a) ? 1 : gb_tasks_for((double) gb_count(a), parts_of(a).n, n_threads);
 }
 
 // --------------------------------------------------------------------------------------------------------- SUM_ROWS, MEAN

@@ -88,7 +88,7 @@ static const char * repeat_back_unsupported(const struct ggml_tensor * node) {
 }
 
 static int repeat_back_tasks(const struct ggml_tensor * node, int n_threads) {
-    return gb_tasks_for(gb_count(node->src[0]), gb_div_up(node->ne[0], GB_RUN) * gb_rows(node), n_threads);
+    return gb_tasks_for((double) gb_count(node->src[0]), gb_div_up(node->ne[0], GB_RUN) * gb_rows(node), n_threads);
 }
 
 // ------------------------------------------------------------------------------------------------------------ CONCAT, PAD

@@ -47,8 +47,7 @@ static void run_get_rows(const struct gb_cpu_call * call, struct ggml_tensor * n
         const int32_t index = gb_get_i32((const char *) b->data + (size_t) r.i1 * b->nb[0] + (size_t) r.i2 * b->nb[1] + (size_t) r.i3 * b->nb[2]);
         if (index < 0 || index >= a->ne[1]) {
             gb_cpu_fail(call, node, GGML_STATUS_INVALID_ARGUMENT,
-                        "GET_ROWS '%s': index %" PRId32 " at [%" PRId64 ",%" PRId64 ",%" PRId64 "] out of range 0..%" PRId64, node->name,
-                        index, r.i1, r.i2, r.i3, a->ne[1] - 1);
+                        "index %" PRId32 " at [%" PRId64 ",%" PRId64 ",%" PRId64 "] out of range 0..%" PRId64, index, r.i1, r.i2, r.i3, a->ne[1] - 1);
             return;
         }
         take_row(call, node, gb_row_of(node, r), a, gb_row_ptr(a, index, r.i2, r.i3), node->ne[0]);
@@ -75,8 +74,7 @@ static void run_get_rows_back(const struct gb_cpu_call * call, struct ggml_tenso
             const int32_t index = gb_get_i32((const char *) b->data + (size_t) i * b->nb[0]);
             if (index < 0 || index >= node->ne[1]) {
                 gb_cpu_fail(call, node, GGML_STATUS_INVALID_ARGUMENT,
-                            "GET_ROWS_BACK '%s': index %" PRId32 " at [%" PRId64 "] out of range 0..%" PRId64, node->name, index, i,
-                            node->ne[1] - 1);
+                            "index %" PRId32 " at [%" PRId64 "] out of range 0..%" PRId64, index, i, node->ne[1] - 1);
                 return;
             }
             char *        p = gb_row_ptr(node, index, 0, 0) + (size_t) i0 * node->nb[0];
@@ -97,7 +95,7 @@ static const char * get_rows_back_unsupported(const struct ggml_tensor * node) {
 }
 
 static int get_rows_back_tasks(const struct ggml_tensor * node, int n_threads) {
-    return gb_tasks_for(gb_count(node) + gb_count(node->src[0]), gb_div_up(node->ne[0], COLUMNS), n_threads);
+    return gb_tasks_for((double) gb_count(node) + (double) gb_count(node->src[0]), gb_div_up(node->ne[0], COLUMNS), n_threads);
 }
 
 // ----------------------------------------------------------------------------------------------------------------- DIAG

@@ -28,18 +28,19 @@ PLAIN(sqrt, sqrt_f32)
 PLAIN(log, log_f32)
 
 static const size_t unary_kernel[GGML_UNARY_OP_COUNT] = { // where the kernel is in the table
-    [GGML_UNARY_OP_ABS]        = offsetof(struct gb_kernels, abs_f32),
-    [GGML_UNARY_OP_SGN]        = offsetof(struct gb_kernels, sgn_f32),
-    [GGML_UNARY_OP_NEG]        = offsetof(struct gb_kernels, neg_f32),
-    [GGML_UNARY_OP_STEP]       = offsetof(struct gb_kernels, step_f32),
-    [GGML_UNARY_OP_TANH]       = offsetof(struct gb_kernels, tanh_f32),
-    [GGML_UNARY_OP_ELU]        = offsetof(struct gb_kernels, elu_f32),
-    [GGML_UNARY_OP_RELU]       = offsetof(struct gb_kernels, relu_f32),
-    [GGML_UNARY_OP_GELU]       = offsetof(struct gb_kernels, gelu_f32),
-    [GGML_UNARY_OP_GELU_QUICK] = offsetof(struct gb_kernels, gelu_quick_f32),
-    [GGML_UNARY_OP_SILU]       = offsetof(struct gb_kernels, silu_f32),
-    [GGML_UNARY_OP_HARDSWISH]  = offsetof(struct gb_kernels, hardswish_f32),
+    [GGML_UNARY_OP_ABS]         = offsetof(struct gb_kernels, abs_f32),
+    [GGML_UNARY_OP_SGN]         = offsetof(struct gb_kernels, sgn_f32),
+    [GGML_UNARY_OP_NEG]         = offsetof(struct gb_kernels, neg_f32),
+    [GGML_UNARY_OP_STEP]        = offsetof(struct gb_kernels, step_f32),
+    [GGML_UNARY_OP_TANH]        = offsetof(struct gb_kernels, tanh_f32),
+    [GGML_UNARY_OP_ELU]         = offsetof(struct gb_kernels, elu_f32),
+    [GGML_UNARY_OP_RELU]        = offsetof(struct gb_kernels, relu_f32),
+    [GGML_UNARY_OP_GELU]        = offsetof(struct gb_kernels, gelu_f32),
+    [GGML_UNARY_OP_GELU_QUICK]  = offsetof(struct gb_kernels, gelu_quick_f32),
+    [GGML_UNARY_OP_SILU]        = offsetof(struct gb_kernels, silu_f32),
+    [GGML_UNARY_OP_HARDSWISH]   = offsetof(struct gb_kernels, hardswish_f32),
     [GGML_UNARY_OP_HARDSIGMOID] = offsetof(struct gb_kernels, hardsigmoid_f32),
+    [GGML_UNARY_OP_GELU_ERF]    = offsetof(struct gb_kernels, gelu_erf_f32),
 };
 
 static void map_unary(const struct gb_cpu_call * call, const struct ggml_tensor * node, int64_t n, float * y, const float * x) {
@@ -50,7 +51,7 @@ static void map_unary(const struct gb_cpu_call * call, const struct ggml_tensor 
 
 static const char * unary_unsupported(const struct ggml_tensor * node) {
     const int32_t op = gb_op_param_i32(node, 0);
-    return op < 0 || op >= GGML_UNARY_OP_COUNT ? "unknown unary op" : gb_need_float(node, 1);
+    return op < 0 || op >= GGML_UNARY_OP_COUNT || unary_kernel[op] == 0 ? "unknown unary op" : gb_need_float(node, 1);
 }
 
 static void run_unary(const struct gb_cpu_call * call, struct ggml_tensor * node) {
