@@ -1,0 +1,150 @@
+// writer.c - a gguf_context as bytes. One function lays the metadata out, to a counter or to memory; data is streamed from where it is.
+#include <string.h>
+
+#include "base/file.h"
+#include "gguf/gguf_impl.h"
+
+struct sink {
+    uint8_t * out; // NULL: only count
+    size_t    n;
+};
+
+static void put_bytes(struct sink * s, const void * data, size_t size) {
+    if (s->out != NULL && size > 0) {
+        memcpy(s->out + s->n, data, size);
+    }
+    s->n += size;
+}
+
+static void put_u32(struct sink * s, uint32_t v) {
+    put_bytes(s, &v, sizeof(v));
+}
+
+static void put_u64(struct sink * s, uint64_t v) {
+    put_bytes(s, &v, sizeof(v));
+}
+
+static void put_string(struct sink * s, const char * text, uint64_t length) {
+    put_u64(s, length);
+    put_bytes(s, text, (size_t) length);
+}
+
+static void put_value(struct sink * s, const struct gb_gguf_value * v) {
+    put_u32(s, (uint32_t) v->type);
+    if (v->type == GGUF_TYPE_BOOL) {
+        const uint8_t byte = v->scalar.b ? 1 : 0;
+        put_bytes(s, &byte, 1);
+    } else if (v->type == GGUF_TYPE_STRING) {
+        put_string(s, v->str, v->n);
+    } else if (v->type != GGUF_TYPE_ARRAY) {
+        put_bytes(s, &v->scalar, gb_gguf_type_size(v->type));
+    } else {
+        put_u32(s, (uint32_t) v->arr_type);
+        put_u64(s, v->n);
+        if (v->arr_type != GGUF_TYPE_STRING) {
+            put_bytes(s, v->data, (size_t) v->n * gb_gguf_type_size(v->arr_type));
+        }
+        for (uint64_t i = 0; v->arr_type == GGUF_TYPE_STRING && i < v->n; i++) {
+            put_string(s, v->strs[i], v->lengths[i]);
+        }
+    }
+}
+
+static void put_tensor(struct sink * s, const struct gb_gguf_tensor * t) {
+    put_string(s, t->name, strlen(t->name));
+    put_u32(s, (uint32_t) t->n_dims);
+    for (int i = 0; i < t->n_dims; i++) {
+        put_u64(s, (uint64_t) t->ne[i]);
+    }
+    put_u32(s, (uint32_t) t->type);
+    put_u64(s, t->offset);
+}
+
+static void put_meta(struct sink * s, const struct gguf_context * ctx) {
+    put_bytes(s, GGUF_MAGIC, 4);
+    put_u32(s, GGUF_VERSION);
+    put_u64(s, ctx->tensors.n);
+    put_u64(s, ctx->kv.n);
+    for (size_t i = 0; i < ctx->kv.n; i++) {
+        put_string(s, ctx->kv.data[i].key, strlen(ctx->kv.data[i].key));
+        put_value(s, &ctx->kv.data[i].value);
+    }
+    for (size_t i = 0; i < ctx->tensors.n; i++) {
+        put_tensor(s, &ctx->tensors.data[i]);
+    }
+    static const uint8_t zero;
+    while (s->n % ctx->alignment != 0) {
+        put_bytes(s, &zero, 1);
+    }
+}
+
+size_t gguf_get_meta_size(const struct gguf_context * ctx) {
+    GB_CHECK_ARG(ctx, 0);
+    struct sink s = { NULL, 0 };
+    put_meta(&s, ctx);
+    return s.n;
+}
+
+enum ggml_status gguf_get_meta_data(const struct gguf_context * ctx, void * data) {
+    GB_CHECK_ARG(ctx, GGML_STATUS_INVALID_ARGUMENT);
+    GB_CHECK_ARG(data, GGML_STATUS_INVALID_ARGUMENT);
+    struct sink s = { data, 0 };
+    put_meta(&s, ctx);
+    return GGML_STATUS_SUCCESS;
+}
+
+// A tensor can be written when its bytes are known and are as many as its type says.
+static enum ggml_status check_tensors(const struct gguf_context * ctx, bool only_meta) {
+    for (size_t i = 0; i < ctx->tensors.n; i++) {
+        const struct gb_gguf_tensor * t = &ctx->tensors.data[i];
+        size_t                        size;
+        if (!gb_gguf_tensor_size("gguf_write_to_file", (uint32_t) t->type, GGML_MAX_DIMS, t->ne, &size)) {
+            return GGML_STATUS_INVALID_ARGUMENT;
+        }
+        GB_FAIL_IF(size != t->size, GGML_STATUS_INVALID_STATE, GGML_STATUS_INVALID_STATE,
+                   "gguf_write_to_file: tensor '%.200s' has %zu bytes, its type %s needs %zu (gguf_set_tensor_data after gguf_set_tensor_type)",
+                   t->name, t->size, ggml_type_name(t->type), size);
+        GB_FAIL_IF(!only_meta && t->data == NULL, GGML_STATUS_INVALID_STATE, GGML_STATUS_INVALID_STATE,
+                   "gguf_write_to_file: tensor '%.200s' has no data in host memory (gguf_set_tensor_data)", t->name);
+    }
+    return GGML_STATUS_SUCCESS;
+}
+
+static enum ggml_status write_meta(const struct gguf_context * ctx, struct gb_file_writer * w) {
+    const size_t size = gguf_get_meta_size(ctx);
+    void *       meta = gb_malloc(size);
+    if (meta == NULL) {
+        return GGML_STATUS_ALLOC_FAILED;
+    }
+    gguf_get_meta_data(ctx, meta);
+    const enum ggml_status status = gb_file_writer_write(w, meta, size);
+    gb_free(meta);
+    return status;
+}
+
+static enum ggml_status write_data(const struct gguf_context * ctx, struct gb_file_writer * w) {
+    for (size_t i = 0; i < ctx->tensors.n; i++) {
+        const struct gb_gguf_tensor * t   = &ctx->tensors.data[i];
+        const size_t                  end = t->size % ctx->alignment;
+        GB_TRY(gb_file_writer_write(w, t->data, t->size));
+        GB_TRY(gb_file_writer_zeros(w, end ? ctx->alignment - end : 0));
+    }
+    return GGML_STATUS_SUCCESS;
+}
+
+enum ggml_status gguf_write_to_file(const struct gguf_context * ctx, const char * fname, bool only_meta) {
+    GB_CHECK_ARG(ctx, GGML_STATUS_INVALID_ARGUMENT);
+    GB_CHECK_ARG(fname, GGML_STATUS_INVALID_ARGUMENT);
+    GB_TRY(check_tensors(ctx, only_meta));
+    struct gb_file_writer w;
+    GB_TRY(gb_file_writer_open(&w, fname));
+    enum ggml_status status = write_meta(ctx, &w);
+    if (status == GGML_STATUS_SUCCESS && !only_meta) {
+        status = write_data(ctx, &w);
+    }
+    if (status != GGML_STATUS_SUCCESS) {
+        gb_file_writer_abandon(&w);
+        return status;
+    }
+    return gb_file_writer_commit(&w);
+}
