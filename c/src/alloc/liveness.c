@@ -146,7 +146,7 @@ static enum ggml_status find_usages(struct liveness * l) {
             note_flags(l, u, u->tensor);
         }
     }
-    for (int i = 0; i < l->in->n_nodes; i++) {
+    for (int i = 0; i < l->in->n_nodes && !l->in->drop_unread; i++) {
         struct usage * u = l->n_readers[i] == 0 ? usage_of(l, l->in->nodes[i], i) : NULL;
         if (u) {
             u->to_end = true;
@@ -155,11 +155,11 @@ static enum ggml_status find_usages(struct liveness * l) {
     return GGML_STATUS_SUCCESS;
 }
 
-// How often node i reads the storage, over all its sources.
-static int n_reads(const struct ggml_tensor * node, const struct ggml_tensor * storage) {
+// How often the node reads the storage, over all its sources. By id: several tensors may stand for one storage.
+static int n_reads(const struct liveness * l, const struct ggml_tensor * node, int64_t id) {
     int n = 0;
     for (int s = 0; s < GGML_MAX_SRC; s++) {
-        n += node->src[s] && gb_root(node->src[s]) == storage;
+        n += node->src[s] && id_of(l, node->src[s]) == id;
     }
     return n;
 }
@@ -178,7 +178,7 @@ static int64_t item_to_continue(struct liveness * l, const struct ggml_tensor * 
         const int64_t item = l->item_of[id_of(l, src)];
         const bool    at_0 = src->view_src == NULL || src->view_offs == 0;
         if (item != NEVER && at_0 && size <= l->items.data[item].size && gb_can_take_over(node, src) &&
-            n_reads(node, u->tensor) == 1) {
+            n_reads(l, node, id_of(l, src)) == 1) {
             u->taken = true;
             return item;
         }

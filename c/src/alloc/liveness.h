@@ -34,6 +34,7 @@ struct gb_liveness_input {
     int     (*arena_of)(void * user, const struct ggml_tensor * t);  // -1: not to be placed (placed already)
     size_t  (*size_of)(void * user, const struct ggml_tensor * t);
     bool    (*keep)(void * user, const struct ggml_tensor * t);      // true: to the end of the list (outputs); NULL: none
+    bool    drop_unread; // nodes that no node of the list reads are kept only if they are outputs or `keep` says so
 };
 
 // Rules: storage lives from the first node that writes or reads it to the last node that writes or reads it or any view of it;

@@ -1,0 +1,269 @@
+// tallocr.c - a tensor allocator: one buffer (or none, measuring), an offset pool over it, and the rule of alloc.h.
+#include <stdatomic.h>
+#include <string.h>
+
+#include "alloc/alloc.h"
+#include "base/mem.h"
+
+#define MEASURE_SIZE (SIZE_MAX / 2 + 1) // serves everything up to SIZE_MAX / 2
+
+// ----------------------------------------------------------------------------------------------------------------------- stamps
+
+enum { STAMP_ID = 1, STAMP_GENERATION = 4 }; // offsets in ggml_tensor::padding: 3 bytes, 4 bytes; id 0: no stamp
+
+static atomic_uint last_id;
+
+static uint32_t next_id(void) {
+    uint32_t id;
+    do {
+        id = (atomic_fetch_add(&last_id, 1) + 1) & 0xffffff;
+    } while (id == 0);
+    return id;
+}
+
+static void write_stamp(struct ggml_tensor * t, uint32_t id, uint32_t generation) {
+    memcpy(t->padding + STAMP_ID, &(uint8_t[3]){ (uint8_t) id, (uint8_t) (id >> 8), (uint8_t) (id >> 16) }, 3);
+    memcpy(t->padding + STAMP_GENERATION, &generation, sizeof(generation));
+}
+
+static bool is_stale(const struct ggml_tallocr * talloc, const struct ggml_tensor * t) {
+    uint8_t  b[3];
+    uint32_t generation;
+    memcpy(b, t->padding + STAMP_ID, sizeof(b));
+    memcpy(&generation, t->padding + STAMP_GENERATION, sizeof(generation));
+    const uint32_t id = (uint32_t) b[0] | (uint32_t) b[1] << 8 | (uint32_t) b[2] << 16;
+    return talloc->buffer != NULL && t->buffer == talloc->buffer && id == talloc->id && generation != talloc->generation;
+}
+
+// ----------------------------------------------------------------------------------------------------------- making and freeing
+
+static bool is_power_of_two(size_t x) {
+    return x != 0 && (x & (x - 1)) == 0;
+}
+
+static struct ggml_tallocr * tallocr_new(ggml_backend_buffer_type_t buft, ggml_backend_buffer_t buffer, size_t alignment) {
+    char * base = buffer ? ggml_backend_buffer_get_base(buffer) : NULL;
+    if (buffer && base == NULL) {
+        return NULL;
+    }
+    struct ggml_tallocr * talloc = GB_NEW(struct ggml_tallocr);
+    if (talloc == NULL) {
+        return NULL;
+    }
+    talloc->buft      = buft;
+    talloc->buffer    = buffer;
+    talloc->base      = base;
+    talloc->alignment = alignment;
+    talloc->size      = buffer ? ggml_backend_buffer_get_size(buffer) : MEASURE_SIZE;
+    talloc->id        = next_id();
+    // The pool begins at the first aligned address. Its end is rounded up too, so that a last tensor that fits as it is
+    // is not refused for its padding; gb_tallocr_take looks at the true end.
+    const size_t start = (size_t) (-(uintptr_t) base & (alignment - 1));
+    size_t       end   = 0;
+    if (start < talloc->size && !gb_pad_size(talloc->size - start, alignment, &end)) {
+        end = (talloc->size - start) & ~(alignment - 1);
+    }
+    if (!gb_pool_init(&talloc->pool, start, start + end)) {
+        gb_free(talloc);
+        return NULL;
+    }
+    return talloc;
+}
+
+ggml_tallocr_t ggml_tallocr_new(void * data, size_t size, size_t alignment) {
+    GB_CHECK_ARG(data, NULL);
+    GB_FAIL_IF(!is_power_of_two(alignment), NULL, GGML_STATUS_INVALID_ARGUMENT, "%s: argument 'alignment': %zu is no power of two",
+               __func__, alignment);
+    const ggml_backend_buffer_t buffer = ggml_backend_cpu_buffer_from_ptr(data, size);
+    if (buffer == NULL) {
+        return NULL;
+    }
+    struct ggml_tallocr * talloc = tallocr_new(ggml_backend_buffer_get_type(buffer), buffer, alignment);
+    if (talloc == NULL) {
+        ggml_backend_buffer_free(buffer);
+        return NULL;
+    }
+    talloc->owns_buffer = true; // the handle; the memory stays the caller's
+    return talloc;
+}
+
+ggml_tallocr_t ggml_tallocr_new_measure(size_t alignment) {
+    GB_FAIL_IF(!is_power_of_two(alignment), NULL, GGML_STATUS_INVALID_ARGUMENT, "%s: argument 'alignment': %zu is no power of two",
+               __func__, alignment);
+    return tallocr_new(NULL, NULL, alignment);
+}
+
+ggml_tallocr_t ggml_tallocr_new_from_buffer(ggml_backend_buffer_t buffer) {
+    GB_CHECK_ARG(buffer, NULL);
+    GB_FAIL_IF(ggml_backend_buffer_is_multi_buffer(buffer), NULL, GGML_STATUS_INVALID_ARGUMENT,
+               "%s: argument 'buffer': a multi-buffer has no addresses of its own, use one of its parts", __func__);
+    const size_t alignment = ggml_backend_buffer_get_alignment(buffer);
+    return alignment ? tallocr_new(ggml_backend_buffer_get_type(buffer), buffer, alignment) : NULL;
+}
+
+ggml_tallocr_t ggml_tallocr_new_from_buft(ggml_backend_buffer_type_t buft, size_t size) {
+    GB_CHECK_ARG(buft, NULL);
+    const ggml_backend_buffer_t buffer = ggml_backend_buft_alloc_buffer(buft, size);
+    if (buffer == NULL) {
+        return NULL;
+    }
+    struct ggml_tallocr * talloc = ggml_tallocr_new_from_buffer(buffer);
+    if (talloc == NULL) {
+        ggml_backend_buffer_free(buffer);
+        return NULL;
+    }
+    talloc->owns_buffer = true;
+    return talloc;
+}
+
+ggml_tallocr_t ggml_tallocr_new_from_backend(ggml_backend_t backend, size_t size) {
+    const ggml_backend_buffer_type_t buft = ggml_backend_get_default_buffer_type(backend);
+    return buft ? ggml_tallocr_new_from_buft(buft, size) : NULL;
+}
+
+ggml_tallocr_t ggml_tallocr_new_measure_from_buft(ggml_backend_buffer_type_t buft) {
+    GB_CHECK_ARG(buft, NULL);
+    const size_t alignment = ggml_backend_buft_get_alignment(buft);
+    return alignment ? tallocr_new(buft, NULL, alignment) : NULL;
+}
+
+ggml_tallocr_t ggml_tallocr_new_measure_from_backend(ggml_backend_t backend) {
+    const ggml_backend_buffer_type_t buft = ggml_backend_get_default_buffer_type(backend);
+    return buft ? ggml_tallocr_new_measure_from_buft(buft) : NULL;
+}
+
+void ggml_tallocr_free(ggml_tallocr_t talloc) {
+    if (talloc == NULL) {
+        return;
+    }
+    if (talloc->owns_buffer) {
+        ggml_backend_buffer_free(talloc->buffer);
+    }
+    gb_pool_free(&talloc->pool);
+    gb_ptrmap_free(&talloc->measured);
+    gb_free(talloc);
+}
+
+// NULL for a measure allocator.
+struct ggml_backend_buffer * ggml_tallocr_get_buffer(ggml_tallocr_t talloc) {
+    GB_CHECK_ARG(talloc, NULL);
+    return talloc->buffer;
+}
+
+bool ggml_tallocr_is_measure(ggml_tallocr_t talloc) {
+    GB_CHECK_ARG(talloc, false);
+    return talloc->buffer == NULL;
+}
+
+enum ggml_status ggml_tallocr_reset(ggml_tallocr_t talloc) {
+    GB_CHECK_ARG(talloc, GGML_STATUS_INVALID_ARGUMENT);
+    gb_pool_reset(&talloc->pool);
+    gb_ptrmap_clear(&talloc->measured);
+    talloc->generation++;
+    return talloc->buffer ? ggml_backend_buffer_reset(talloc->buffer) : GGML_STATUS_SUCCESS;
+}
+
+size_t ggml_tallocr_max_size(ggml_tallocr_t talloc) {
+    GB_CHECK_ARG(talloc, 0);
+    size_t size;
+    return gb_add_size(talloc->pool.high, talloc->pool.high / 10, &size) ? size : SIZE_MAX;
+}
+
+// -------------------------------------------------------------------------------------------------------------- placing tensors
+
+bool gb_tallocr_is_placed(const struct ggml_tallocr * talloc, const struct ggml_tensor * tensor) {
+    if (tensor->data == NULL && tensor->buffer == NULL) {
+        return talloc && talloc->buffer == NULL && gb_ptrmap_get(&talloc->measured, tensor) == 1;
+    }
+    return talloc == NULL || !is_stale(talloc, tensor);
+}
+
+bool gb_tallocr_size_of(struct ggml_tallocr * talloc, struct ggml_tensor * tensor, size_t * padded) {
+    const size_t size = talloc->buft ? ggml_backend_buft_get_alloc_size(talloc->buft, tensor) : ggml_nbytes(tensor);
+    GB_FAIL_IF(!gb_pad_size(size, talloc->alignment, padded), false, GGML_STATUS_INVALID_ARGUMENT,
+               "ggml_tallocr_alloc: tensor '%s': its size of %zu bytes overflows", tensor->name, size);
+    return true;
+}
+
+static enum ggml_status fail_full(const struct ggml_tallocr * talloc, const struct ggml_tensor * tensor, const char * func, size_t size) {
+    return gb_fail(GGML_STATUS_ALLOC_FAILED, "%s: tensor '%s': needs %zu bytes, largest free block %zu of %zu", func,
+                   tensor->name, size, GB_MIN(gb_pool_largest_free(&talloc->pool), talloc->size), talloc->size);
+}
+
+enum ggml_status gb_tallocr_take(struct ggml_tallocr * talloc, struct ggml_tensor * tensor, const char * func, size_t * offset, size_t * padded) {
+    if (!gb_tallocr_size_of(talloc, tensor, padded)) {
+        return GGML_STATUS_INVALID_ARGUMENT;
+    }
+    const size_t              high   = talloc->pool.high;
+    const enum gb_pool_result result = gb_pool_take(&talloc->pool, *padded, offset);
+    if (result == GB_POOL_NO_MEMORY) {
+        return GGML_STATUS_ALLOC_FAILED;
+    }
+    if (result == GB_POOL_FULL) {
+        return fail_full(talloc, tensor, func, *padded);
+    }
+    const size_t size = talloc->buft ? ggml_backend_buft_get_alloc_size(talloc->buft, tensor) : ggml_nbytes(tensor);
+    if (*offset > talloc->size || size > talloc->size - *offset) { // only the padding may stand over
+        gb_pool_give_back(&talloc->pool, *offset, *padded);
+        talloc->pool.high = high;
+        return fail_full(talloc, tensor, func, *padded);
+    }
+    return GGML_STATUS_SUCCESS;
+}
+
+enum ggml_status gb_tallocr_bind(struct ggml_tallocr * talloc, struct ggml_tensor * tensor, size_t offset) {
+    if (talloc->buffer == NULL) {
+        // room for one more, so that unbind need not grow the table
+        const bool noted = gb_ptrmap_reserve(&talloc->measured, talloc->measured.n + 2) && gb_ptrmap_set(&talloc->measured, tensor, 1);
+        return noted ? GGML_STATUS_SUCCESS : GGML_STATUS_ALLOC_FAILED;
+    }
+    void * const          old_data   = tensor->data;
+    ggml_backend_buffer_t old_buffer = tensor->buffer;
+    tensor->data                     = talloc->base + offset;
+    tensor->buffer                   = talloc->buffer;
+    const enum ggml_status status    = ggml_backend_buffer_init_tensor(talloc->buffer, tensor);
+    if (status != GGML_STATUS_SUCCESS) {
+        tensor->data   = old_data;
+        tensor->buffer = old_buffer;
+        return status;
+    }
+    write_stamp(tensor, talloc->id, talloc->generation);
+    return GGML_STATUS_SUCCESS;
+}
+
+void gb_tallocr_unbind(struct ggml_tallocr * talloc, struct ggml_tensor * tensor) {
+    if (talloc->buffer == NULL) {
+        gb_ptrmap_set(&talloc->measured, tensor, 0);
+        return;
+    }
+    tensor->data   = NULL;
+    tensor->buffer = NULL;
+    write_stamp(tensor, 0, 0);
+}
+
+enum ggml_status gb_tallocr_release(struct ggml_tallocr * talloc, struct ggml_tensor * tensor) {
+    if (talloc->buffer == NULL || talloc->buffer->iface.free_tensor == NULL) {
+        return GGML_STATUS_SUCCESS;
+    }
+    const uint64_t before = gb_fail_count();
+    talloc->buffer->iface.free_tensor(talloc->buffer, tensor);
+    return gb_status_since(before);
+}
+
+enum ggml_status ggml_tallocr_alloc(ggml_tallocr_t talloc, struct ggml_tensor * tensor) {
+    GB_CHECK_ARG(talloc, GGML_STATUS_INVALID_ARGUMENT);
+    GB_CHECK_ARG(tensor, GGML_STATUS_INVALID_ARGUMENT);
+    GB_FAIL_IF(tensor->view_src != NULL, GGML_STATUS_INVALID_ARGUMENT, GGML_STATUS_INVALID_ARGUMENT,
+               "%s: tensor '%s' is a view of '%s' and has no memory of its own", __func__, tensor->name, tensor->view_src->name);
+    GB_FAIL_IF(gb_tallocr_is_placed(talloc, tensor), GGML_STATUS_INVALID_STATE, GGML_STATUS_INVALID_STATE,
+               "%s: tensor '%s' is placed already", __func__, tensor->name);
+    const size_t high = talloc->pool.high;
+    size_t       offset, padded;
+    GB_TRY(gb_tallocr_take(talloc, tensor, __func__, &offset, &padded));
+    const enum ggml_status status = gb_tallocr_bind(talloc, tensor, offset);
+    if (status != GGML_STATUS_SUCCESS) {
+        gb_pool_give_back(&talloc->pool, offset, padded);
+        talloc->pool.high = high;
+    }
+    return status;
+}
