@@ -3,8 +3,8 @@
 // One algorithm for all levels: argument reduction to a small interval, a polynomial (minimax, fitted for this file), and a
 // reconstruction that reaches infinities and denormals the way IEEE arithmetic does. Errors against the exact value, in units in the
 // last place of the result (tests/c/test_kernels.c checks them; fused levels differ by no more than these bounds):
-//   exp 2, log 2, tanh 3, elu 3;  silu 4;  gelu, gelu_quick, gelu_erf 6 + 3 |t| where t is the argument of
-//   their exponential (it was rounded)
+//   exp 2, log 2, tanh 3, elu 3; silu 4;
+//   gelu, gelu_quick 6 + 3 |t|, gelu_erf 8 + 3 |t|, where t is the argument of the exponential in them (it was rounded).
 // Below 2^-126 the bound is absolute: that many times 2^-149 for exp; 2^-140 for the sigmoid family, whose factor is a denormal there.
 
 // x = n ln 2 + r, |r| <= ln 2 / 2, for |x| <= 128. Adding 1.5 2^23 rounds to an integer and leaves it in the low bits.

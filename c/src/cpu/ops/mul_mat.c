@@ -220,9 +220,8 @@ static bool count_tokens(const struct gb_cpu_call * call, const struct ggml_tens
     for (int64_t t = 0; t < node->ne[1]; t++) {
         const int32_t e = expert_of_token(node, t);
         if (e < 0 || e >= n_as) {
-            char text[512];
-            gb_cpu_fail(call, node, GGML_STATUS_INVALID_ARGUMENT, "%s: id %d of token %lld must be in 0 .. %d",
-                        gb_describe_node(node, text, sizeof(text)), (int) e, (long long) t, n_as - 1);
+            gb_cpu_fail(call, node, GGML_STATUS_INVALID_ARGUMENT, "ids[%d] of row %lld is %d, must be in 0 .. %d",
+                        (int) gb_op_param_i32(node, 0), (long long) t, (int) e, n_as - 1);
             return false;
         }
         count[e]++;

@@ -1,0 +1,630 @@
+// test_kernels.c - every kernel of kernels.def at every level that runs here, against double precision and against the scalar level.
+//
+// The list of tests is made from the manifest: a kernel without a function test_<kernel> does not compile. Each is called with
+// all small sizes and some large, misaligned pointers, canaries around what it writes, special values, and in place where allowed.
+#define _GNU_SOURCE // setenv
+#include "test.h"
+
+#include <float.h>
+
+#include "base/mem.h"
+#include "cpu/kernels/kernels.h"
+#include "ggml-cpu.h"
+
+#define GUARD 16     // canaries on each side
+#define MAX_N 4200
+#define EPS 0x1p-24  // half an ulp of 1
+
+static const struct gb_kernels * scalar; // the reference level
+static const char *              level_name;
+
+static const int64_t large_sizes[] = { 255, 256, 257, 1000, 4099 };
+#define N_SIZES (131 + 5)
+
+static int64_t size_at(int i) {
+    return i <= 130 ? i : large_sizes[i - 131];
+}
+
+// ---------------------------------------------------------------------------------------------------------------- guarded rows
+
+// A row of n elements somewhere in `bytes`, misaligned, with canaries before and after.
+struct row {
+    unsigned char bytes[(MAX_N + 4) * 4 + 2 * GUARD];
+    size_t        start, end;
+};
+
+static void * row_new(struct row * r, int64_t n, size_t element) {
+    r->start = GUARD + element * (size_t) test_random_int(0, 3);
+    r->end   = r->start + (size_t) n * element;
+    memset(r->bytes, 0xa5, r->start);
+    memset(r->bytes + r->start, 0x77, (size_t) n * element);
+    memset(r->bytes + r->end, 0xa5, GUARD);
+    return r->bytes + r->start;
+}
+
+static bool row_intact(const struct row * r) {
+    for (size_t i = 0; i < r->end + GUARD; i++) {
+        if ((i < r->start || i >= r->end) && r->bytes[i] != 0xa5) {
+            return false;
+        }
+    }
+    return true;
+}
+
+static struct row row_x, row_y, row_z;
+
+static float from_bits(uint32_t u) {
+    float f;
+    memcpy(&f, &u, sizeof(f));
+    return f;
+}
+
+static uint32_t to_bits(float f) {
+    uint32_t u;
+    memcpy(&u, &f, sizeof(u));
+    return u;
+}
+
+static const float specials[] = { 0.0f, -0.0f, INFINITY, -INFINITY, NAN, 1e-45f, -1e-45f, 1e-39f, -1e-39f, FLT_MIN, -FLT_MIN,
+                                  FLT_MAX, -FLT_MAX, 1.0f, -1.0f, 88.8f, -88.8f, -104.0f, 0.5f, -3.0f, 3.0f };
+
+enum values { TAME, WILD }; // within [-8, 8]; any bits and special values
+
+static float random_value(enum values v) {
+    const uint64_t r = test_random() % 8;
+    if (v == TAME || r < 4) {
+        return test_random_float(-8, 8);
+    }
+    return r < 6 ? from_bits((uint32_t) test_random()) : specials[test_random() % (sizeof(specials) / sizeof(specials[0]))];
+}
+
+static float * random_row(struct row * r, int64_t n, enum values v) {
+    float * x = row_new(r, n, sizeof(float));
+    for (int64_t i = 0; i < n; i++) {
+        x[i] = random_value(v);
+    }
+    return x;
+}
+
+// ------------------------------------------------------------------------------------------------------------------ comparing
+
+static bool same_bits(float a, float b) { // NaN payloads apart
+    return to_bits(a) == to_bits(b) || (isnan(a) && isnan(b));
+}
+
+static bool same_array(const float * a, const float * b, int64_t n) {
+    for (int64_t i = 0; i < n; i++) {
+        if (!same_bits(a[i], b[i])) {
+            return false;
+        }
+    }
+    return true;
+}
+
+// Distance in units in the last place of `exact`; infinity counts as 2^128.
+static double ulps(float y, double exact) {
+    if (isnan(y) || isnan(exact)) {
+        return isnan(y) && isnan(exact) ? 0 : INFINITY;
+    }
+    const double value = isinf(y) ? copysign(0x1p128, y) : (double) y;
+    const double wish  = fabs(exact) > 0x1p128 ? copysign(0x1p128, exact) : exact;
+    int          e;
+    frexp(wish, &e);
+    return fabs(value - wish) / ldexp(1, e - 24 < -149 || wish == 0 ? -149 : GB_MIN(e - 24, 104));
+}
+
+// -------------------------------------------------------------------------------------------------------------- y = f(x)
+
+typedef void (*unary_fn)(int64_t n, float * y, const float * x);
+
+struct unary {
+    const char * name;
+    unary_fn     fn, scalar_fn;
+    double (*oracle)(double x);
+    double (*bound)(double x); // ulps; NULL: exact
+    double absolute;           // and this is always tolerated
+    double worst;
+};
+
+static void check_value(struct unary * u, float x, float y) {
+    const double exact = u->oracle(x);
+    if (u->bound == NULL) {
+        CHECK_MSG(same_bits(y, (float) exact), "%s %s(%a) is %a, expected %a", level_name, u->name, x, y, exact);
+        return;
+    }
+    const double distance = fabs(y - exact) <= u->absolute ? 0 : ulps(y, exact);
+    const double error    = distance == 0 ? 0 : distance / u->bound(x);
+    CHECK_MSG(error <= 1, "%s %s(%a = %g) is %a, expected %a: %g of the bound %g ulp", level_name, u->name, x, x, y, exact, error, u->bound(x));
+    u->worst = fmax(u->worst, error);
+}
+
+static void check_unary(struct unary u) {
+    for (int s = 0; s < N_SIZES; s++) {
+        const int64_t n = size_at(s);
+        float *       x = random_row(&row_x, n, WILD);
+        float *       y = row_new(&row_y, n, sizeof(float));
+        u.fn(n, y, x);
+        CHECK_MSG(row_intact(&row_x) && row_intact(&row_y), "%s %s writes outside, n = %lld", level_name, u.name, (long long) n);
+        for (int64_t i = 0; i < n; i++) {
+            check_value(&u, x[i], y[i]);
+        }
+        float * z = row_new(&row_z, n, sizeof(float));
+        u.scalar_fn(n, z, x);
+        for (int64_t i = 0; i < n && u.bound == NULL; i++) {
+            CHECK_MSG(same_bits(y[i], z[i]), "%s %s(%a) is %a, scalar %a", level_name, u.name, x[i], y[i], z[i]);
+        }
+        memcpy(z, x, (size_t) n * sizeof(float));
+        u.fn(n, z, z);
+        CHECK_MSG(row_intact(&row_z) && same_array(y, z, n), "%s %s in place differs, n = %lld", level_name, u.name, (long long) n);
+    }
+}
+
+// A dense walk over all floats.
+static void sweep_unary(struct unary u) {
+    enum { N = 4096 };
+    uint32_t bits = 0;
+    uint32_t last;
+    do {
+        float * x = row_new(&row_x, N, sizeof(float));
+        float * y = row_new(&row_y, N, sizeof(float));
+        last      = bits;
+        for (int i = 0; i < N; i++, bits += 2477) {
+            x[i] = from_bits(bits);
+        }
+        u.fn(N, y, x);
+        for (int i = 0; i < N && test_failures < 50; i++) {
+            check_value(&u, x[i], y[i]);
+        }
+    } while (bits > last);
+    printf("     %-8s %-14s at most %.2f of its bound\n", level_name, u.name, u.worst);
+}
+
+#define UNARY_TEST(kernel, ORACLE, BOUND, ABSOLUTE)                                                                    \
+    static void test_##kernel(const struct gb_kernels * k) {                                                           \
+        const struct unary u = { #kernel, k->kernel, scalar->kernel, ORACLE, BOUND, ABSOLUTE, 0 };                     \
+        check_unary(u);                                                                                                \
+        if (u.bound != NULL) sweep_unary(u);                                                                           \
+    }
+
+static double do_sgn(double x) { return (x > 0) - (x < 0); }
+static double do_neg(double x) { return -x; }
+static double do_step(double x) { return x > 0 ? 1 : 0; }
+static double do_relu(double x) { return x > 0 ? x : 0; }
+static double do_sqr(double x) { return x * x; }
+static double do_hardsigmoid(double x) { return isnan(x) ? x : fmin(1, fmax(0, (x + 3) / 6)); }
+static double do_hardswish(double x) { return x * do_hardsigmoid(x); }
+static double do_elu(double x) { return x > 0 ? x : expm1(x); }
+static double sigmoid_times(double x, double t) { // 0 or x at the ends, never infinity times zero
+    return x < -1e4 ? -0.0 : x > 1e4 ? x : x / (1 + exp(-t));
+}
+static double do_silu(double x) { return sigmoid_times(x, x); }
+static double gelu_t(double x) { return 2 * 0.79788456080286535588 * x * (1 + 0.044715 * x * x); }
+static double do_gelu(double x) { return sigmoid_times(x, gelu_t(x)); }
+static double do_gelu_quick(double x) { return sigmoid_times(x, 1.702 * x); }
+static double do_gelu_erf(double x) { return x < -1e4 ? -0.0 : x / 2 * erfc(-x * 0.70710678118654752440); }
+
+static double bound_2(double x) { (void) x; return 2; }
+static double bound_3(double x) { (void) x; return 3; }
+static double bound_4(double x) { (void) x; return 4; }
+static double bound_gelu(double x) { return 6 + 3 * fabs(gelu_t(x)); }
+static double bound_gelu_quick(double x) { return 6 + 3 * fabs(1.702 * x); }
+static double bound_gelu_erf(double x) { return 8 + 3 * x * x / 2; }
+
+UNARY_TEST(abs_f32, fabs, NULL, 0)
+UNARY_TEST(sgn_f32, do_sgn, NULL, 0)
+UNARY_TEST(neg_f32, do_neg, NULL, 0)
+UNARY_TEST(step_f32, do_step, NULL, 0)
+UNARY_TEST(relu_f32, do_relu, NULL, 0)
+UNARY_TEST(sqr_f32, do_sqr, NULL, 0)
+UNARY_TEST(sqrt_f32, sqrt, NULL, 0)
+UNARY_TEST(hardsigmoid_f32, do_hardsigmoid, bound_2, 0)
+UNARY_TEST(hardswish_f32, do_hardswish, bound_2, 0)
+UNARY_TEST(exp_f32, exp, bound_2, 0)
+UNARY_TEST(log_f32, log, bound_2, 0)
+UNARY_TEST(tanh_f32, tanh, bound_3, 0)
+UNARY_TEST(elu_f32, do_elu, bound_3, 0)
+UNARY_TEST(silu_f32, do_silu, bound_4, 0x1p-140)
+UNARY_TEST(gelu_f32, do_gelu, bound_gelu, 0x1p-140)
+UNARY_TEST(gelu_quick_f32, do_gelu_quick, bound_gelu_quick, 0x1p-140)
+UNARY_TEST(gelu_erf_f32, do_gelu_erf, bound_gelu_erf, 0x1p-140)
+
+// -------------------------------------------------------------------------------------- with parameters: a generic call
+
+// z = f(x, y, parameters) for one kernel, through a thunk that knows the parameters.
+struct general {
+    const char * name;
+    void (*run)(const struct gb_kernels * k, int64_t n, float * z, const float * x, const float * y);
+    double (*oracle)(float x, float y);
+    bool   exact;
+    double (*scale)(float x, float y); // else: |error| <= this times EPS
+};
+
+static float p1, p2; // parameters of the kernel under test
+
+static void check_general_at(const struct general * g, const struct gb_kernels * k, int64_t n) {
+    float * x = random_row(&row_x, n, g->exact ? WILD : TAME);
+    float * y = random_row(&row_y, n, g->exact ? WILD : TAME);
+    float * z = row_new(&row_z, n, sizeof(float));
+    static float again[MAX_N];
+    memcpy(z, y, (size_t) n * sizeof(float)); // for y += ...
+    g->run(k, n, z, x, y);
+    CHECK_MSG(row_intact(&row_x) && row_intact(&row_y) && row_intact(&row_z), "%s %s writes outside, n = %lld", level_name, g->name, (long long) n);
+    for (int64_t i = 0; i < n; i++) {
+        const double e = g->oracle(x[i], y[i]);
+        CHECK_MSG(g->exact ? same_bits(z[i], (float) e) : fabs(z[i] - e) <= g->scale(x[i], y[i]) * EPS,
+                  "%s %s(%a, %a) is %a, expected %a", level_name, g->name, x[i], y[i], z[i], e);
+    }
+    memcpy(again, y, (size_t) n * sizeof(float));
+    g->run(scalar, n, again, x, y);
+    CHECK_MSG(!g->exact || same_array(again, z, n), "%s %s differs from scalar, n = %lld", level_name, g->name, (long long) n);
+}
+
+static void check_general(struct general g, const struct gb_kernels * k) {
+    for (int s = 0; s < N_SIZES; s++) {
+        p1 = random_value(TAME);
+        p2 = p1 + test_random_float(0, 5);
+        check_general_at(&g, k, size_at(s));
+    }
+}
+
+// The first source in place as well: z == x.
+#define GENERAL_TEST(kernel, CALL, INPLACE, ORACLE, EXACT, SCALE)                                                      \
+    static void run_##kernel(const struct gb_kernels * k, int64_t n, float * z, const float * x, const float * y) {    \
+        (void) y;                                                                                                      \
+        k->kernel CALL;                                                                                                \
+    }                                                                                                                  \
+    static double oracle_##kernel(float x, float y) { (void) y; return ORACLE; }                                       \
+    static double scale_##kernel(float x, float y) { (void) x; (void) y; return SCALE; }                               \
+    static void test_##kernel(const struct gb_kernels * k) {                                                           \
+        check_general((struct general){ #kernel, run_##kernel, oracle_##kernel, EXACT, scale_##kernel }, k);           \
+        for (int64_t n = 0; n <= 70 && INPLACE; n++) {                                                                 \
+            float *       x = random_row(&row_x, n, WILD);                                                             \
+            const float * y = random_row(&row_y, n, WILD);                                                             \
+            float *       z = row_new(&row_z, n, sizeof(float));                                                       \
+            run_##kernel(k, n, z, x, y);                                                                               \
+            run_##kernel(k, n, x, x, y);                                                                               \
+            CHECK_MSG(same_array(x, z, n), "%s " #kernel " in place differs", level_name);                             \
+        }                                                                                                              \
+    }
+
+GENERAL_TEST(add_f32, (n, z, x, y), true, (double) x + y, true, 0)
+GENERAL_TEST(sub_f32, (n, z, x, y), true, (double) x - y, true, 0)
+GENERAL_TEST(mul_f32, (n, z, x, y), true, (double) x * y, true, 0)
+GENERAL_TEST(div_f32, (n, z, x, y), true, (double) x / y, true, 0)
+GENERAL_TEST(add1_f32, (n, z, x, p1), true, (double) x + p1, true, 0)
+GENERAL_TEST(scale_f32, (n, z, x, p1), true, (double) x * p1, true, 0)
+GENERAL_TEST(leaky_relu_f32, (n, z, x, p1), true, x > 0 ? x : (double) p1 * x, true, 0)
+GENERAL_TEST(clamp_f32, (n, z, x, p1, p2), true, isnan(x) ? x : x < p1 ? p1 : x > p2 ? p2 : x, true, 0)
+GENERAL_TEST(mad_f32, (n, z, x, p1), false, y + (double) x * p1, false, fabs(x * p1) + fabs(y + x * p1) + 1e-6)
+GENERAL_TEST(norm_apply_f32, (n, z, x, p1, p2), true, ((double) x - p1) * p2, false, 2 * fabs((x - p1) * p2) + 1e-6)
+GENERAL_TEST(scale_mask_f32, (n, z, x, p1, y), true, (double) x * p1 + y, false, fabs(x * p1) + fabs(y + x * p1) + 1e-6)
+
+// ------------------------------------------------------------------------------------------------------------- conversions
+
+// The nearest number with `mantissa` explicit bits and the given smallest exponent, ties to even; beyond `limit`: infinity.
+static double narrowed(double x, int mantissa, int e_min, double limit) {
+    if (x == 0 || isnan(x) || isinf(x)) {
+        return x;
+    }
+    int e;
+    frexp(x, &e); // |x| in [2^(e-1), 2^e)
+    const double q = ldexp(1, GB_MAX(e - 1, e_min) - mantissa);
+    const double r = nearbyint(x / q) * q;
+    return fabs(r) > limit ? copysign(INFINITY, x) : r;
+}
+
+static double half_value(uint16_t h) {
+    const int    e = (h >> 10) & 31, m = h & 1023;
+    const double v = e == 31 ? (m ? NAN : INFINITY) : e == 0 ? ldexp(m, -24) : ldexp(1024 + m, e - 25);
+    return h & 0x8000 ? -v : v;
+}
+
+static double bfloat_value(uint16_t h) {
+    const int    e = (h >> 7) & 255, m = h & 127;
+    const double v = e == 255 ? (m ? NAN : INFINITY) : e == 0 ? ldexp(m, -133) : ldexp(128 + m, e - 134);
+    return h & 0x8000 ? -v : v;
+}
+
+static void check_widen(const char * name, void (*fn)(int64_t, float *, const uint16_t *), double (*value)(uint16_t)) {
+    uint16_t first = 0;
+    for (int pass = 0; pass < 80; pass++) { // the large ones cover all patterns
+        const int64_t n = pass < 60 ? pass : 4000;
+        uint16_t *    x = row_new(&row_x, n, sizeof(uint16_t));
+        float *       y = row_new(&row_y, n, sizeof(float));
+        for (int64_t i = 0; i < n; i++) {
+            x[i] = first++;
+        }
+        fn(n, y, x);
+        CHECK_MSG(row_intact(&row_y), "%s %s writes outside, n = %lld", level_name, name, (long long) n);
+        for (int64_t i = 0; i < n; i++) {
+            CHECK_MSG(same_bits(y[i], (float) value(x[i])), "%s %s(%04x) is %a", level_name, name, x[i], y[i]);
+        }
+    }
+}
+
+struct narrow {
+    const char * name;
+    void (*fn)(int64_t, uint16_t *, const float *);
+    void (*scalar_fn)(int64_t, uint16_t *, const float *);
+    double (*value)(uint16_t);
+    int    mantissa, e_min;
+    double limit;
+};
+
+static void check_narrow(struct narrow c) {
+    for (int pass = 0; pass < 500; pass++) {
+        const int64_t n = pass < 130 ? pass : 2000;
+        float *       x = random_row(&row_x, n, WILD);
+        uint16_t *    y = row_new(&row_y, n, sizeof(uint16_t));
+        uint16_t *    z = row_new(&row_z, n, sizeof(uint16_t));
+        for (int64_t i = 0; i < n; i++) { // most of them near a tie
+            const float v = (float) c.value((uint16_t) test_random());
+            const float w = from_bits(to_bits(v) + (uint32_t) test_random_int(-2, 2) + (1u << (22 - c.mantissa)));
+            x[i]          = i % 3 ? w : x[i];
+        }
+        c.fn(n, y, x);
+        c.scalar_fn(n, z, x);
+        CHECK_MSG(row_intact(&row_y), "%s %s writes outside, n = %lld", level_name, c.name, (long long) n);
+        for (int64_t i = 0; i < n; i++) {
+            CHECK_MSG(same_bits((float) c.value(y[i]), (float) narrowed(x[i], c.mantissa, c.e_min, c.limit)), "%s %s(%a) is %a", level_name,
+                      c.name, x[i], c.value(y[i]));
+            CHECK_MSG(y[i] == z[i] || isnan(x[i]), "%s %s(%a) is %04x, scalar %04x", level_name, c.name, x[i], y[i], z[i]);
+        }
+    }
+}
+
+static void test_f16_to_f32(const struct gb_kernels * k) { check_widen("f16_to_f32", k->f16_to_f32, half_value); }
+static void test_bf16_to_f32(const struct gb_kernels * k) { check_widen("bf16_to_f32", k->bf16_to_f32, bfloat_value); }
+static void test_f32_to_f16(const struct gb_kernels * k) {
+    check_narrow((struct narrow){ "f32_to_f16", k->f32_to_f16, scalar->f32_to_f16, half_value, 10, -14, 65504 });
+}
+static void test_f32_to_bf16(const struct gb_kernels * k) {
+    check_narrow((struct narrow){ "f32_to_bf16", k->f32_to_bf16, scalar->f32_to_bf16, bfloat_value, 7, -126, 0x1.fep127 });
+}
+
+// -------------------------------------------------------------------------------------------------------------- reductions
+
+#define SUM_TEST(kernel, CALL, TERM, EPSILON)                                                                          \
+    static void test_##kernel(const struct gb_kernels * k) {                                                           \
+        for (int s = 0; s < N_SIZES; s++) {                                                                            \
+            const int64_t n = size_at(s);                                                                              \
+            float *       x = random_row(&row_x, n, TAME);                                                             \
+            float *       y = random_row(&row_y, n, TAME);                                                             \
+            p1              = random_value(TAME);                                                                      \
+            long double exact = 0, size = 0;                                                                           \
+            for (int64_t i = 0; i < n; i++) {                                                                          \
+                exact += TERM;                                                                                         \
+                size += fabs((double) (TERM));                                                                         \
+            }                                                                                                          \
+            const double r = k->kernel CALL;                                                                           \
+            CHECK_MSG(fabsl(r - exact) <= 4 * n * (EPSILON) * size, "%s " #kernel " is %.17g, expected %.17g, n = %lld", level_name, r, \
+                      (double) exact, (long long) n);                                                                  \
+            if (n > 0) {                                                                                               \
+                x[test_random_int(0, n - 1)] = NAN;                                                                    \
+                CHECK(isnan(k->kernel CALL));                                                                          \
+            }                                                                                                          \
+        }                                                                                                              \
+        (void) row_y;                                                                                                  \
+    }
+
+SUM_TEST(sum_f32, (n, ((void) y, x)), x[i], 0x1p-53)
+SUM_TEST(sum_sqr_f32, (n, ((void) y, x)), (double) x[i] * x[i], 0x1p-53)
+SUM_TEST(sum_sqr_dev_f32, (n, ((void) y, x), p1), (double) (x[i] - p1) * (x[i] - p1), 0x1p-53)
+SUM_TEST(dot_f32, (n, x, y), (double) x[i] * y[i], EPS)
+
+static void test_max_f32(const struct gb_kernels * k) {
+    for (int s = 0; s < N_SIZES; s++) {
+        const int64_t n = size_at(s);
+        float *       x = random_row(&row_x, n, WILD);
+        float         m = -INFINITY;
+        for (int64_t i = 0; i < n; i++) {
+            if (s % 3 == 0 && i % 2) {
+                x[i] = NAN;
+            }
+            m = x[i] > m ? x[i] : m;
+        }
+        CHECK(same_bits(k->max_f32(n, x), m == 0 ? 0.0f : m));
+    }
+    const float zeros[] = { -0.0f, 0.0f, -0.0f };
+    CHECK(same_bits(k->max_f32(3, zeros), 0.0f) && same_bits(k->max_f32(1, zeros), 0.0f));
+}
+
+// Halves: random patterns without NaN and infinity.
+static uint16_t * random_halves(struct row * r, int64_t n, double (*value)(uint16_t)) {
+    uint16_t * x = row_new(r, n, sizeof(uint16_t));
+    for (int64_t i = 0; i < n; i++) {
+        do {
+            x[i] = (uint16_t) test_random();
+        } while (!(fabs(value(x[i])) < 1e6 && fabs(value(x[i])) > 1e-15)); // products do not underflow
+    }
+    return x;
+}
+
+#define HALF_DOT_TEST(kernel, TX, NEWX, VALX, TY, NEWY, VALY)                                                          \
+    static void test_##kernel(const struct gb_kernels * k) {                                                           \
+        for (int s = 0; s < N_SIZES; s++) {                                                                            \
+            const int64_t n = size_at(s);                                                                              \
+            TX *          x = NEWX;                                                                                    \
+            TY *          y = NEWY;                                                                                    \
+            double        exact = 0, size = 0;                                                                         \
+            for (int64_t i = 0; i < n; i++) {                                                                          \
+                exact += VALX(x[i]) * VALY(y[i]);                                                                      \
+                size += fabs(VALX(x[i]) * VALY(y[i]));                                                                 \
+            }                                                                                                          \
+            const double r = k->kernel(n, x, y);                                                                       \
+            CHECK_MSG(fabs(r - exact) <= 4 * (double) n * EPS * size, "%s " #kernel " is %.9g, expected %.9g, n = %lld", level_name, r, \
+                      exact, (long long) n);                                                                           \
+        }                                                                                                              \
+    }
+HALF_DOT_TEST(dot_f16, uint16_t, random_halves(&row_x, n, half_value), half_value, uint16_t, random_halves(&row_y, n, half_value), half_value)
+HALF_DOT_TEST(dot_f16_f32, uint16_t, random_halves(&row_x, n, half_value), half_value, float, random_row(&row_y, n, TAME), (double))
+HALF_DOT_TEST(dot_bf16, uint16_t, random_halves(&row_x, n, bfloat_value), bfloat_value, uint16_t, random_halves(&row_y, n, bfloat_value),
+              bfloat_value)
+HALF_DOT_TEST(dot_bf16_f32, uint16_t, random_halves(&row_x, n, bfloat_value), bfloat_value, float, random_row(&row_y, n, TAME), (double))
+
+static void test_exp_sum_f32(const struct gb_kernels * k) {
+    for (int s = 0; s < N_SIZES; s++) {
+        const int64_t n   = size_at(s);
+        float *       x   = random_row(&row_x, n, TAME);
+        float *       y   = row_new(&row_y, n, sizeof(float));
+        const float   max = 8;
+        double        sum = 0;
+        if (n > 3) {
+            x[1] = -INFINITY; // masked
+        }
+        const double r = k->exp_sum_f32(n, y, x, max);
+        CHECK(row_intact(&row_y));
+        for (int64_t i = 0; i < n; i++) {
+            CHECK(ulps(y[i], exp((double) (x[i] - max))) <= 2);
+            sum += y[i];
+        }
+        CHECK_MSG(fabs(r - sum) <= 4 * (double) n * 0x1p-53 * sum, "%s exp_sum_f32 is %.17g, expected %.17g", level_name, r, sum);
+        CHECK(n <= 3 || same_bits(y[1], 0.0f));
+        CHECK(k->exp_sum_f32(n, x, x, max) == r && same_array(x, y, n));
+    }
+}
+
+// ---------------------------------------------------------------------------------------------------------- matrix products
+
+static double tile_oracle(int64_t k, const float * a, int a_step, const float * b, int b_step, double * size) {
+    double sum = 0;
+    *size      = 0;
+    for (int64_t p = 0; p < k; p++) {
+        sum += (double) a[p * a_step] * b[p * b_step];
+        *size += fabs((double) a[p * a_step] * b[p * b_step]);
+    }
+    return sum;
+}
+
+static void test_gemm_tile_f32(const struct gb_kernels * k) {
+    static float  a[300 * GB_GEMM_MAX], b[300 * GB_GEMM_MAX], c[GB_GEMM_MAX * 100], before[GB_GEMM_MAX * 100], whole[GB_GEMM_MAX * 100];
+    const int     mr_max = k->gemm_mr, nr_max = k->gemm_nr;
+    const int64_t depths[] = { 0, 1, 2, 3, 17, 64, 300 };
+    CHECK(mr_max >= 1 && mr_max <= 16 && nr_max >= 1 && nr_max <= GB_GEMM_MAX); // gemm.c relies on it
+    for (int pass = 0; pass < 400; pass++) {
+        const int64_t depth = depths[pass % 7], ldc = nr_max + (int64_t) test_random_int(0, 20);
+        const int     mr = (int) test_random_int(1, mr_max), nr = (int) test_random_int(1, nr_max);
+        const bool    accumulate = test_random() % 2;
+        for (int i = 0; i < 300 * GB_GEMM_MAX; i++) {
+            a[i] = random_value(TAME);
+            b[i] = random_value(TAME);
+        }
+        for (int i = 0; i < GB_GEMM_MAX * 100; i++) {
+            whole[i] = before[i] = c[i] = random_value(TAME);
+        }
+        k->gemm_tile_f32(depth, a, b, c, ldc, mr, nr, accumulate);
+        k->gemm_tile_f32(depth, a, b, whole, ldc, mr_max, nr_max, accumulate);
+        for (int i = 0; i < GB_GEMM_MAX * 100; i++) {
+            const int64_t row = i / ldc, column = i % ldc;
+            if (row >= mr || column >= nr) {
+                CHECK_MSG(c[i] == before[i], "%s gemm_tile_f32 wrote outside %d x %d", level_name, mr, nr);
+                continue;
+            }
+            double       size;
+            const double exact = tile_oracle(depth, a + row, mr_max, b + column, nr_max, &size) + (accumulate ? before[i] : 0);
+            CHECK_MSG(fabs(c[i] - exact) <= 4 * (double) (depth + 1) * EPS * (size + fabs(before[i])), "%s gemm_tile_f32 is %g, expected %g", level_name,
+                      c[i], exact);
+            CHECK_MSG(same_bits(c[i], whole[i]), "%s gemm_tile_f32 depends on the tile's shape", level_name);
+        }
+    }
+}
+
+static double float_bits_value(const void * p, int64_t i) { return ((const float *) p)[i]; }
+static double half_bits_value(const void * p, int64_t i) { return half_value(((const uint16_t *) p)[i]); }
+static double bfloat_bits_value(const void * p, int64_t i) { return bfloat_value(((const uint16_t *) p)[i]); }
+
+static void check_pack(const char * name, void (*fn)(int64_t, int, int, float *, const void * const *), size_t element,
+                       double (*value)(const void *, int64_t)) {
+    static unsigned char source[GB_GEMM_MAX * 64 * 4];
+    for (int pass = 0; pass < 1500; pass++) {
+        const int     width = (int) test_random_int(1, GB_GEMM_MAX), rows = (int) test_random_int(1, width);
+        const int64_t k = test_random_int(0, 63);
+        const void *  x[GB_GEMM_MAX];
+        float *       y = row_new(&row_y, k * width, sizeof(float));
+        for (size_t i = 0; i < sizeof(source); i++) {
+            source[i] = (unsigned char) test_random();
+        }
+        for (int i = 0; i < rows; i++) {
+            x[i] = source + (size_t) (rows - 1 - i) * 63 * element;
+        }
+        fn(k, rows, width, y, x);
+        CHECK_MSG(row_intact(&row_y), "%s %s writes outside: k %lld, %d of %d", level_name, name, (long long) k, rows, width);
+        for (int64_t j = 0; j < k; j++) {
+            for (int i = 0; i < width; i++) {
+                const float wish = i < rows ? (float) value(x[i], j) : 0.0f;
+                CHECK_MSG(same_bits(y[j * width + i], wish), "%s %s: k %lld, %d of %d, [%lld][%d] is %a, expected %a", level_name, name,
+                          (long long) k, rows, width, (long long) j, i, y[j * width + i], wish);
+            }
+        }
+    }
+}
+
+static void test_pack_f32(const struct gb_kernels * k) { check_pack("pack_f32", k->pack_f32, 4, float_bits_value); }
+static void test_pack_f16(const struct gb_kernels * k) { check_pack("pack_f16", k->pack_f16, 2, half_bits_value); }
+static void test_pack_bf16(const struct gb_kernels * k) { check_pack("pack_bf16", k->pack_bf16, 2, bfloat_bits_value); }
+
+// ------------------------------------------------------------------------------------------------------------------- running
+
+static const struct {
+    const char * name;
+    void (*run)(const struct gb_kernels * k);
+} kernel_tests[] = {
+#define GB_KERNEL(name, class, ret, params) { #name, test_##name },
+#include "cpu/kernels/kernels.def"
+#undef GB_KERNEL
+};
+
+static void kernels(void) {
+    scalar = gb_level_find("scalar")->kernels;
+    for (int l = 0; l < gb_level_count(); l++) {
+        const struct gb_level * level = gb_level_at(l);
+        level_name                    = level->name;
+        if (!level->usable()) {
+            printf("skipped: level %s, this processor does not have it\n", level->name);
+            continue;
+        }
+        for (size_t i = 0; i < sizeof(kernel_tests) / sizeof(kernel_tests[0]) && test_failures < 50; i++) {
+            const int before = test_failures;
+            kernel_tests[i].run(level->kernels);
+            if (test_failures > before) {
+                printf("     %s %s: %d failures\n", level->name, kernel_tests[i].name, test_failures - before);
+            }
+        }
+    }
+}
+
+// ------------------------------------------------------------------------------------------------------------------- levels
+
+static void levels(void) {
+    CHECK(gb_level_count() >= 1 && ggml_cpu_level_count() == gb_level_count());
+    CHECK_STR(ggml_cpu_level_name(0), "scalar");
+    CHECK(ggml_cpu_level_usable(0));
+    CHECK(ggml_cpu_level_name(-1) == NULL && ggml_cpu_level_name(gb_level_count()) == NULL);
+    CHECK(!ggml_cpu_level_usable(-1) && gb_level_at(gb_level_count()) == NULL);
+    CHECK(gb_kernels_default() != NULL);
+    for (int i = 0; i < gb_level_count(); i++) {
+        const struct gb_level * level = gb_level_at(i);
+        CHECK(!level->usable() || gb_level_find(level->name) == level);
+    }
+    CHECK(gb_level_find("sse9") == NULL);
+    CHECK_ERROR(GGML_STATUS_INVALID_ARGUMENT, "must be one of scalar");
+    CHECK(gb_level_find(NULL) == NULL);
+    CHECK_ERROR(GGML_STATUS_INVALID_ARGUMENT, "name");
+}
+
+static void level_cap(void) {
+    const struct gb_level * best = NULL;
+    for (int i = 0; i < gb_level_count(); i++) {
+        best = gb_level_at(i)->usable() ? gb_level_at(i) : best;
+        setenv("GGML_CPU_LEVEL", gb_level_at(i)->name, 1);
+        CHECK(gb_level_default() == best); // the named one, or the best below it
+    }
+    unsetenv("GGML_CPU_LEVEL");
+    CHECK(gb_level_default() == best);
+    setenv("GGML_CPU_LEVEL", "AVX1024", 1);
+    CHECK(gb_level_default() == NULL);
+    CHECK_ERROR(GGML_STATUS_INVALID_ARGUMENT, "GGML_CPU_LEVEL is 'AVX1024'");
+    unsetenv("GGML_CPU_LEVEL");
+}
+
+TEST_MAIN(TEST(levels), TEST(level_cap), TEST(kernels))
