@@ -1,0 +1,311 @@
+// Contexts: memory of their own that grows, memory of the caller that does not, scratch, iteration, threads, failing allocations.
+#include "base/mem.h"
+#include "base/thread.h"
+#include "tensor/tensor.h"
+#include "test.h"
+
+// Sizes that no machine has are asked for here: the sanitizer shall answer NULL like malloc does.
+const char * __asan_default_options(void);
+const char * __asan_default_options(void) {
+    return "allocator_may_return_null=1";
+}
+
+static struct ggml_context * own(size_t size) {
+    return ggml_init((struct ggml_init_params){ size, NULL, false });
+}
+
+static void struct_sizes(void) {
+    CHECK_INT(sizeof(struct ggml_object), 32);
+    CHECK_INT(sizeof(struct ggml_tensor), 368);
+    CHECK_INT(sizeof(struct ggml_cgraph), 80);
+    CHECK_INT(ggml_tensor_overhead(), 400);
+    CHECK_INT(offsetof(struct ggml_tensor, view_src), 264);
+    CHECK_INT(offsetof(struct ggml_tensor, name), 288);
+}
+
+static void grows(void) {
+    struct ggml_context * ctx = own(0);
+    REQUIRE(ctx != NULL);
+    enum { N = 2000 };
+    static struct ggml_tensor * t[N];
+    size_t data = 0;
+    for (int i = 0; i < N; i++) {
+        const int64_t n = i % 100 == 7 ? 100000 : i % 37;
+        t[i]            = ggml_new_tensor_1d(ctx, GGML_TYPE_I32, n);
+        REQUIRE(t[i] != NULL && ((uintptr_t) t[i]->data % 16) == 0);
+        data += (size_t) (n * 4 + 15) / 16 * 16;
+        for (int64_t k = 0; k < n; k++) ((int32_t *) t[i]->data)[k] = i;
+    }
+    CHECK_INT(ggml_used_mem(ctx), data + N * 400);
+    CHECK(ggml_get_mem_size(ctx) >= ggml_used_mem(ctx));
+    CHECK(ggml_get_mem_size(ctx) < 3 * ggml_used_mem(ctx));
+    int i = 0;
+    for (struct ggml_tensor * at = ggml_get_first_tensor(ctx); at != NULL; at = ggml_get_next_tensor(ctx, at), i++) {
+        CHECK(i < N && at == t[i]);
+        for (int64_t k = 0; k < at->ne[0]; k++) {
+            if (((int32_t *) at->data)[k] != i) test_fail(__FILE__, __LINE__, "tensor %d was overwritten", i);
+        }
+    }
+    CHECK_INT(i, N);
+    CHECK_INT(ggml_get_max_tensor_size(ctx), 400000);
+    ggml_free(ctx);
+    ggml_free(NULL);
+}
+
+static void own_memory_is_one_region_at_first(void) {
+    struct ggml_context * ctx = own(100000);
+    CHECK_INT(ggml_get_mem_size(ctx), 100000);
+    char * base = ggml_get_mem_buffer(ctx);
+    REQUIRE(base != NULL);
+    struct ggml_tensor * a = ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 4);
+    struct ggml_tensor * b = ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 4);
+    CHECK((char *) a == base + 32);
+    CHECK((char *) a->data == base + 400);
+    CHECK((char *) b == base + 400 + 16 + 32);
+    CHECK_INT(ggml_get_mem_size(ctx), 100000);
+    ggml_free(ctx);
+}
+
+// Section 11.1: exactly n * overhead bytes hold n tensors without data.
+static void exact_weight_context(void) {
+    enum { N = 13 };
+    static _Alignas(16) char memory[N * 400];
+    struct ggml_context *    ctx = ggml_init((struct ggml_init_params){ N * ggml_tensor_overhead(), memory, true });
+    REQUIRE(ctx != NULL);
+    for (int i = 0; i < N; i++) {
+        struct ggml_tensor * t = ggml_new_tensor_2d(ctx, GGML_TYPE_F32, 1000, 1000);
+        REQUIRE(t != NULL);
+        CHECK(t->data == NULL);
+    }
+    CHECK(ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 1) == NULL);
+    CHECK_ERROR(GGML_STATUS_ALLOC_FAILED, "needs 400 bytes, has 0 of 5200");
+    CHECK_INT(ggml_used_mem(ctx), N * 400);
+    ggml_free(ctx);
+}
+
+// Section 11.2: the tensor space of a pool holds a larger graph as well.
+static void larger_graph_in_tensor_space(void) {
+    for (size_t n = 2048; n <= 65536; n *= 2) {
+        const size_t size   = n * ggml_tensor_overhead() + ggml_graph_overhead();
+        void *       memory = gb_aligned_alloc(16, size);
+        REQUIRE(memory != NULL);
+        struct ggml_context * ctx = ggml_init((struct ggml_init_params){ size, memory, true });
+        struct ggml_cgraph *  g   = ggml_new_graph_custom(ctx, n, false);
+        CHECK(g != NULL);
+        for (size_t i = 0; i < n * 8 / 10; i++) CHECK(ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 1) != NULL);
+        ggml_free(ctx);
+        gb_aligned_free(memory);
+    }
+}
+
+// Section 11.3: tensors and graphs in the caller's memory outlive the context.
+static void tensors_outlive_context(void) {
+    static _Alignas(16) char memory[200000];
+    struct ggml_context *    ctx = ggml_init((struct ggml_init_params){ sizeof(memory), memory, false });
+    struct ggml_tensor *     t   = ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 8);
+    struct ggml_tensor *     v   = ggml_view_tensor(ctx, t);
+    struct ggml_cgraph *     g   = ggml_new_graph_custom(ctx, 16, false);
+    v->op                        = GGML_OP_SQR;
+    v->src[0]                    = t;
+    ggml_set_f32(t, 3.0f);
+    ggml_free(ctx);
+    CHECK(ggml_get_f32_1d(v, 7) == 3.0f);
+    CHECK_INT(ggml_build_forward_expand(g, v), GGML_STATUS_SUCCESS);
+    CHECK(g->n_nodes == 1 && g->nodes[0] == v && g->n_leafs == 1);
+
+    struct ggml_context * other = own(1000);
+    struct ggml_tensor *  view  = ggml_view_tensor(other, v);
+    CHECK(view != NULL && view->view_src == t && view->data == t->data);
+    ggml_free(other);
+}
+
+// Section 11.9: three tensors with data and a graph in exactly the sum of what the functions say.
+static void exact_benchmark_pool(void) {
+    const size_t sizes[3] = { 64 * 32 * 4, 32 * 16 * 4, 64 * 16 * 4 };
+    const size_t size     = sizes[0] + sizes[1] + sizes[2] + 3 * ggml_tensor_overhead() + ggml_graph_overhead();
+    char *       memory   = gb_aligned_alloc(64, size + 16);
+    REQUIRE(memory != NULL);
+    struct ggml_context * ctx = ggml_init((struct ggml_init_params){ size, memory + 16, false }); // aligned to 16 only
+    REQUIRE(ctx != NULL);
+    CHECK(ggml_new_tensor_2d(ctx, GGML_TYPE_F32, 64, 32) != NULL);
+    CHECK(ggml_new_tensor_2d(ctx, GGML_TYPE_F32, 32, 16) != NULL);
+    CHECK(ggml_new_tensor_2d(ctx, GGML_TYPE_F32, 64, 16) != NULL);
+    CHECK(ggml_new_graph(ctx) != NULL);
+    CHECK_INT(ggml_used_mem(ctx), size);
+    ggml_free(ctx);
+    gb_aligned_free(memory);
+}
+
+static void caller_memory(void) {
+    static _Alignas(16) char memory[1000];
+    CHECK(ggml_init((struct ggml_init_params){ 900, memory + 8, false }) == NULL);
+    CHECK_ERROR(GGML_STATUS_INVALID_ARGUMENT, "aligned to 16");
+    memset(memory, 0x5a, sizeof(memory));
+    struct ggml_context * ctx = ggml_init((struct ggml_init_params){ 900, memory, false });
+    CHECK(ggml_get_mem_buffer(ctx) == memory);
+    CHECK_INT(ggml_get_mem_size(ctx), 900);
+    CHECK(ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 126) == NULL);
+    CHECK_ERROR(GGML_STATUS_ALLOC_FAILED, "needs 912 bytes, has 900 of 900");
+    CHECK_INT(ggml_used_mem(ctx), 0);
+    CHECK(ggml_get_first_tensor(ctx) == NULL);
+    CHECK(ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 120) != NULL); // 400 + 480
+    CHECK(ggml_new_graph_custom(ctx, 1, false) == NULL);
+    CHECK_ERROR(GGML_STATUS_ALLOC_FAILED, "has 20 of 900");
+    CHECK_INT(ggml_used_mem(ctx), 880);
+    CHECK(memory[880] == 0x5a && memory[999] == 0x5a);
+    ggml_free(ctx);
+
+    ctx = ggml_init((struct ggml_init_params){ 0, memory, false }); // no bytes: nothing may be written
+    CHECK(ctx != NULL);
+    CHECK(ggml_new_i32(ctx, 1) == NULL);
+    CHECK_ERROR(GGML_STATUS_ALLOC_FAILED, "of 0 available");
+    ggml_free(ctx);
+}
+
+static void huge_sizes(void) {
+    CHECK(own(SIZE_MAX) == NULL);
+    CHECK_ERROR(GGML_STATUS_INVALID_ARGUMENT, "overflow");
+    CHECK(own(SIZE_MAX / 4) == NULL);
+    CHECK_ERROR(GGML_STATUS_ALLOC_FAILED, "");
+    struct ggml_context * ctx = own(1000);
+    CHECK(gb_context_alloc(ctx, GGML_OBJECT_WORK_BUFFER, SIZE_MAX - 8) == NULL);
+    CHECK_ERROR(GGML_STATUS_ALLOC_FAILED, "overflow");
+    CHECK(ggml_new_tensor_1d(ctx, GGML_TYPE_I8, PTRDIFF_MAX - 10) == NULL);
+    CHECK_ERROR(GGML_STATUS_ALLOC_FAILED, "");
+    CHECK_INT(ggml_used_mem(ctx), 0);
+    CHECK(ggml_new_i32(ctx, 1) != NULL);
+    ggml_free(ctx);
+}
+
+static void many_contexts(void) {
+    static struct ggml_context * ctx[500];
+    for (int i = 0; i < 500; i++) {
+        ctx[i] = own(64);
+        CHECK(ctx[i] != NULL && ggml_new_i32(ctx[i], i) != NULL);
+    }
+    for (int i = 0; i < 500; i++) {
+        CHECK_INT(ggml_get_i32_1d(ggml_get_first_tensor(ctx[i]), 0), i);
+        ggml_free(ctx[i]);
+    }
+}
+
+static void scratch(void) {
+    static _Alignas(16) char memory[100];
+    struct ggml_context *    ctx = own(10000);
+    CHECK_INT(ggml_set_scratch(ctx, (struct ggml_scratch){ 4, 64, memory }), 0);
+    struct ggml_tensor * a = ggml_new_tensor_1d(ctx, GGML_TYPE_F16, 3);
+    CHECK(a->data == memory + 4);
+    struct ggml_tensor * b = ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 2); // elements are aligned
+    CHECK(b->data == memory + 12);
+    struct ggml_tensor * i = ggml_new_i32(ctx, 5); // never in scratch
+    CHECK(i->data == i + 1);
+    const size_t used = ggml_used_mem(ctx);
+    CHECK_INT(used, 400 + 400 + 400 + 16);
+    CHECK(ggml_new_tensor_1d(ctx, GGML_TYPE_I8, 45) == NULL);
+    CHECK_ERROR(GGML_STATUS_ALLOC_FAILED, "45 bytes at offset 20, has 64");
+    CHECK_INT(ggml_used_mem(ctx), used);
+    CHECK(ggml_new_tensor_1d(ctx, GGML_TYPE_I8, 44) != NULL); // exactly full
+    struct ggml_tensor * v = ggml_view_tensor(ctx, a);
+    CHECK(v != NULL && v->data == a->data);
+    CHECK_INT(ggml_set_scratch(ctx, (struct ggml_scratch){ 0, 0, NULL }), 64);
+    struct ggml_tensor * c = ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 2);
+    CHECK(c->data == c + 1);
+    CHECK_INT(ggml_set_scratch(ctx, (struct ggml_scratch){ 0, 64, memory }), 0);
+
+    ggml_set_no_alloc(ctx, true); // wins over scratch
+    CHECK(ggml_get_no_alloc(ctx));
+    CHECK(ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 2)->data == NULL);
+    struct ggml_tensor * f = ggml_new_f32(ctx, 2.5f);
+    CHECK(f->data == f + 1 && *(float *) f->data == 2.5f);
+    ggml_free(ctx);
+}
+
+static void finding_tensors(void) {
+    struct ggml_context * ctx = own(1000);
+    CHECK(ggml_get_first_tensor(ctx) == NULL);
+    CHECK(ggml_new_graph_custom(ctx, 4, false) != NULL); // skipped
+    struct ggml_tensor * a = ggml_set_name(ggml_new_i32(ctx, 1), "a");
+    CHECK(gb_context_alloc(ctx, GGML_OBJECT_WORK_BUFFER, 100) != NULL); // skipped
+    struct ggml_tensor * b = ggml_set_name(ggml_new_i32(ctx, 2), "b");
+    CHECK(ggml_get_first_tensor(ctx) == a && ggml_get_next_tensor(ctx, a) == b && ggml_get_next_tensor(ctx, b) == NULL);
+    CHECK(ggml_get_tensor(ctx, "b") == b && ggml_get_tensor(ctx, "c") == NULL);
+    CHECK_INT(ggml_last_status(), GGML_STATUS_SUCCESS);
+    ggml_free(ctx);
+}
+
+static void null_arguments(void) {
+    CHECK(ggml_new_tensor_1d(NULL, GGML_TYPE_F32, 1) == NULL);
+    CHECK_ERROR(GGML_STATUS_INVALID_ARGUMENT, "ggml_new_tensor_1d: argument 'ctx' is NULL");
+    CHECK(ggml_new_i32(NULL, 1) == NULL && ggml_new_f32(NULL, 1) == NULL);
+    CHECK(ggml_get_first_tensor(NULL) == NULL && ggml_get_tensor(NULL, "x") == NULL);
+    CHECK(ggml_used_mem(NULL) == 0 && ggml_get_mem_size(NULL) == 0 && ggml_get_mem_buffer(NULL) == NULL);
+    CHECK(!ggml_get_no_alloc(NULL) && ggml_get_max_tensor_size(NULL) == 0);
+    ggml_set_no_alloc(NULL, true);
+    CHECK_INT(ggml_set_scratch(NULL, (struct ggml_scratch){ 0 }), 0);
+    ggml_print_objects(NULL);
+    ggml_print_object(NULL);
+    CHECK_ERROR(GGML_STATUS_INVALID_ARGUMENT, "'obj' is NULL");
+}
+
+static void work(void * arg) {
+    int * wrong = arg;
+    for (int round = 0; round < 50; round++) {
+        struct ggml_context * ctx = own(100);
+        for (int i = 0; i < 100; i++) {
+            struct ggml_tensor * t = ggml_new_i32(ctx, i);
+            *wrong += t == NULL || ggml_get_i32_1d(t, 0) != i;
+        }
+        *wrong += ggml_new_tensor_1d(ctx, GGML_TYPE_F32, -1) != NULL || strstr(ggml_last_error(), "negative") == NULL;
+        ggml_free(ctx);
+    }
+}
+
+static void threads(void) {
+    gb_thread thread[4];
+    int       wrong[4] = { 0 };
+    for (int i = 0; i < 4; i++) REQUIRE(gb_thread_start(&thread[i], work, &wrong[i]));
+    for (int i = 0; i < 4; i++) {
+        gb_thread_join(thread[i]);
+        CHECK_INT(wrong[i], 0);
+    }
+}
+
+// A scenario with every kind of object; false when something failed.
+static bool scenario(void) {
+    struct ggml_context * ctx = own(16);
+    bool                  ok  = ctx != NULL;
+    for (int i = 0; ok && i < 100; i++) {
+        struct ggml_tensor * t = ggml_new_tensor_1d(ctx, GGML_TYPE_F32, i == 50 ? 100000 : 10);
+        struct ggml_tensor * v = t ? ggml_view_tensor(ctx, t) : NULL;
+        ok                     = v != NULL;
+    }
+    if (ctx != NULL && !ok) { // still good for what fits
+        CHECK_INT(ggml_last_status(), GGML_STATUS_ALLOC_FAILED);
+        int n = 0;
+        for (struct ggml_tensor * t = ggml_get_first_tensor(ctx); t != NULL; t = ggml_get_next_tensor(ctx, t)) n++;
+        CHECK(n <= 200);
+        gb_test_fail_alloc(0, false);
+        CHECK(ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 50000) != NULL);
+    }
+    ggml_free(ctx);
+    return ok;
+}
+
+static void failing_allocations(void) {
+    const int64_t before = gb_test_live_allocs();
+    int           n      = 1;
+    for (bool ok = false; !ok; n++) {
+        gb_test_fail_alloc(n, false);
+        ok = scenario();
+        CHECK(!ok || !gb_test_alloc_failed());
+        gb_test_fail_alloc(0, false);
+        CHECK_INT(gb_test_live_allocs(), before);
+        REQUIRE(n < 1000);
+    }
+    CHECK(n > 4);
+}
+
+TEST_MAIN(TEST(struct_sizes), TEST(grows), TEST(own_memory_is_one_region_at_first), TEST(exact_weight_context),
+          TEST(larger_graph_in_tensor_space), TEST(tensors_outlive_context), TEST(exact_benchmark_pool), TEST(caller_memory),
+          TEST(huge_sizes), TEST(many_contexts), TEST(scratch), TEST(finding_tensors), TEST(null_arguments), TEST(threads),
+          TEST(failing_allocations))

@@ -1,0 +1,234 @@
+// Type and operation tables, half precision, traits. Sizes are written down here as sums of their block's fields.
+#include "base/fp16.h"
+#include "tensor/quant/quant.h"
+#include "tensor/tensor.h"
+#include "test.h"
+
+static const struct {
+    int          id;
+    const char * name;
+    int          blck, bytes;
+} expected[] = {
+    { 0, "f32", 1, 4 },
+    { 1, "f16", 1, 2 },
+    { 2, "q4_0", 32, 2 + 16 },
+    { 3, "q4_1", 32, 2 + 2 + 16 },
+    { 6, "q5_0", 32, 2 + 4 + 16 },
+    { 7, "q5_1", 32, 2 + 2 + 4 + 16 },
+    { 8, "q8_0", 32, 2 + 32 },
+    { 9, "q8_1", 32, 4 + 4 + 32 },
+    { 10, "q2_K", 256, 2 + 2 + 16 + 64 },
+    { 11, "q3_K", 256, 2 + 64 + 32 + 12 },
+    { 12, "q4_K", 256, 2 + 2 + 128 + 12 },
+    { 13, "q5_K", 256, 2 + 2 + 128 + 32 + 12 },
+    { 14, "q6_K", 256, 2 + 128 + 64 + 16 },
+    { 15, "q8_K", 256, 4 + 256 + 32 },
+    { 16, "iq2_xxs", 256, 2 + 64 },
+    { 17, "iq2_xs", 256, 2 + 64 + 8 },
+    { 18, "iq3_xxs", 256, 2 + 64 + 32 },
+    { 19, "iq1_s", 256, 2 + 32 + 16 },
+    { 20, "iq4_nl", 32, 2 + 16 },
+    { 21, "iq3_s", 256, 2 + 64 + 32 + 8 + 4 },
+    { 22, "iq2_s", 256, 2 + 64 + 16 },
+    { 23, "iq4_xs", 256, 2 + 2 + 128 + 4 },
+    { 24, "i8", 1, 1 },
+    { 25, "i16", 1, 2 },
+    { 26, "i32", 1, 4 },
+    { 27, "i64", 1, 8 },
+    { 28, "f64", 1, 8 },
+    { 29, "iq1_m", 256, 32 + 16 + 8 },
+    { 30, "bf16", 1, 2 },
+    { 34, "tq1_0", 256, 2 + 52 },
+    { 35, "tq2_0", 256, 2 + 64 },
+    { 39, "mxfp4", 32, 1 + 16 },
+};
+
+static void sizes_and_names(void) {
+    size_t at = 0;
+    for (int id = -2; id < GGML_TYPE_COUNT + 2; id++) {
+        const enum ggml_type type = (enum ggml_type) id;
+        const ggml_type_traits_t traits = ggml_internal_get_type_traits(type);
+        if (at < sizeof(expected) / sizeof(expected[0]) && expected[at].id == id) {
+            CHECK(gb_type_is_valid(type));
+            CHECK_STR(ggml_type_name(type), expected[at].name);
+            CHECK_INT(ggml_blck_size(type), expected[at].blck);
+            CHECK_INT(ggml_type_size(type), expected[at].bytes);
+            CHECK(ggml_is_quantized(type) == (expected[at].blck > 1));
+            CHECK(fabs(ggml_type_sizef(type) * expected[at].blck - expected[at].bytes) < 1e-9);
+            CHECK_STR(traits.type_name, expected[at].name);
+            CHECK_INT(traits.blck_size, expected[at].blck);
+            CHECK_INT(traits.type_size, expected[at].bytes);
+            CHECK(traits.is_quantized == (expected[at].blck > 1));
+            at++;
+        } else { // retired or never there
+            CHECK(!gb_type_is_valid(type));
+            CHECK(ggml_type_name(type) == NULL);
+            CHECK_INT(ggml_blck_size(type), 0);
+            CHECK_INT(ggml_type_size(type), 0);
+            CHECK(!ggml_is_quantized(type));
+            CHECK(traits.type_name == NULL && traits.blck_size == 0 && traits.to_float == NULL);
+        }
+    }
+    CHECK_INT(at, sizeof(expected) / sizeof(expected[0]));
+    CHECK_INT(ggml_last_status(), GGML_STATUS_SUCCESS); // questions are no failures
+}
+
+static void row_sizes(void) {
+    CHECK_INT(ggml_row_size(GGML_TYPE_F32, 7), 28);
+    CHECK_INT(ggml_row_size(GGML_TYPE_Q4_0, 64), 36);
+    CHECK_INT(ggml_row_size(GGML_TYPE_Q4_K, 0), 0);
+    CHECK_INT(ggml_last_status(), GGML_STATUS_SUCCESS);
+    CHECK_INT(ggml_row_size(GGML_TYPE_Q4_0, 33), 0);
+    CHECK_ERROR(GGML_STATUS_INVALID_ARGUMENT, "multiple of 32");
+    CHECK_INT(ggml_row_size(GGML_TYPE_F32, -1), 0);
+    CHECK_ERROR(GGML_STATUS_INVALID_ARGUMENT, "-1");
+    CHECK_INT(ggml_row_size(GGML_TYPE_F32, INT64_MAX), 0);
+    CHECK_ERROR(GGML_STATUS_INVALID_ARGUMENT, "overflow");
+    CHECK_INT(ggml_row_size((enum ggml_type) 4, 32), 0);
+    CHECK_ERROR(GGML_STATUS_INVALID_ARGUMENT, "no valid type");
+}
+
+static void file_types(void) {
+    static const int map[][2] = { { 0, 0 }, { 1, 1 }, { 2, 2 }, { 3, 3 }, { 7, 8 }, { 8, 6 }, { 9, 7 }, { 10, 10 }, { 11, 11 },
+                                  { 12, 12 }, { 13, 13 }, { 14, 14 }, { 15, 16 }, { 16, 17 }, { 17, 18 } };
+    int at = 0;
+    for (int ftype = -3; ftype < 40; ftype++) {
+        const enum ggml_type type = ggml_ftype_to_ggml_type((enum ggml_ftype) ftype);
+        if (at < 15 && map[at][0] == ftype) {
+            CHECK_INT(type, map[at++][1]);
+            CHECK_INT(ggml_last_status(), GGML_STATUS_SUCCESS);
+        } else {
+            CHECK_INT(type, GGML_TYPE_COUNT);
+            CHECK_ERROR(GGML_STATUS_INVALID_ARGUMENT, "ftype");
+        }
+    }
+    CHECK_INT(at, 15);
+}
+
+// Value of binary16 bits by its definition.
+static double f16_value(unsigned bits) {
+    const int    exponent = (bits >> 10) & 31;
+    const double fraction = bits & 1023;
+    const double sign     = bits & 0x8000 ? -1 : 1;
+    if (exponent == 31) return fraction != 0 ? NAN : sign * INFINITY;
+    return sign * (exponent == 0 ? ldexp(fraction, -24) : ldexp(1024 + fraction, exponent - 25));
+}
+
+static void half_rows(void) { // without any ggml_init
+    enum { N = 65536 };
+    static ggml_fp16_t all[N], back[N];
+    static float       wide[N];
+    for (int i = 0; i < N; i++) all[i] = (ggml_fp16_t) i;
+    ggml_fp16_to_fp32_row(all, wide, N);
+    ggml_fp32_to_fp16_row(wide, back, N);
+    int wrong = 0;
+    for (int i = 0; i < N; i++) {
+        const double v = f16_value((unsigned) i);
+        if (isnan(v)) {
+            wrong += !isnan(wide[i]) || !isnan(f16_value(back[i])) || !(back[i] & 0x200);
+        } else {
+            wrong += (double) wide[i] != v || back[i] != i || ggml_fp16_to_fp32((ggml_fp16_t) i) != wide[i];
+        }
+    }
+    CHECK_INT(wrong, 0);
+    CHECK_INT(ggml_fp32_to_fp16(65519.996f), 0x7bff);
+    CHECK_INT(ggml_fp32_to_fp16(65520.0f), 0x7c00);
+    CHECK_INT(ggml_fp32_to_fp16(-1e30f), 0xfc00);
+    CHECK_INT(ggml_fp32_to_fp16(ldexpf(1, -25)), 0);              // half of the smallest: to even
+    CHECK_INT(ggml_fp32_to_fp16(ldexpf(1.001f, -25)), 1);
+    CHECK_INT(ggml_fp32_to_fp16(1.0f + ldexpf(1, -11)), 0x3c00);  // tie to even
+    CHECK_INT(ggml_fp32_to_fp16(1.0f + 3 * ldexpf(1, -11)), 0x3c02);
+
+    ggml_bf16_t b[3];
+    const float in[3] = { 1.0f, -2.5f, 3.14159274f };
+    float       out[3];
+    ggml_fp32_to_bf16_row(in, b, 3);
+    ggml_bf16_to_fp32_row(b, out, 3);
+    CHECK(out[0] == 1.0f && out[1] == -2.5f && out[2] == 3.140625f);
+    CHECK_INT(b[2].bits, 0x4049);
+    CHECK(isnan(ggml_bf16_to_fp32(ggml_fp32_to_bf16(NAN))));
+
+    ggml_fp16_to_fp32_row(NULL, out, 0);
+    CHECK_INT(ggml_last_status(), GGML_STATUS_SUCCESS);
+    ggml_fp16_to_fp32_row(NULL, out, 3);
+    CHECK_ERROR(GGML_STATUS_INVALID_ARGUMENT, "'x' is NULL");
+    ggml_fp32_to_bf16_row(in, NULL, 3);
+    CHECK_ERROR(GGML_STATUS_INVALID_ARGUMENT, "'y' is NULL");
+}
+
+static void traits_of_plain_types(void) {
+    enum { N = 5 };
+    const float x[N] = { 1, -2, 0.5f, 4, 8 }, y[N] = { 3, 0.25f, -8, 1, 0.125f }; // exact in every format
+    const float product = 3 - 0.5f - 4 + 4 + 1;
+    const enum ggml_type types[] = { GGML_TYPE_F16, GGML_TYPE_BF16 };
+    for (int i = 0; i < 2; i++) {
+        const ggml_type_traits_t t = ggml_internal_get_type_traits(types[i]);
+        uint16_t                 hx[N], hy[N];
+        float                    back[N], s = -1;
+        t.from_float(x, hx, N);
+        t.from_float_reference(y, hy, N);
+        t.to_float(hx, back, N);
+        CHECK(memcmp(back, x, sizeof(x)) == 0);
+        CHECK_INT(t.vec_dot_type, types[i]);
+        t.vec_dot(N, &s, hx, hy);
+        CHECK(s == product);
+    }
+    const ggml_type_traits_t f32 = ggml_internal_get_type_traits(GGML_TYPE_F32);
+    float                    s   = -1;
+    f32.vec_dot(N, &s, x, y);
+    CHECK(s == product);
+    CHECK(f32.to_float == NULL && f32.from_float == NULL && f32.vec_dot_type == GGML_TYPE_F32);
+    CHECK(ggml_internal_get_type_traits(GGML_TYPE_I32).vec_dot == NULL);
+    CHECK(gb_quant_format_of(GGML_TYPE_F16) == NULL); // not a quantized format
+    CHECK(gb_quant_format_of((enum ggml_type) 1000) == NULL);
+}
+
+// Every quantized format that claims functions must survive zeros and keep zero exact.
+static void registered_formats(void) {
+    for (int id = 0; id < GGML_TYPE_COUNT; id++) {
+        const struct gb_quant_format * f = gb_quant_format_of((enum ggml_type) id);
+        if (f == NULL || f->to_float == NULL || f->from_float == NULL) continue;
+        static float zeros[256], back[256];
+        uint8_t      blocks[4096];
+        memset(back, 0x7f, sizeof(back));
+        f->from_float(zeros, blocks, 256);
+        f->to_float(blocks, back, 256);
+        for (int i = 0; i < 256; i++) CHECK_MSG(back[i] == 0.0f, "%s: value %d", ggml_type_name((enum ggml_type) id), i);
+    }
+}
+
+static void op_names(void) {
+    CHECK_INT(GGML_OP_COUNT, 72);
+    for (int op = 0; op < GGML_OP_COUNT; op++) {
+        CHECK(ggml_op_name((enum ggml_op) op) != NULL && ggml_op_symbol((enum ggml_op) op) != NULL);
+    }
+    // ids and texts from the specification's table, a few of each column
+    CHECK_STR(ggml_op_name((enum ggml_op) 0), "NONE");
+    CHECK_STR(ggml_op_name((enum ggml_op) 23), "MUL_MAT");
+    CHECK_STR(ggml_op_name((enum ggml_op) 45), "CONV_TRANSPOSE_1D");
+    CHECK_STR(ggml_op_name((enum ggml_op) 61), "UNARY");
+    CHECK_STR(ggml_op_name((enum ggml_op) 71), "CROSS_ENTROPY_LOSS_BACK");
+    CHECK_STR(ggml_op_symbol((enum ggml_op) 4), "view(x,nb,offset)+=y->x");
+    CHECK_STR(ggml_op_symbol((enum ggml_op) 9), "\xe2\x88\x9ax");
+    CHECK_STR(ggml_op_symbol((enum ggml_op) 28), "x-\\>y");
+    CHECK_STR(ggml_op_symbol((enum ggml_op) 24), "X[i]*Y");
+    CHECK_STR(ggml_op_symbol((enum ggml_op) 69), "custom(x,y,z)");
+    CHECK(ggml_op_name((enum ggml_op) -1) == NULL && ggml_op_symbol(GGML_OP_COUNT) == NULL);
+    CHECK_STR(ggml_unary_op_name((enum ggml_unary_op) 8), "GELU_QUICK");
+    CHECK_STR(ggml_unary_op_name((enum ggml_unary_op) 0), "ABS");
+    CHECK_STR(ggml_unary_op_name((enum ggml_unary_op) 11), "HARDSIGMOID");
+    CHECK(ggml_unary_op_name(GGML_UNARY_OP_COUNT) == NULL);
+
+    int views = 0, inplace = 0;
+    for (int op = -1; op <= GGML_OP_COUNT; op++) {
+        views += gb_op_is_view((enum ggml_op) op);
+        inplace += gb_op_can_inplace((enum ggml_op) op);
+    }
+    CHECK_INT(views, 5);    // NONE, RESHAPE, VIEW, PERMUTE, TRANSPOSE
+    CHECK_INT(inplace, 15); // section 0.4
+    CHECK(gb_op_is_view(GGML_OP_TRANSPOSE) && !gb_op_is_view(GGML_OP_CPY));
+    CHECK(gb_op_can_inplace(GGML_OP_SOFT_MAX) && gb_op_can_inplace(GGML_OP_UNARY) && !gb_op_can_inplace(GGML_OP_NORM));
+}
+
+TEST_MAIN(TEST(sizes_and_names), TEST(row_sizes), TEST(file_types), TEST(half_rows), TEST(traits_of_plain_types),
+          TEST(registered_formats), TEST(op_names))
