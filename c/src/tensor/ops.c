@@ -1,9 +1,18 @@
 // ops.c - the steps that all builders share (ops.h says how they fit together).
 #include "tensor/ops.h"
 
+bool gb_op_has_context(const struct ggml_context * ctx, const char * func) {
+    if (ctx == NULL) {
+        gb_fail_null(func, "ctx");
+    }
+    return ctx != NULL;
+}
+
 struct ggml_tensor * gb_op_new(struct ggml_context * ctx, const char * func, enum ggml_op op, enum ggml_type type, int64_t ne0,
                                int64_t ne1, int64_t ne2, int64_t ne3) {
-    GB_FAIL_IF(ctx == NULL, NULL, GGML_STATUS_INVALID_ARGUMENT, "%s: argument 'ctx' is NULL", func);
+    if (!gb_op_has_context(ctx, func)) {
+        return NULL;
+    }
     const int64_t        ne[4] = { ne0, ne1, ne2, ne3 };
     struct ggml_tensor * node  = gb_tensor_new(ctx, type, 4, ne);
     if (node != NULL) {
@@ -21,7 +30,9 @@ struct ggml_tensor * gb_op_like(struct ggml_context * ctx, const char * func, en
 
 struct ggml_tensor * gb_op_view(struct ggml_context * ctx, const char * func, enum ggml_op op, struct ggml_tensor * a,
                                 const int64_t ne[4], const size_t * nb, size_t offset, const char * suffix) {
-    GB_FAIL_IF(ctx == NULL, NULL, GGML_STATUS_INVALID_ARGUMENT, "%s: argument 'ctx' is NULL", func);
+    if (!gb_op_has_context(ctx, func)) {
+        return NULL;
+    }
     struct ggml_tensor * node = gb_tensor_view(ctx, a, 4, ne, nb, offset, func);
     if (node != NULL) {
         node->op = op;

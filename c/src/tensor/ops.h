@@ -12,6 +12,9 @@
 // Does a node get a gradient of its own when a source has one?
 enum gb_grad { GB_GRAD_NONE, GB_GRAD_INHERIT };
 
+// The helpers below ask this themselves; builders that call other builders ask first, to be the one named.
+bool gb_op_has_context(const struct ggml_context * ctx, const char * func);
+
 // A fresh contiguous node.
 struct ggml_tensor * gb_op_new(struct ggml_context * ctx, const char * func, enum ggml_op op, enum ggml_type type, int64_t ne0,
                                int64_t ne1, int64_t ne2, int64_t ne3);

@@ -91,7 +91,7 @@ struct ggml_tensor * ggml_conv_2d_s1_ph(struct ggml_context * ctx, struct ggml_t
 struct ggml_tensor * ggml_conv_depthwise_2d(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b, int s0, int s1, int p0, int p1,
                                             int d0, int d1) {
     const struct gb_conv conv = { s0, s1, p0, p1, d0, d1, true };
-    if (!gb_check_conv_depthwise(__func__, a, b, &conv)) {
+    if (!gb_check_conv_depthwise(__func__, a, b, &conv) || !gb_op_has_context(ctx, __func__)) {
         return NULL;
     }
     const int64_t        n_kernels = a->ne[2] * a->ne[3], kernel = a->ne[0] * a->ne[1];
