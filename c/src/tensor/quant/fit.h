@@ -1,0 +1,31 @@
+// fit.h - least-squares fits of a scale (and an offset) to a block of floats, used where a plain "divide by the maximum" is not the best.
+//
+// Each returns the scale and writes unsigned levels. x: n values, w: n weights >= 0. All arithmetic in f32, first index wins ties.
+#ifndef GB_TENSOR_QUANT_FIT_H
+#define GB_TENSOR_QUANT_FIT_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+// x ~ scale (level - n_levels): symmetric, levels 0 .. 2 n_levels - 1. Tries 19 scales around -n_levels / extreme.
+float gb_fit_symmetric(int n, int n_levels, const float * x, const float * w, uint8_t * levels);
+
+// How gb_fit_affine searches: scales (start + step t + n_levels) / range for t = 0 .. steps; error: squares, or absolute values.
+struct gb_fit_search {
+    float start, step;
+    int   steps;
+    bool  absolute;
+};
+
+// x ~ scale level - *minimum, *minimum >= 0, levels 0 .. n_levels.
+float gb_fit_affine(int n, int n_levels, const float * x, const float * w, const struct gb_fit_search * search, uint8_t * levels, float * minimum);
+
+// Weights of section "importance": importance[i] sqrt(sigma2 + x[i]^2), with sigma2 the mean square of the row or super-block.
+void gb_fit_importance(int n, const float * x, const float * importance, float sigma2, float * w);
+
+float gb_fit_mean_square(int64_t n, const float * x);
+
+// The element of largest magnitude, with its sign; 0 for n = 0.
+float gb_fit_extreme(int n, const float * x);
+
+#endif // GB_TENSOR_QUANT_FIT_H

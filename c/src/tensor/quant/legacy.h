@@ -1,0 +1,114 @@
+// legacy.h - what the formats with blocks of 32 elements share: packing of 4- and 5-bit levels, rows, histograms.
+//
+// Levels of a block are uint8_t[32]. Nibbles: element j in the low half of byte j, element j + 16 in the high half.
+#ifndef GB_TENSOR_QUANT_LEGACY_H
+#define GB_TENSOR_QUANT_LEGACY_H
+
+#include <math.h>
+#include <string.h>
+
+#include "base/fp16.h"
+#include "base/mem.h"
+#include "tensor/quant/fit.h"
+#include "tensor/quant/quant.h"
+
+enum { GB_BLOCK = 32 };
+
+static inline void gb_pack_nibbles(const uint8_t * levels, uint8_t * qs) {
+    for (int j = 0; j < GB_BLOCK / 2; j++) {
+        qs[j] = (uint8_t) ((levels[j] & 15) | (levels[j + 16] << 4));
+    }
+}
+
+static inline void gb_unpack_nibbles(const uint8_t * qs, uint8_t * levels) {
+    for (int j = 0; j < GB_BLOCK / 2; j++) {
+        levels[j]      = qs[j] & 15;
+        levels[j + 16] = qs[j] >> 4;
+    }
+}
+
+// Bit 4 of element i is bit i of the little-endian word qh.
+static inline void gb_pack_fifth(const uint8_t * levels, uint8_t * qh) {
+    memset(qh, 0, 4);
+    for (int i = 0; i < GB_BLOCK; i++) {
+        qh[i / 8] |= (uint8_t) ((levels[i] >> 4 & 1) << i % 8);
+    }
+}
+
+static inline void gb_unpack_fifth(const uint8_t * qh, uint8_t * levels) {
+    for (int i = 0; i < GB_BLOCK; i++) {
+        levels[i] |= (uint8_t) ((qh[i / 8] >> i % 8 & 1) << 4);
+    }
+}
+
+static inline float gb_load_f16(const uint8_t * p) {
+    uint16_t h;
+    memcpy(&h, p, sizeof(h));
+    return gb_f16_to_f32(h);
+}
+
+static inline void gb_store_f16(uint8_t * p, float f) {
+    const uint16_t h = gb_f32_to_f16(f);
+    memcpy(p, &h, sizeof(h));
+}
+
+static inline void gb_block_range(const float * x, float * low, float * high) {
+    *low = *high = x[0];
+    for (int i = 1; i < GB_BLOCK; i++) {
+        *low  = x[i] < *low ? x[i] : *low;
+        *high = x[i] > *high ? x[i] : *high;
+    }
+}
+
+// Levels may come from values that are NaN or infinite: such a product converts to 0 instead of being undefined.
+static inline uint8_t gb_level(float v, int max) {
+    if (!(v > 0)) {
+        return 0;
+    }
+    return v >= (float) max ? (uint8_t) max : (uint8_t) v;
+}
+
+static const struct gb_fit_search gb_legacy_search = { -0.9f, 0.05f, 36, false };
+
+// One block: x and, with an importance matrix, its weights (else NULL). Returns through the block; levels for the histogram.
+typedef void (*gb_quantize_block_t)(const float * x, const float * w, uint8_t * block, uint8_t * levels);
+
+static inline bool gb_quantize_rows(const float * src, uint8_t * dst, int64_t n_rows, int64_t n_per_row, size_t block_size,
+                                    gb_quantize_block_t quantize, const float * importance, int hist_shift, int64_t * hist) {
+    uint8_t levels[GB_BLOCK];
+    float   w[GB_BLOCK];
+    for (int64_t r = 0; r < n_rows; r++) {
+        const float * row    = src + r * n_per_row;
+        const float   sigma2 = importance ? gb_fit_mean_square(n_per_row, row) : 0;
+        for (int64_t i = 0; i < n_per_row; i += GB_BLOCK, dst += block_size) {
+            if (importance) {
+                gb_fit_importance(GB_BLOCK, row + i, importance + i, sigma2, w);
+            }
+            quantize(row + i, importance ? w : NULL, dst, levels);
+            for (int j = 0; hist && j < GB_BLOCK; j++) {
+                hist[levels[j] >> hist_shift]++;
+            }
+        }
+    }
+    return true;
+}
+
+// Defines the constant of a format from its two block functions `quantize_block` and `dequantize_block`.
+#define GB_LEGACY_FORMAT(stem, block_size, hist_shift, dot_type)                                                       \
+    static void to_float(const void * x, float * y, int k) {                                                           \
+        for (int i = 0; i < k; i += GB_BLOCK) {                                                                        \
+            dequantize_block((const uint8_t *) x + (size_t) (i / GB_BLOCK) * (block_size), y + i);                     \
+        }                                                                                                              \
+    }                                                                                                                  \
+    static void from_float(const float * x, void * y, int k) {                                                         \
+        uint8_t levels[GB_BLOCK];                                                                                      \
+        for (int i = 0; i < k; i += GB_BLOCK) {                                                                        \
+            quantize_block(x + i, NULL, (uint8_t *) y + (size_t) (i / GB_BLOCK) * (block_size), levels);               \
+        }                                                                                                              \
+    }                                                                                                                  \
+    static bool quantize(const float * src, void * dst, int64_t n_rows, int64_t n_per_row, const float * importance, int64_t * hist) { \
+        return gb_quantize_rows(src, dst, n_rows, n_per_row, (block_size), quantize_block, importance, (hist_shift), hist); \
+    }                                                                                                                  \
+    const struct gb_quant_format gb_quant_##stem = { to_float, from_float, from_float, NULL, GGML_TYPE_##dot_type, quantize };
+
+#endif // GB_TENSOR_QUANT_LEGACY_H

@@ -1,0 +1,28 @@
+// q4_0.c - 32 elements in 18 bytes: f16 d, 16 bytes of nibbles; y = (level - 8) d.
+#include "tensor/quant/legacy.h"
+
+static void quantize_block(const float * x, const float * w, uint8_t * block, uint8_t * levels) {
+    float d;
+    if (w) {
+        d = gb_fit_symmetric(GB_BLOCK, 8, x, w, levels);
+    } else {
+        d              = gb_fit_extreme(GB_BLOCK, x) / -8;
+        const float id = d != 0 ? 1 / d : 0;
+        for (int i = 0; i < GB_BLOCK; i++) { // product and sum with one rounding, as with a fused multiply-add
+            levels[i] = gb_level((float) ((double) x[i] * (double) id + 8.5), 15);
+        }
+    }
+    gb_store_f16(block, d);
+    gb_pack_nibbles(levels, block + 2);
+}
+
+static void dequantize_block(const uint8_t * block, float * y) {
+    uint8_t     levels[GB_BLOCK];
+    const float d = gb_load_f16(block);
+    gb_unpack_nibbles(block + 2, levels);
+    for (int i = 0; i < GB_BLOCK; i++) {
+        y[i] = (float) (levels[i] - 8) * d;
+    }
+}
+
+GB_LEGACY_FORMAT(q4_0, 18, 0, Q8_0)

@@ -1,0 +1,30 @@
+// q5_0.c - 32 elements in 22 bytes: f16 d, fifth bits (4 bytes), 16 bytes of nibbles; y = (level - 16) d.
+#include "tensor/quant/legacy.h"
+
+static void quantize_block(const float * x, const float * w, uint8_t * block, uint8_t * levels) {
+    float d;
+    if (w) {
+        d = gb_fit_symmetric(GB_BLOCK, 16, x, w, levels);
+    } else {
+        d              = gb_fit_extreme(GB_BLOCK, x) / -16;
+        const float id = d != 0 ? 1 / d : 0;
+        for (int i = 0; i < GB_BLOCK; i++) { // product and sum with one rounding, as with a fused multiply-add
+            levels[i] = gb_level((float) ((double) x[i] * (double) id + 16.5), 31);
+        }
+    }
+    gb_store_f16(block, d);
+    gb_pack_fifth(levels, block + 2);
+    gb_pack_nibbles(levels, block + 6);
+}
+
+static void dequantize_block(const uint8_t * block, float * y) {
+    uint8_t     levels[GB_BLOCK];
+    const float d = gb_load_f16(block);
+    gb_unpack_nibbles(block + 6, levels);
+    gb_unpack_fifth(block + 2, levels);
+    for (int i = 0; i < GB_BLOCK; i++) {
+        y[i] = (float) (levels[i] - 16) * d;
+    }
+}
+
+GB_LEGACY_FORMAT(q5_0, 22, 1, Q8_0)

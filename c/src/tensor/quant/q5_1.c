@@ -1,0 +1,34 @@
+// q5_1.c - 32 elements in 24 bytes: f16 d, f16 m, fifth bits (4 bytes), 16 bytes of nibbles; y = level d + m.
+#include "tensor/quant/legacy.h"
+
+static void quantize_block(const float * x, const float * w, uint8_t * block, uint8_t * levels) {
+    float d, m;
+    if (w) {
+        d = gb_fit_affine(GB_BLOCK, 31, x, w, &gb_legacy_search, levels, &m);
+        m = -m;
+    } else {
+        float high;
+        gb_block_range(x, &m, &high);
+        d              = (high - m) / 31;
+        const float id = d != 0 ? 1 / d : 0;
+        for (int i = 0; i < GB_BLOCK; i++) {
+            levels[i] = gb_level((x[i] - m) * id + 0.5f, 31);
+        }
+    }
+    gb_store_f16(block, d);
+    gb_store_f16(block + 2, m);
+    gb_pack_fifth(levels, block + 4);
+    gb_pack_nibbles(levels, block + 8);
+}
+
+static void dequantize_block(const uint8_t * block, float * y) {
+    uint8_t     levels[GB_BLOCK];
+    const float d = gb_load_f16(block), m = gb_load_f16(block + 2);
+    gb_unpack_nibbles(block + 8, levels);
+    gb_unpack_fifth(block + 4, levels);
+    for (int i = 0; i < GB_BLOCK; i++) {
+        y[i] = (float) levels[i] * d + m;
+    }
+}
+
+GB_LEGACY_FORMAT(q5_1, 24, 1, Q8_1)

@@ -1,0 +1,118 @@
+// Quantizing to the formats with blocks of 32: errors within what the bits allow, importance weights, hostile values, arguments.
+// (Bit-exactness against the gguf package is tested in Python.)
+#include "test.h"
+
+enum { N = 32 * 40 };
+
+static void dequantize(enum ggml_type type, const void * blocks, float * y) {
+    ggml_internal_get_type_traits(type).to_float(blocks, y, N);
+}
+
+static const struct {
+    enum ggml_type type;
+    size_t (*quantize)(const float * src, void * dst, int n, int k, int64_t * hist);
+    double step; // largest rounding error as a share of the block's range (max - min) or of twice its largest magnitude
+} formats[] = {
+    { GGML_TYPE_Q4_0, ggml_quantize_q4_0, 1.0 / 16 }, { GGML_TYPE_Q4_1, ggml_quantize_q4_1, 0.5 / 15 }, { GGML_TYPE_Q5_0, ggml_quantize_q5_0, 1.0 / 32 },
+    { GGML_TYPE_Q5_1, ggml_quantize_q5_1, 0.5 / 31 }, { GGML_TYPE_Q8_0, ggml_quantize_q8_0, 0.25 / 127 },
+};
+enum { N_FORMATS = sizeof(formats) / sizeof(formats[0]) };
+
+static void errors_are_bounded(void) {
+    static float   x[N], y[N];
+    static uint8_t blocks[N * 2];
+    for (int f = 0; f < N_FORMATS; f++) {
+        for (int i = 0; i < N; i++) x[i] = test_random_float(-3, 5);
+        int64_t      hist[16] = { 0 };
+        const size_t bytes    = formats[f].quantize(x, blocks, N, N / 4, hist);
+        CHECK_INT(bytes, ggml_row_size(formats[f].type, N));
+        dequantize(formats[f].type, blocks, y);
+        int64_t counted = 0;
+        for (int i = 0; i < 16; i++) counted += hist[i];
+        CHECK_INT(counted, N);
+        for (int b = 0; b < N; b += 32) {
+            float low = x[b], high = x[b], largest = 0;
+            for (int i = b; i < b + 32; i++) {
+                low = fminf(low, x[i]), high = fmaxf(high, x[i]), largest = fmaxf(largest, fabsf(x[i]));
+            }
+            const bool   affine = formats[f].type == GGML_TYPE_Q4_1 || formats[f].type == GGML_TYPE_Q5_1;
+            const double range  = affine ? high - low : 2 * largest;
+            for (int i = b; i < b + 32; i++) {
+                CHECK_MSG(fabs(y[i] - x[i]) <= range * formats[f].step * 1.01 + 0.003 * range, "%s: %g became %g (range %g)",
+                          ggml_type_name(formats[f].type), x[i], y[i], range);
+            }
+        }
+    }
+}
+
+static double weighted_error(const float * x, const float * y, const float * w) {
+    double e = 0;
+    for (int i = 0; i < N; i++) e += (double) w[i % 64] * (x[i] - y[i]) * (x[i] - y[i]);
+    return e;
+}
+
+static void importance_lowers_the_weighted_error(void) {
+    static float   x[N], y[N], w[64];
+    static uint8_t blocks[N * 2];
+    for (int i = 0; i < N; i++) x[i] = test_random_float(-1, 1) * test_random_float(0, 2);
+    for (int i = 0; i < 64; i++) w[i] = i % 7 == 0 ? 10.0f : 0.1f;
+    for (int f = 0; f < N_FORMATS - 1; f++) { // all but Q8_0, which ignores weights
+        CHECK(ggml_quantize_chunk(formats[f].type, x, blocks, 0, N / 64, 64, NULL, NULL) > 0);
+        dequantize(formats[f].type, blocks, y);
+        const double plain = weighted_error(x, y, w);
+        CHECK(ggml_quantize_chunk(formats[f].type, x, blocks, 0, N / 64, 64, NULL, w) > 0);
+        dequantize(formats[f].type, blocks, y);
+        const double weighted = weighted_error(x, y, w);
+        CHECK_MSG(weighted < plain, "%s: %g with weights, %g without", ggml_type_name(formats[f].type), weighted, plain);
+    }
+}
+
+static void hostile_values_are_harmless(void) {
+    static const float specials[] = { NAN, INFINITY, -INFINITY, 3e38f, -3e38f, 1e-45f, 0 };
+    static float       x[N], w[64];
+    static uint8_t     blocks[N * 2];
+    for (int i = 0; i < 64; i++) w[i] = 1;
+    for (size_t s = 0; s < sizeof(specials) / sizeof(specials[0]); s++) {
+        for (int i = 0; i < N; i++) x[i] = i % 5 == 0 ? specials[s] : test_random_float(-1, 1);
+        for (int i = 0; i < 32; i++) x[i] = specials[s];
+        for (int f = 0; f < N_FORMATS; f++) {
+            CHECK(formats[f].quantize(x, blocks, N, N, NULL) > 0);
+            CHECK(ggml_quantize_chunk(formats[f].type, x, blocks, 0, N / 64, 64, NULL, w) > 0);
+        }
+    }
+}
+
+static void chunks_land_in_their_place(void) {
+    static float   x[N];
+    static uint8_t whole[N * 2], parts[N * 2];
+    for (int i = 0; i < N; i++) x[i] = test_random_float(-1, 1);
+    const enum ggml_type types[] = { GGML_TYPE_Q4_0, GGML_TYPE_Q8_0, GGML_TYPE_F16, GGML_TYPE_BF16 };
+    for (int t = 0; t < 4; t++) {
+        const size_t bytes = ggml_quantize_chunk(types[t], x, whole, 0, 10, N / 10, NULL, NULL);
+        CHECK_INT(bytes, ggml_row_size(types[t], N));
+        for (int r = 0; r < 10; r++) {
+            CHECK_INT(ggml_quantize_chunk(types[t], x, parts, r * (N / 10), 1, N / 10, NULL, NULL), bytes / 10);
+        }
+        CHECK(memcmp(whole, parts, bytes) == 0);
+    }
+}
+
+static void arguments(void) {
+    float   x[64] = { 0 };
+    uint8_t y[256];
+    CHECK_INT(ggml_quantize_q4_0(NULL, y, 32, 32, NULL), 0);
+    CHECK_ERROR(GGML_STATUS_INVALID_ARGUMENT, "'src' is NULL");
+    CHECK_INT(ggml_quantize_q4_0(x, y, 33, 33, NULL), 0);
+    CHECK_ERROR(GGML_STATUS_INVALID_ARGUMENT, "blocks of 32");
+    CHECK_INT(ggml_quantize_q8_0(x, y, 64, 0, NULL), 0);
+    CHECK_INT(ggml_quantize_chunk((enum ggml_type) 4, x, y, 0, 1, 32, NULL, NULL), 0);
+    CHECK_ERROR(GGML_STATUS_INVALID_ARGUMENT, "4 is not a type");
+    CHECK_INT(ggml_quantize_chunk(GGML_TYPE_Q4_0, x, y, 16, 1, 32, NULL, NULL), 0);
+    CHECK_ERROR(GGML_STATUS_INVALID_ARGUMENT, "start 16");
+    CHECK_INT(ggml_quantize_chunk(GGML_TYPE_I32, x, y, 0, 1, 32, NULL, NULL), 0);
+    CHECK_ERROR(GGML_STATUS_UNSUPPORTED, "i32");
+    CHECK(ggml_quantize_requires_imatrix(GGML_TYPE_IQ2_XS) && !ggml_quantize_requires_imatrix(GGML_TYPE_Q4_K));
+}
+
+TEST_MAIN(TEST(errors_are_bounded), TEST(importance_lowers_the_weighted_error), TEST(hostile_values_are_harmless), TEST(chunks_land_in_their_place),
+          TEST(arguments))
