@@ -132,7 +132,7 @@ static inline struct ggml_tensor * parent_of(enum ggml_type type, int64_t n0, in
     return t;
 }
 
-static inline struct ggml_tensor * tensor(enum ggml_type type, enum layout layout, int64_t n0, int64_t n1, int64_t n2, int64_t n3) {
+static inline struct ggml_tensor * tensor(enum ggml_type type, int layout, int64_t n0, int64_t n1, int64_t n2, int64_t n3) {
     struct ggml_tensor * p;
     switch (layout) {
         case PADDED:
@@ -159,7 +159,7 @@ static inline struct ggml_tensor * fill_int(struct ggml_tensor * t, int64_t low,
     return t;
 }
 
-static inline struct ggml_tensor * random_tensor(enum ggml_type type, enum layout layout, int64_t n0, int64_t n1, int64_t n2, int64_t n3) {
+static inline struct ggml_tensor * random_tensor(enum ggml_type type, int layout, int64_t n0, int64_t n1, int64_t n2, int64_t n3) {
     return fill(tensor(type, layout, n0, n1, n2, n3), -2, 2);
 }
 
@@ -273,6 +273,6 @@ static inline bool is_shared(const struct ggml_tensor * node) {
 static const enum ggml_type float_types[3] = { GGML_TYPE_F32, GGML_TYPE_F16, GGML_TYPE_BF16 };
 
 #define FOR_FLOATS(type) for (int type##_i = 0, type = float_types[0]; type##_i < 3; type = float_types[++type##_i < 3 ? type##_i : 0])
-#define FOR_LAYOUTS(layout) for (enum layout layout = DENSE; layout < N_LAYOUTS; layout++)
+#define FOR_LAYOUTS(l) for (int l = DENSE; l < N_LAYOUTS; l++)
 
 #endif // GB_TESTS_TEST_CPU_OPS_H
