@@ -1,11 +1,12 @@
 // compute.c - the engine: runs a list of nodes on a team of threads.
 //
-// The one idea: the plan cuts the list into steps. A step is one node that several threads share, or a run of nodes that one
-// thread does alone. The whole team goes through the steps together and meets after each, so a node sees all effects of earlier
-// ones. Views are no work and appear in no step. A plan in which no node wants a second thread wakes nobody.
+// The one idea: the plan cuts the list into steps. A step is one node that several threads share, or a run of nodes
+// that one thread does alone. The whole team goes through the steps together and meets after each, so a node sees all
+// effects of earlier ones. Views are no work and appear in no step. A plan in which no node wants a second thread wakes
+// nobody.
 //
-// Invariant: whether to go on after a step is decided once, by the last thread to arrive, and seen by all: a failed or aborted run
-// never leaves a thread waiting at a meeting that the others skip.
+// Invariant: whether to go on after a step is decided once, by the last thread to arrive, and seen by all: a failed or
+// aborted run never leaves a thread waiting at a meeting that the others skip.
 //
 // Called by cpu_graph.c (public graph functions), cpu_backend.c, and the simulated device.
 #include <stdarg.h>
@@ -56,11 +57,12 @@ struct gb_cpu_team {
     char                       message[GB_ERROR_SIZE];
 };
 
-// ------------------------------------------------------------------------------------------------------------------- planning
+// ------------------------------------------------------------------------------------------------------------ planning
 
 int gb_cpu_default_tasks(const struct ggml_tensor * node, int n_threads) {
     int64_t n = ggml_nelements(node);
-    if (node->src[0] != NULL && node->op != GGML_OP_GET_ROWS) { // reductions: the input is the work; a gather reads what it writes
+    // reductions: the input is the work; a gather reads what it writes
+    if (node->src[0] != NULL && node->op != GGML_OP_GET_ROWS) {
         n = GB_MAX(n, ggml_nelements(node->src[0]));
     }
     return (int) GB_MIN(GB_MAX(n / TASK_ELEMENTS, 1), n_threads);
@@ -101,14 +103,16 @@ static enum ggml_status plan_job(struct job * job, struct ggml_tensor * node, in
     const char * reason = ggml_cpu_unsupported_reason(node);
     if (reason != NULL) {
         char text[GB_ERROR_SIZE / 2];
-        return gb_fail(GGML_STATUS_UNSUPPORTED, "CPU: cannot compute %s: %s", gb_describe_node(node, text, sizeof(text)), reason);
+        return gb_fail(GGML_STATUS_UNSUPPORTED, "CPU: cannot compute %s: %s",
+                       gb_describe_node(node, text, sizeof(text)), reason);
     }
-    job->node          = node;
-    job->op            = gb_cpu_op_of(node);
-    const int n_tasks  = job->op->n_tasks != NULL ? job->op->n_tasks(node, n_threads) : gb_cpu_default_tasks(node, n_threads);
-    job->n_tasks       = GB_MAX(1, GB_MIN(n_tasks, n_threads));
-    job->work_size     = job->op->work_size != NULL ? job->op->work_size(node, job->n_tasks) : 0;
-    job->n_src         = count_sources(node);
+    const struct gb_cpu_op * op = gb_cpu_op_of(node);
+    const int n_tasks = op->n_tasks != NULL ? op->n_tasks(node, n_threads) : gb_cpu_default_tasks(node, n_threads);
+    job->node         = node;
+    job->op           = op;
+    job->n_tasks      = GB_MAX(1, GB_MIN(n_tasks, n_threads));
+    job->work_size    = op->work_size != NULL ? op->work_size(node, job->n_tasks) : 0;
+    job->n_src        = count_sources(node);
     return GGML_STATUS_SUCCESS;
 }
 
@@ -123,10 +127,12 @@ static void add_to_steps(struct gb_cpu_plan * plan, int i_job) {
     plan->team = GB_MAX(plan->team, n_tasks);
 }
 
-static enum ggml_status plan_nodes(struct gb_cpu_plan * plan, struct ggml_tensor * const * nodes, int n_nodes, int n_threads) {
+static enum ggml_status plan_nodes(struct gb_cpu_plan * plan, struct ggml_tensor * const * nodes, int n_nodes,
+                                   int n_threads) {
     size_t work_size = 0;
     for (int i = 0; i < n_nodes; i++) {
-        GB_FAIL_IF(nodes[i] == NULL, GGML_STATUS_INVALID_ARGUMENT, GGML_STATUS_INVALID_ARGUMENT, "CPU: node %d of the graph is NULL", i);
+        GB_FAIL_IF(nodes[i] == NULL, GGML_STATUS_INVALID_ARGUMENT, GGML_STATUS_INVALID_ARGUMENT,
+                   "CPU: node %d of the graph is NULL", i);
         plan->nodes[plan->n_nodes++] = nodes[i];
         if (is_idle(nodes[i])) {
             continue;
@@ -142,7 +148,8 @@ static enum ggml_status plan_nodes(struct gb_cpu_plan * plan, struct ggml_tensor
 }
 
 struct gb_cpu_plan * gb_cpu_plan_new(struct ggml_tensor * const * nodes, int n_nodes, int n_threads) {
-    GB_FAIL_IF(n_nodes < 0 || (nodes == NULL && n_nodes > 0), NULL, GGML_STATUS_INVALID_ARGUMENT, "CPU: the graph has no node list");
+    GB_FAIL_IF(n_nodes < 0 || (nodes == NULL && n_nodes > 0), NULL, GGML_STATUS_INVALID_ARGUMENT,
+               "CPU: the graph has no node list");
     GB_FAIL_IF(n_threads < 1 || n_threads > GB_CPU_MAX_THREADS, NULL, GGML_STATUS_INVALID_ARGUMENT,
                "CPU: needs 1 to %d threads, has %d", GB_CPU_MAX_THREADS, n_threads);
     struct gb_cpu_plan * plan = GB_NEW(struct gb_cpu_plan);
@@ -177,7 +184,7 @@ int gb_cpu_plan_n_threads(const struct gb_cpu_plan * plan) {
     return plan->team;
 }
 
-// ------------------------------------------------------------------------------------------------------- for ops, during a run
+// ----------------------------------------------------------------------------------------------- for ops, during a run
 
 void gb_cpu_barrier(const struct gb_cpu_call * call) {
     if (call->nth > 1) {
@@ -185,7 +192,8 @@ void gb_cpu_barrier(const struct gb_cpu_call * call) {
     }
 }
 
-void gb_cpu_fail(const struct gb_cpu_call * call, const struct ggml_tensor * node, enum ggml_status status, const char * fmt, ...) {
+void gb_cpu_fail(const struct gb_cpu_call * call, const struct ggml_tensor * node, enum ggml_status status,
+                 const char * fmt, ...) {
     struct gb_cpu_team * team  = call->team;
     int                  first = 0;
     if (!atomic_compare_exchange_strong(&team->claimed, &first, 1)) {
@@ -200,13 +208,13 @@ void gb_cpu_fail(const struct gb_cpu_call * call, const struct ggml_tensor * nod
     atomic_store(&team->halted, status != GGML_STATUS_SUCCESS ? status : GGML_STATUS_FAILED);
 }
 
-// -------------------------------------------------------------------------------------------------------------------- running
+// ------------------------------------------------------------------------------------------------------------- running
 
 static enum ggml_status check_placed(const struct ggml_tensor * t, const struct ggml_tensor * node, const void ** host) {
     if (t->data == NULL && ggml_nelements(t) > 0) {
         char text[GB_DESCRIBE_SIZE], reader[GB_DESCRIBE_SIZE];
-        return gb_fail(GGML_STATUS_INVALID_STATE, "CPU: tensor %s, needed for %s %s, is not allocated", gb_describe(t, text),
-                       ggml_op_name(node->op), gb_describe(node, reader));
+        return gb_fail(GGML_STATUS_INVALID_STATE, "CPU: tensor %s, needed for %s %s, is not allocated",
+                       gb_describe(t, text), ggml_op_name(node->op), gb_describe(node, reader));
     }
     const struct ggml_tensor * root = gb_root(t);
     if (root->buffer == NULL || root->buffer == *host) {

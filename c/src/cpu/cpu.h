@@ -16,7 +16,8 @@ struct gb_cpu_pool * gb_cpu_pool_new(int n_threads);
 void                 gb_cpu_pool_free(struct gb_cpu_pool * pool);
 int                  gb_cpu_pool_n_threads(const struct gb_cpu_pool * pool);
 
-// ggml_graph_compute keeps a few idle pools for its next call: this ends them (their memory counts as alive in leak checks).
+// ggml_graph_compute keeps a few idle pools for its next call: this ends them (their memory counts as alive in leak
+// checks).
 void gb_cpu_pools_trim(void);
 
 // The node array is copied, tensors are borrowed. NULL and reported when a node cannot run.
@@ -36,11 +37,12 @@ struct gb_cpu_run {
 // The tensors must be placed in memory that the host can read.
 enum ggml_status gb_cpu_plan_run(struct gb_cpu_plan * plan, struct gb_cpu_pool * pool, const struct gb_cpu_run * run);
 
-// Copies the elements of a tensor with this layout between two places in host memory; bytes between them stay as they are.
+// Copies the elements of a tensor with this layout between two places in host memory; bytes between them stay as they
+// are.
 void gb_cpu_copy_elements(void * to, const void * from, const struct ggml_tensor * layout);
 
-// For the registry: "threads=2,level=avx2", each optional; threads defaults to ggml_cpu_default_n_threads(). NULL and reported
-// for an unknown key or a bad value.
+// For the registry: "threads=2,level=avx2", each optional; threads defaults to ggml_cpu_default_n_threads(). NULL and
+// reported for an unknown key or a bad value.
 GGML_CALL ggml_backend_t gb_cpu_reg_init(const char * params, void * user_data);
 
 #endif // GB_CPU_CPU_H

@@ -1,7 +1,8 @@
-// cpu_backend.c - the CPU as a backend: the engine with threads, a kernel level and work memory that stay between calls.
+// cpu_backend.c - the CPU as a backend: the engine with threads, a kernel level and work memory that stay between
+// calls.
 //
-// Everything is synchronous: when a call returns, it is done. One backend is used by one thread at a time; different ones are
-// independent. Threads are started by the first graph that wants more than one.
+// Everything is synchronous: when a call returns, it is done. One backend is used by one thread at a time; different
+// ones are independent. Threads are started by the first graph that wants more than one.
 #include <stdio.h>
 #include <string.h>
 
@@ -40,11 +41,12 @@ static GGML_CALL const char * name_of(ggml_backend_t backend) {
 }
 
 static struct cpu * cpu_of(ggml_backend_t backend, const char * func) {
-    GB_FAIL_IF(!ggml_backend_is_cpu(backend), NULL, GGML_STATUS_INVALID_ARGUMENT, "%s: argument 'backend_cpu' is no CPU backend", func);
+    GB_FAIL_IF(!ggml_backend_is_cpu(backend), NULL, GGML_STATUS_INVALID_ARGUMENT,
+               "%s: argument 'backend_cpu' is no CPU backend", func);
     return backend->context;
 }
 
-// ------------------------------------------------------------------------------------------------------------------ computing
+// ----------------------------------------------------------------------------------------------------------- computing
 
 static bool work_reserve(struct work * work, size_t size) {
     if (size <= work->size) {
@@ -127,7 +129,7 @@ static GGML_CALL bool supports_op(ggml_backend_t backend, const struct ggml_tens
     return unsupported_reason(backend, op) == NULL;
 }
 
-// ------------------------------------------------------------------------------------------------------------------ life cycle
+// ---------------------------------------------------------------------------------------------------------- life cycle
 
 static GGML_CALL ggml_backend_buffer_type_t default_buffer_type(ggml_backend_t backend) {
     (void) backend;
@@ -191,17 +193,19 @@ GGML_CALL ggml_backend_t gb_cpu_reg_init(const char * params, void * user_data) 
     enum gb_params_next next;
     while ((next = gb_params_next(&params, &param)) == GB_PARAMS_GOOD) {
         const char * wrong = take_param(&param, &n_threads, &level);
-        GB_FAIL_IF(wrong != NULL, NULL, GGML_STATUS_INVALID_ARGUMENT, "CPU: parameter '%s=%s' %s", param.key, param.value, wrong);
+        GB_FAIL_IF(wrong != NULL, NULL, GGML_STATUS_INVALID_ARGUMENT, "CPU: parameter '%s=%s' %s", param.key,
+                   param.value, wrong);
         if (level == param.value) {
             level_param = param;
             level       = level_param.value;
         }
     }
-    GB_FAIL_IF(next == GB_PARAMS_BAD, NULL, GGML_STATUS_INVALID_ARGUMENT, "CPU: parameters must read key=value,key=value, not '%s'", params);
+    GB_FAIL_IF(next == GB_PARAMS_BAD, NULL, GGML_STATUS_INVALID_ARGUMENT,
+               "CPU: parameters must read key=value,key=value, not '%s'", params);
     return backend_new((int) n_threads, level != NULL ? gb_level_find(level) : gb_level_default());
 }
 
-// ------------------------------------------------------------------------------------------------------------------- settings
+// ------------------------------------------------------------------------------------------------------------ settings
 
 GGML_CALL bool ggml_backend_is_cpu(ggml_backend_t backend) {
     return backend != NULL && backend->iface.get_name == name_of;
@@ -212,7 +216,8 @@ enum ggml_status ggml_backend_cpu_set_n_threads(ggml_backend_t backend_cpu, int 
     if (cpu == NULL) {
         return GGML_STATUS_INVALID_ARGUMENT;
     }
-    GB_FAIL_IF(n_threads < 1 || n_threads > GB_CPU_MAX_THREADS, GGML_STATUS_INVALID_ARGUMENT, GGML_STATUS_INVALID_ARGUMENT,
+    GB_FAIL_IF(n_threads < 1 || n_threads > GB_CPU_MAX_THREADS, GGML_STATUS_INVALID_ARGUMENT,
+               GGML_STATUS_INVALID_ARGUMENT,
                "%s: argument 'n_threads': needs 1 to %d, has %d", __func__, GB_CPU_MAX_THREADS, n_threads);
     if (n_threads != cpu->n_threads) {
         gb_cpu_pool_free(cpu->pool);
@@ -227,7 +232,8 @@ int ggml_backend_cpu_get_n_threads(ggml_backend_t backend_cpu) {
     return cpu != NULL ? cpu->n_threads : 0;
 }
 
-enum ggml_status ggml_backend_cpu_set_abort_callback(ggml_backend_t backend_cpu, bool (*callback)(void * data), void * data) {
+enum ggml_status ggml_backend_cpu_set_abort_callback(ggml_backend_t backend_cpu, bool (*callback)(void * data),
+                                                     void * data) {
     struct cpu * cpu = cpu_of(backend_cpu, __func__);
     if (cpu == NULL) {
         return GGML_STATUS_INVALID_ARGUMENT;

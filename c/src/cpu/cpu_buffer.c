@@ -15,7 +15,7 @@
 
 #define ALIGNMENT 64
 
-// ----------------------------------------------------------------------------------------------------------- copying elements
+// ---------------------------------------------------------------------------------------------------- copying elements
 
 // Bytes [0, nbytes) hold the tensor's elements and nothing else.
 static bool is_dense(const struct ggml_tensor * t) {
@@ -34,19 +34,21 @@ void gb_cpu_copy_elements(void * to, const void * from, const struct ggml_tensor
     const int64_t items = layout->ne[0] / ggml_blck_size(layout->type);
     const bool    rows  = layout->nb[0] == item;
     for (int64_t r = 0; r < ggml_nrows(layout); r++) { // what lies between the rows belongs to others
-        const int64_t i1   = r % layout->ne[1], i2 = r / layout->ne[1] % layout->ne[2], i3 = r / layout->ne[1] / layout->ne[2];
-        const size_t  offs = (size_t) i1 * layout->nb[1] + (size_t) i2 * layout->nb[2] + (size_t) i3 * layout->nb[3];
+        const int64_t plane = r / layout->ne[1];
+        const int64_t i1    = r % layout->ne[1], i2 = plane % layout->ne[2], i3 = plane / layout->ne[2];
+        const size_t  offs  = (size_t) i1 * layout->nb[1] + (size_t) i2 * layout->nb[2] + (size_t) i3 * layout->nb[3];
         if (rows) {
             memmove((char *) to + offs, (const char *) from + offs, (size_t) items * item);
             continue;
         }
         for (int64_t i = 0; i < items; i++) {
-            memmove((char *) to + offs + (size_t) i * layout->nb[0], (const char *) from + offs + (size_t) i * layout->nb[0], item);
+            memmove((char *) to + offs + (size_t) i * layout->nb[0],
+                    (const char *) from + offs + (size_t) i * layout->nb[0], item);
         }
     }
 }
 
-// ---------------------------------------------------------------------------------------------------------------------- hooks
+// --------------------------------------------------------------------------------------------------------------- hooks
 
 static GGML_CALL const char * buffer_name(ggml_backend_buffer_t buffer) {
     (void) buffer;
@@ -61,17 +63,20 @@ static GGML_CALL void * buffer_base(ggml_backend_buffer_t buffer) {
     return buffer->context;
 }
 
-static GGML_CALL void buffer_set(ggml_backend_buffer_t buffer, struct ggml_tensor * tensor, const void * data, size_t offset, size_t size) {
+static GGML_CALL void buffer_set(ggml_backend_buffer_t buffer, struct ggml_tensor * tensor, const void * data,
+                                 size_t offset, size_t size) {
     (void) buffer;
     memcpy((char *) tensor->data + offset, data, size);
 }
 
-static GGML_CALL void buffer_get(ggml_backend_buffer_t buffer, const struct ggml_tensor * tensor, void * data, size_t offset, size_t size) {
+static GGML_CALL void buffer_get(ggml_backend_buffer_t buffer, const struct ggml_tensor * tensor, void * data,
+                                 size_t offset, size_t size) {
     (void) buffer;
     memcpy(data, (const char *) tensor->data + offset, size);
 }
 
-static GGML_CALL bool buffer_copy(ggml_backend_buffer_t buffer, const struct ggml_tensor * src, struct ggml_tensor * dst) {
+static GGML_CALL bool buffer_copy(ggml_backend_buffer_t buffer, const struct ggml_tensor * src,
+                                  struct ggml_tensor * dst) {
     (void) buffer;
     const ggml_backend_buffer_t from = gb_root(src)->buffer;
     if (from == NULL || !ggml_backend_buffer_is_host(from)) {
@@ -97,21 +102,23 @@ static struct ggml_backend_buffer_i buffer_hooks(void (*free_buffer)(ggml_backen
     };
 }
 
-// ------------------------------------------------------------------------------------------------------------- the buffer type
+// ----------------------------------------------------------------------------------------------------- the buffer type
 
 static GGML_CALL const char * type_name(ggml_backend_buffer_type_t buft) {
     (void) buft;
     return "CPU";
 }
 
-// Programs size a buffer as the sum of ggml_nbytes of what goes in: the memory is larger by what aligning two tensors can cost.
+// Programs size a buffer as the sum of ggml_nbytes of what goes in: the memory is larger by what aligning two tensors
+// can cost.
 static bool size_with_slack(size_t size, size_t * r) {
     return gb_pad_size(size, ALIGNMENT, r) && gb_add_size(*r, ALIGNMENT, r);
 }
 
 static GGML_CALL ggml_backend_buffer_t type_alloc(ggml_backend_buffer_type_t buft, size_t size) {
     size_t total;
-    GB_FAIL_IF(!size_with_slack(size, &total), NULL, GGML_STATUS_ALLOC_FAILED, "CPU: a buffer of %zu bytes is too large", size);
+    GB_FAIL_IF(!size_with_slack(size, &total), NULL, GGML_STATUS_ALLOC_FAILED,
+               "CPU: a buffer of %zu bytes is too large", size);
     void * memory = gb_aligned_alloc(ALIGNMENT, total);
     if (memory == NULL) {
         return NULL;
@@ -156,7 +163,7 @@ GGML_CALL ggml_backend_buffer_t ggml_backend_cpu_buffer_from_ptr(void * ptr, siz
     return ggml_backend_buffer_init(ggml_backend_cpu_buffer_type(), buffer_hooks(NULL), ptr, size);
 }
 
-// -------------------------------------------------------------------------------------------------------- high-bandwidth memory
+// ----------------------------------------------------------------------------------------------- high-bandwidth memory
 
 #ifdef GGML_USE_CPU_HBM
 
@@ -177,8 +184,8 @@ static GGML_CALL void hbm_free(ggml_backend_buffer_t buffer) {
 static GGML_CALL ggml_backend_buffer_t hbm_alloc(ggml_backend_buffer_type_t buft, size_t size) {
     size_t total;
     void * memory = NULL;
-    GB_FAIL_IF(!size_with_slack(size, &total) || hbw_posix_memalign(&memory, ALIGNMENT, total) != 0, NULL, GGML_STATUS_ALLOC_FAILED,
-               "CPU_HBM: cannot allocate %zu bytes", size);
+    GB_FAIL_IF(!size_with_slack(size, &total) || hbw_posix_memalign(&memory, ALIGNMENT, total) != 0, NULL,
+               GGML_STATUS_ALLOC_FAILED, "CPU_HBM: cannot allocate %zu bytes", size);
     struct ggml_backend_buffer_i hooks = buffer_hooks(hbm_free);
     hooks.get_name                     = hbm_buffer_name;
     ggml_backend_buffer_t buffer       = ggml_backend_buffer_init(buft, hooks, memory, total);
@@ -196,7 +203,8 @@ ggml_backend_buffer_type_t ggml_backend_cpu_hbm_buffer_type(void) {
                    .supports_backend = type_supports,
                    .is_host          = type_is_host },
     };
-    GB_FAIL_IF(hbw_check_available() != 0, NULL, GGML_STATUS_UNSUPPORTED, "CPU_HBM: this machine has no high-bandwidth memory");
+    GB_FAIL_IF(hbw_check_available() != 0, NULL, GGML_STATUS_UNSUPPORTED,
+               "CPU_HBM: this machine has no high-bandwidth memory");
     return &type;
 }
 

@@ -1,7 +1,7 @@
 // cpu_graph.c - ggml_graph_plan and ggml_graph_compute: the engine for whoever has no backend at hand.
 //
-// Every call makes its plan anew (the graph may have changed) and borrows threads for as long as it runs, so any number of calls on
-// different graphs can be under way at once.
+// Every call makes its plan anew (the graph may have changed) and borrows threads for as long as it runs, so any number
+// of calls on different graphs can be under way at once.
 #include "base/mem.h"
 #include "base/status.h"
 #include "cpu/cpu.h"
@@ -32,10 +32,12 @@ struct ggml_cplan ggml_graph_plan(const struct ggml_cgraph * cgraph, int n_threa
 
 static enum ggml_status check_cplan(const struct ggml_cplan * cplan, const struct gb_cpu_plan * plan) {
     const size_t needed = gb_cpu_plan_work_size(plan);
-    GB_FAIL_IF(cplan->work_size > 0 && cplan->work_data == NULL, GGML_STATUS_INVALID_ARGUMENT, GGML_STATUS_INVALID_ARGUMENT,
+    GB_FAIL_IF(cplan->work_size > 0 && cplan->work_data == NULL, GGML_STATUS_INVALID_ARGUMENT,
+               GGML_STATUS_INVALID_ARGUMENT,
                "ggml_graph_compute: cplan.work_size is %zu, but cplan.work_data is NULL", cplan->work_size);
     GB_FAIL_IF(cplan->work_size < needed, GGML_STATUS_INVALID_ARGUMENT, GGML_STATUS_INVALID_ARGUMENT,
-               "ggml_graph_compute: the graph needs %zu bytes of work memory, cplan.work_size is %zu", needed, cplan->work_size);
+               "ggml_graph_compute: the graph needs %zu bytes of work memory, cplan.work_size is %zu", needed,
+               cplan->work_size);
     return GGML_STATUS_SUCCESS;
 }
 
@@ -46,7 +48,8 @@ static enum ggml_status run_plan(struct gb_cpu_plan * plan, const struct ggml_cp
     if (n > 1 && (pool = gb_cpu_pool_borrow(n)) == NULL) {
         return ggml_last_status();
     }
-    const struct gb_cpu_run run = { gb_kernels_default(), cplan->work_data, cplan->abort_callback, cplan->abort_callback_data };
+    const struct gb_cpu_run run = { gb_kernels_default(), cplan->work_data, cplan->abort_callback,
+                                   cplan->abort_callback_data };
     const enum ggml_status  status = gb_cpu_plan_run(plan, pool, &run);
     gb_cpu_pool_give_back(pool);
     return status;
@@ -58,7 +61,8 @@ int ggml_graph_compute(struct ggml_cgraph * cgraph, struct ggml_cplan * cplan) {
     }
     GB_CHECK_ARG(cplan, GGML_STATUS_INVALID_ARGUMENT);
     GB_FAIL_IF(cplan->n_threads < 1 || cplan->n_threads > GB_CPU_MAX_THREADS, GGML_STATUS_INVALID_ARGUMENT,
-               GGML_STATUS_INVALID_ARGUMENT, "%s: cplan.n_threads must be 1 to %d, is %d", __func__, GB_CPU_MAX_THREADS, cplan->n_threads);
+               GGML_STATUS_INVALID_ARGUMENT, "%s: cplan.n_threads must be 1 to %d, is %d", __func__, GB_CPU_MAX_THREADS,
+               cplan->n_threads);
     struct gb_cpu_plan * plan = gb_cpu_plan_new(cgraph->nodes, cgraph->n_nodes, cplan->n_threads);
     if (plan == NULL) {
         return ggml_last_status();

@@ -1,6 +1,7 @@
 // features.c - asks the processor: CPUID and XGETBV on x86-64, the kernel's capability words on arm64.
 //
-// An instruction set counts only when the system also saves its registers across context switches (XCR0), else using it faults.
+// An instruction set counts only when the system also saves its registers across context switches (XCR0), else using it
+// faults.
 #include "cpu/features.h"
 
 #include <stdint.h>
@@ -147,7 +148,7 @@ const struct gb_cpu_features * gb_cpu_features(void) {
     return &features;
 }
 
-// ------------------------------------------------------------------------------------------------------------ public queries
+// ------------------------------------------------------------------------------------------------------ public queries
 
 int ggml_cpu_has_sse3(void) { return gb_cpu_features()->sse3; }
 int ggml_cpu_has_ssse3(void) { return gb_cpu_features()->ssse3; }

@@ -1,14 +1,16 @@
 // threadpool.c - the threads of the CPU engine.
 //
-// The one idea: everything that waits here waits at a gate. A gate is a number that only grows; who waits for it to change looks at
-// it for a short while (a wake-up through the system costs more than most nodes) and then sleeps. A worker has a gate that opens
-// when there is work for it, the pool one that opens when the last worker is done, and each meeting point one that opens when the
-// last thread has come. Teams larger than the machine do not look, they sleep at once, so that the others get the processor.
+// The one idea: everything that waits here waits at a gate. A gate is a number that only grows; who waits for it to
+// change looks at it for a short while (a wake-up through the system costs more than most nodes) and then sleeps. A
+// worker has a gate that opens when there is work for it, the pool one that opens when the last worker is done, and
+// each meeting point one that opens when the last thread has come. Teams larger than the machine do not look, they
+// sleep at once, so that the others get the processor.
 //
-// Invariants: between two runs every worker waits at its gate; fn, arg and nth are written only then. Only workers that were
-// called take part in a run and only they are counted in `pending`.
+// Invariants: between two runs every worker waits at its gate; fn, arg and nth are written only then. Only workers that
+// were called take part in a run and only they are counted in `pending`.
 //
-// Threads do not survive a fork. A pool that finds itself in a child makes its locks anew and starts workers again when needed.
+// Threads do not survive a fork. A pool that finds itself in a child makes its locks anew and starts workers again when
+// needed.
 #include "cpu/threadpool.h"
 
 #include <stdatomic.h>
@@ -63,7 +65,7 @@ struct gb_cpu_pool {
 
 static _Thread_local struct gb_cpu_pool * current; // whose fn this thread is in
 
-// ---------------------------------------------------------------------------------------------------------------------- gates
+// --------------------------------------------------------------------------------------------------------------- gates
 
 static bool gate_init(struct gate * g) {
     atomic_init(&g->seq, 0);
@@ -83,8 +85,8 @@ static void gate_destroy(struct gate * g) {
     gb_mutex_destroy(&g->mutex);
 }
 
-// A sleeper counts itself before it looks at seq for the last time, and the opener changes seq before it looks for sleepers: one of
-// the two always sees the other.
+// A sleeper counts itself before it looks at seq for the last time, and the opener changes seq before it looks for
+// sleepers: one of the two always sees the other.
 static void gate_open(struct gate * g) {
     atomic_fetch_add(&g->seq, 1);
     if (atomic_load(&g->sleepers) > 0) {
@@ -126,7 +128,8 @@ static void gate_wait(struct gate * g, unsigned seen, int64_t spin_ns) {
     gb_mutex_unlock(&g->mutex);
 }
 
-void gb_cpu_pool_meet(struct gb_cpu_pool * pool, enum gb_cpu_meeting meeting, int n, void (*last)(void * arg), void * arg) {
+void gb_cpu_pool_meet(struct gb_cpu_pool * pool, enum gb_cpu_meeting meeting, int n, void (*last)(void * arg),
+                      void * arg) {
     struct meeting_point * m    = &pool->meetings[meeting];
     const unsigned         seen = atomic_load(&m->gate.seq); // cannot change before we have arrived
     if (atomic_fetch_add(&m->arrived, 1) + 1 < n) {
@@ -140,7 +143,7 @@ void gb_cpu_pool_meet(struct gb_cpu_pool * pool, enum gb_cpu_meeting meeting, in
     gate_open(&m->gate);
 }
 
-// -------------------------------------------------------------------------------------------------------------------- workers
+// ------------------------------------------------------------------------------------------------------------- workers
 
 static void worker_main(void * arg) {
     struct worker *      w    = arg;
@@ -181,14 +184,14 @@ static int start_workers(struct gb_cpu_pool * pool, int n) {
             pool->n_started++;
         } else {
             pool->no_more = true;
-            gb_log(GGML_LOG_LEVEL_WARN, "CPU: the system gives no more threads, going on with %d of %d", pool->n_started + 1,
-                   pool->n_threads);
+            gb_log(GGML_LOG_LEVEL_WARN, "CPU: the system gives no more threads, going on with %d of %d",
+                   pool->n_started + 1, pool->n_threads);
         }
     }
     return GB_MIN(n, pool->n_started);
 }
 
-// ----------------------------------------------------------------------------------------------------------------------- pool
+// ---------------------------------------------------------------------------------------------------------------- pool
 
 static bool init_locks(struct gb_cpu_pool * pool) {
     if (!gb_mutex_init(&pool->running)) {
@@ -309,7 +312,7 @@ enum ggml_status gb_cpu_pool_run(struct gb_cpu_pool * pool, int n_threads, gb_cp
     return GGML_STATUS_SUCCESS;
 }
 
-// ------------------------------------------------------------------------------------------------------------ lending of pools
+// ---------------------------------------------------------------------------------------------------- lending of pools
 
 // Idle pools. A slot is taken and filled with one atomic exchange, so a fork cannot leave a lock behind.
 #define N_IDLE 4

@@ -1,18 +1,20 @@
 // sim.h - the simulated device: a backend whose memory the host cannot touch, with a queue of its own.
 //
-// sim_params.c reads the parameters, sim_device.c is the device (memory in use, queue), sim_graph.c what it computes, sim_buffer.c
-// and sim_backend.c are its two faces; they share sim_device.h. It runs the CPU engine on its private memory, so its results are those of the CPU, bit for bit. It is how the scheduler
-// is tested with many devices on any machine.
+// sim_params.c reads the parameters, sim_device.c is the device (memory in use, queue), sim_graph.c what it computes,
+// sim_buffer.c and sim_backend.c are its two faces; they share sim_device.h. It runs the CPU engine on its private
+// memory, so its results are those of the CPU, bit for bit. It is how the scheduler is tested with many devices on any
+// machine.
 #ifndef GB_SIM_SIM_H
 #define GB_SIM_SIM_H
 
 #include "ggml-backend.h"
 
-// For the registry: "mem=64M,max=16M,ops=mul_mat+add,noops=rope,delay=2ms,copy_delay=1ms,threads=1,name=A,...". Every call makes
-// a new device with memory of its own. NULL and reported for an unknown parameter or a bad value.
+// For the registry: "mem=64M,max=16M,ops=mul_mat+add,noops=rope,delay=2ms,copy_delay=1ms,threads=1,name=A,...". Every
+// call makes a new device with memory of its own. NULL and reported for an unknown parameter or a bad value.
 GGML_CALL ggml_backend_t gb_sim_reg_init(const char * params, void * user_data);
 
-// Buffers of a device that no backend computes on, with default parameters; made on first use, lives as long as the process.
+// Buffers of a device that no backend computes on, with default parameters; made on first use, lives as long as the
+// process.
 ggml_backend_buffer_type_t gb_sim_default_buffer_type(void);
 
 #endif // GB_SIM_SIM_H

@@ -1,4 +1,5 @@
-// sim_backend.c - the simulated device as a backend. Everything but the checks is queued: calls return at once, synchronize waits.
+// sim_backend.c - the simulated device as a backend. Everything but the checks is queued: calls return at once,
+// synchronize waits.
 #include <string.h>
 
 #include "base/mem.h"
@@ -23,21 +24,24 @@ static GGML_CALL void backend_free(ggml_backend_t backend) {
     gb_free(backend);
 }
 
-// -------------------------------------------------------------------------------------------------------------------- transfers
+// ----------------------------------------------------------------------------------------------------------- transfers
 
 static bool is_mine(const struct gb_sim_device * device, const struct ggml_tensor * tensor) {
-    GB_FAIL_IF(gb_sim_device_of(tensor) != device, false, GGML_STATUS_INVALID_ARGUMENT, "%s: tensor '%s' is not in this device's memory",
+    GB_FAIL_IF(gb_sim_device_of(tensor) != device, false, GGML_STATUS_INVALID_ARGUMENT,
+               "%s: tensor '%s' is not in this device's memory",
                device->name, tensor->name);
     return true;
 }
 
-static GGML_CALL void set_async(ggml_backend_t backend, struct ggml_tensor * tensor, const void * data, size_t offset, size_t size) {
+static GGML_CALL void set_async(ggml_backend_t backend, struct ggml_tensor * tensor, const void * data, size_t offset,
+                                size_t size) {
     if (is_mine(backend->context, tensor)) {
         gb_sim_queue_set(backend->context, tensor, data, offset, size);
     }
 }
 
-static GGML_CALL void get_async(ggml_backend_t backend, const struct ggml_tensor * tensor, void * data, size_t offset, size_t size) {
+static GGML_CALL void get_async(ggml_backend_t backend, const struct ggml_tensor * tensor, void * data, size_t offset,
+                                size_t size) {
     if (is_mine(backend->context, tensor)) {
         gb_sim_queue_get(backend->context, tensor, data, offset, size);
     }
@@ -54,7 +58,7 @@ static GGML_CALL void synchronize(ggml_backend_t backend) {
     gb_sim_wait(backend->context, true);
 }
 
-// ----------------------------------------------------------------------------------------------------------------------- graphs
+// -------------------------------------------------------------------------------------------------------------- graphs
 
 static GGML_CALL ggml_backend_graph_plan_t plan_create(ggml_backend_t backend, const struct ggml_cgraph * cgraph) {
     return gb_sim_graph_new(backend->context, cgraph);
@@ -88,7 +92,7 @@ static GGML_CALL bool supports_op(ggml_backend_t backend, const struct ggml_tens
     return unsupported_reason(backend, op) == NULL;
 }
 
-// --------------------------------------------------------------------------------------------------------------------- registry
+// ------------------------------------------------------------------------------------------------------------ registry
 
 static const struct ggml_backend_i hooks = {
     .get_name                = name_of,

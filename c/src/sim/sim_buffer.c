@@ -1,7 +1,8 @@
 // sim_buffer.c - memory of a simulated device.
 //
-// A buffer has addresses with nothing behind them, which tensors point to, and private memory, which only the queue thread touches.
-// A host that follows a tensor's pointer faults. Fresh memory is all ones (NaN as floats), so that reading what was never written shows.
+// A buffer has addresses with nothing behind them, which tensors point to, and private memory, which only the queue
+// thread touches. A host that follows a tensor's pointer faults. Fresh memory is all ones (NaN as floats), so that
+// reading what was never written shows.
 #include <string.h>
 
 #include "base/env.h"
@@ -11,7 +12,7 @@
 #include "sim/sim_device.h"
 #include "tensor/tensor.h"
 
-// ------------------------------------------------------------------------------------------------------------------- transfers
+// ----------------------------------------------------------------------------------------------------------- transfers
 
 struct transfer {
     struct gb_sim_work work; // first
@@ -44,7 +45,8 @@ static void free_transfer(struct gb_sim_work * work) {
     gb_free(work);
 }
 
-static enum ggml_status queue_transfer(struct gb_sim_device * device, enum ggml_status (*run)(struct gb_sim_work *), struct transfer what) {
+static enum ggml_status queue_transfer(struct gb_sim_device * device, enum ggml_status (*run)(struct gb_sim_work *),
+                                       struct transfer what) {
     if (what.to == NULL || (what.from == NULL && run != run_fill)) {
         return ggml_last_status(); // an address that was not good, reported
     }
@@ -57,23 +59,29 @@ static enum ggml_status queue_transfer(struct gb_sim_device * device, enum ggml_
     return gb_sim_submit(device, &t->work);
 }
 
-enum ggml_status gb_sim_queue_set(struct gb_sim_device * device, struct ggml_tensor * tensor, const void * host, size_t offset, size_t size) {
-    return queue_transfer(device, run_move, (struct transfer){ .to = gb_sim_translate(tensor, offset, size), .from = host, .size = size });
+enum ggml_status gb_sim_queue_set(struct gb_sim_device * device, struct ggml_tensor * tensor, const void * host,
+                                  size_t offset, size_t size) {
+    char * to = gb_sim_translate(tensor, offset, size);
+    return queue_transfer(device, run_move, (struct transfer){ .to = to, .from = host, .size = size });
 }
 
-enum ggml_status gb_sim_queue_get(struct gb_sim_device * device, const struct ggml_tensor * tensor, void * host, size_t offset, size_t size) {
-    return queue_transfer(device, run_move, (struct transfer){ .to = host, .from = gb_sim_translate(tensor, offset, size), .size = size });
+enum ggml_status gb_sim_queue_get(struct gb_sim_device * device, const struct ggml_tensor * tensor, void * host,
+                                  size_t offset, size_t size) {
+    const char * from = gb_sim_translate(tensor, offset, size);
+    return queue_transfer(device, run_move, (struct transfer){ .to = host, .from = from, .size = size });
 }
 
 static char * real_address(const struct ggml_tensor * t) {
     return gb_sim_device_of(t) != NULL ? gb_sim_translate(t, 0, ggml_nbytes(t)) : t->data;
 }
 
-enum ggml_status gb_sim_queue_copy(struct gb_sim_device * device, const struct ggml_tensor * src, struct ggml_tensor * dst) {
-    return queue_transfer(device, run_copy, (struct transfer){ .to = real_address(dst), .from = real_address(src), .layout = *dst });
+enum ggml_status gb_sim_queue_copy(struct gb_sim_device * device, const struct ggml_tensor * src,
+                                   struct ggml_tensor * dst) {
+    const struct transfer what = { .to = real_address(dst), .from = real_address(src), .layout = *dst };
+    return queue_transfer(device, run_copy, what);
 }
 
-// ------------------------------------------------------------------------------------------------------------------- addresses
+// ----------------------------------------------------------------------------------------------------------- addresses
 
 static GGML_CALL void buffer_free(ggml_backend_buffer_t buffer);
 
@@ -92,13 +100,14 @@ char * gb_sim_translate(const struct ggml_tensor * tensor, size_t offset, size_t
     char                         text[GB_DESCRIBE_SIZE];
     GB_FAIL_IF(tensor->data == NULL, NULL, GGML_STATUS_INVALID_STATE, "%s: tensor %s is not allocated", b->device->name,
                gb_describe(tensor, text));
-    GB_FAIL_IF(from > b->size || offset > b->size - from || size > b->size - from - offset, NULL, GGML_STATUS_INVALID_ARGUMENT,
-               "%s: tensor %s: bytes %zu to %zu are not inside its buffer", b->device->name, gb_describe(tensor, text), offset,
-               offset + size);
+    GB_FAIL_IF(from > b->size || offset > b->size - from || size > b->size - from - offset, NULL,
+               GGML_STATUS_INVALID_ARGUMENT,
+               "%s: tensor %s: bytes %zu to %zu are not inside its buffer", b->device->name,
+               gb_describe(tensor, text), offset, offset + size);
     return b->memory + from + offset;
 }
 
-// ----------------------------------------------------------------------------------------------------------------- buffer hooks
+// -------------------------------------------------------------------------------------------------------- buffer hooks
 
 static GGML_CALL const char * buffer_name(ggml_backend_buffer_t buffer) {
     return ((struct gb_sim_buffer *) buffer->context)->device->name;
@@ -122,14 +131,16 @@ static GGML_CALL void buffer_free(ggml_backend_buffer_t buffer) {
     destroy(b);
 }
 
-static GGML_CALL void buffer_set(ggml_backend_buffer_t buffer, struct ggml_tensor * tensor, const void * data, size_t offset, size_t size) {
+static GGML_CALL void buffer_set(ggml_backend_buffer_t buffer, struct ggml_tensor * tensor, const void * data,
+                                 size_t offset, size_t size) {
     struct gb_sim_device * device = ((struct gb_sim_buffer *) buffer->context)->device;
     if (gb_sim_queue_set(device, tensor, data, offset, size) == GGML_STATUS_SUCCESS) {
         gb_sim_wait(device, false);
     }
 }
 
-static GGML_CALL void buffer_get(ggml_backend_buffer_t buffer, const struct ggml_tensor * tensor, void * data, size_t offset, size_t size) {
+static GGML_CALL void buffer_get(ggml_backend_buffer_t buffer, const struct ggml_tensor * tensor, void * data,
+                                 size_t offset, size_t size) {
     struct gb_sim_device * device = ((struct gb_sim_buffer *) buffer->context)->device;
     if (gb_sim_queue_get(device, tensor, data, offset, size) == GGML_STATUS_SUCCESS) {
         gb_sim_wait(device, false);
@@ -138,7 +149,8 @@ static GGML_CALL void buffer_get(ggml_backend_buffer_t buffer, const struct ggml
 
 static GGML_CALL void buffer_clear(ggml_backend_buffer_t buffer, uint8_t value) {
     struct gb_sim_buffer * b = buffer->context;
-    if (queue_transfer(b->device, run_fill, (struct transfer){ .to = b->memory, .size = b->size, .value = value }) == GGML_STATUS_SUCCESS) {
+    const struct transfer  what = { .to = b->memory, .size = b->size, .value = value };
+    if (queue_transfer(b->device, run_fill, what) == GGML_STATUS_SUCCESS) {
         gb_sim_wait(b->device, false);
     }
 }
@@ -159,15 +171,18 @@ static bool copy_and_wait(const struct ggml_tensor * src, struct ggml_tensor * d
         return false;
     }
     struct gb_sim_device * device = to != NULL ? to : from;
-    return gb_sim_queue_copy(device, src, dst) == GGML_STATUS_SUCCESS && gb_sim_wait(device, false) == GGML_STATUS_SUCCESS;
+    return gb_sim_queue_copy(device, src, dst) == GGML_STATUS_SUCCESS &&
+           gb_sim_wait(device, false) == GGML_STATUS_SUCCESS;
 }
 
-static GGML_CALL bool buffer_copy(ggml_backend_buffer_t buffer, const struct ggml_tensor * src, struct ggml_tensor * dst) {
+static GGML_CALL bool buffer_copy(ggml_backend_buffer_t buffer, const struct ggml_tensor * src,
+                                  struct ggml_tensor * dst) {
     (void) buffer;
     return copy_and_wait(src, dst);
 }
 
-static GGML_CALL bool buffer_copy_to(ggml_backend_buffer_t buffer, const struct ggml_tensor * src, struct ggml_tensor * dst) {
+static GGML_CALL bool buffer_copy_to(ggml_backend_buffer_t buffer, const struct ggml_tensor * src,
+                                     struct ggml_tensor * dst) {
     (void) buffer;
     return copy_and_wait(src, dst);
 }
@@ -183,7 +198,7 @@ static const struct ggml_backend_buffer_i buffer_hooks = {
     .cpy_tensor_to = buffer_copy_to,
 };
 
-// ------------------------------------------------------------------------------------------------------------------ allocation
+// ---------------------------------------------------------------------------------------------------------- allocation
 
 static struct gb_sim_buffer * reserve(struct gb_sim_device * device, size_t size) {
     struct gb_sim_buffer * b = GB_NEW(struct gb_sim_buffer);
@@ -222,7 +237,7 @@ ggml_backend_buffer_t gb_sim_buffer_new(struct gb_sim_device * device, ggml_back
     return buffer;
 }
 
-// ---------------------------------------------------------------------------------------------------------- the device's type
+// --------------------------------------------------------------------------------------------------- the device's type
 
 static GGML_CALL const char * type_name(ggml_backend_buffer_type_t buft) {
     return ((struct gb_sim_device *) buft->context)->name;
@@ -255,7 +270,7 @@ void gb_sim_buffer_type_init(struct gb_sim_device * device) {
     };
 }
 
-// ------------------------------------------------------------------------------------------------- buffers without a backend
+// ------------------------------------------------------------------------------------------- buffers without a backend
 
 static GGML_CALL const char * lone_name(ggml_backend_buffer_type_t buft) {
     (void) buft;
@@ -286,7 +301,8 @@ static GGML_CALL ggml_backend_buffer_t lone_alloc(ggml_backend_buffer_type_t buf
 
 ggml_backend_buffer_type_t gb_sim_default_buffer_type(void) {
     static struct ggml_backend_buffer_type type = { // never written
-        .iface = { .get_name = lone_name, .alloc_buffer = lone_alloc, .get_alignment = lone_alignment, .supports_backend = lone_supports },
+        .iface = { .get_name = lone_name, .alloc_buffer = lone_alloc, .get_alignment = lone_alignment,
+                  .supports_backend = lone_supports },
     };
     return &type;
 }

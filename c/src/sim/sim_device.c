@@ -1,7 +1,7 @@
 // sim_device.c - the device itself: memory accounting and the queue with its thread.
 //
-// The queue thread starts with the first piece of work and ends with the device. Invariant: pieces run one at a time in the order
-// in which they were submitted, n_completed counts those that are over (run or skipped, and freed).
+// The queue thread starts with the first piece of work and ends with the device. Invariant: pieces run one at a time in
+// the order in which they were submitted, n_completed counts those that are over (run or skipped, and freed).
 #include "sim/sim_device.h"
 
 #include <stdio.h>
@@ -10,7 +10,7 @@
 #include "base/mem.h"
 #include "cpu/cpu.h"
 
-// ------------------------------------------------------------------------------------------------------------------ life cycle
+// ---------------------------------------------------------------------------------------------------------- life cycle
 
 static atomic_int device_count;
 
@@ -100,7 +100,7 @@ void gb_sim_device_unref(struct gb_sim_device * device) {
     gb_free(device);
 }
 
-// ----------------------------------------------------------------------------------------------------------------------- queue
+// --------------------------------------------------------------------------------------------------------------- queue
 
 static struct gb_sim_work * take_work(struct gb_sim_device * device) { // with the mutex held; NULL: the device ends
     while (device->first == NULL && !device->exiting) {
@@ -145,7 +145,8 @@ static enum ggml_status ensure_thread(struct gb_sim_device * device) { // with t
     if (!device->running) {
         device->main    = (struct gb_thread_main){ queue_main, device };
         device->running = gb_thread_try_start(&device->thread, &device->main);
-        GB_FAIL_IF(!device->running, GGML_STATUS_FAILED, GGML_STATUS_FAILED, "%s: the system gives no thread for the queue", device->name);
+        GB_FAIL_IF(!device->running, GGML_STATUS_FAILED, GGML_STATUS_FAILED,
+                   "%s: the system gives no thread for the queue", device->name);
     }
     return GGML_STATUS_SUCCESS;
 }
@@ -197,7 +198,7 @@ enum ggml_status gb_sim_wait(struct gb_sim_device * device, bool forget) {
     return failed == GGML_STATUS_SUCCESS ? failed : gb_fail_quietly(failed, message); // logged where it happened
 }
 
-// ---------------------------------------------------------------------------------------------------------------------- memory
+// -------------------------------------------------------------------------------------------------------------- memory
 
 static const char * size_text(size_t size, char buf[32]) {
     if (size < 1024) {
@@ -223,11 +224,14 @@ enum ggml_status gb_sim_take_memory(struct gb_sim_device * device, size_t size) 
     }
     gb_mutex_unlock(&device->mutex);
     char needs[32], in_use[32], limit[32];
-    GB_FAIL_IF(size > params->max_size, GGML_STATUS_ALLOC_FAILED, GGML_STATUS_ALLOC_FAILED, "%s: a buffer needs %s, the largest has %s",
+    GB_FAIL_IF(size > params->max_size, GGML_STATUS_ALLOC_FAILED, GGML_STATUS_ALLOC_FAILED,
+               "%s: a buffer needs %s, the largest has %s",
                device->name, size_text(size, needs), size_text(params->max_size, limit));
-    GB_FAIL_IF(!fits, GGML_STATUS_ALLOC_FAILED, GGML_STATUS_ALLOC_FAILED, "%s: %s of %s in use, a buffer needs %s", device->name,
+    GB_FAIL_IF(!fits, GGML_STATUS_ALLOC_FAILED, GGML_STATUS_ALLOC_FAILED, "%s: %s of %s in use, a buffer needs %s",
+               device->name,
                size_text(used, in_use), size_text(params->mem_size, limit), size_text(size, needs));
-    GB_FAIL_IF(faulty, GGML_STATUS_ALLOC_FAILED, GGML_STATUS_ALLOC_FAILED, "%s: the allocation of %s fails as asked for (fail_alloc_after)",
+    GB_FAIL_IF(faulty, GGML_STATUS_ALLOC_FAILED, GGML_STATUS_ALLOC_FAILED,
+               "%s: the allocation of %s fails as asked for (fail_alloc_after)",
                device->name, size_text(size, needs));
     return GGML_STATUS_SUCCESS;
 }

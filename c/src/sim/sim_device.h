@@ -1,8 +1,8 @@
 // sim_device.h - the simulated device, as its files share it.
 //
-// A device is shared by its backend and its buffers and ends with the last of them. Work goes through one queue, first in, first
-// out, on the device's own thread. When something fails there, what follows is skipped until the backend synchronizes and so learns
-// of it; calls that wait report the failure as well, but leave it pending.
+// A device is shared by its backend and its buffers and ends with the last of them. Work goes through one queue, first
+// in, first out, on the device's own thread. When something fails there, what follows is skipped until the backend
+// synchronizes and so learns of it; calls that wait report the failure as well, but leave it pending.
 #ifndef GB_SIM_SIM_DEVICE_H
 #define GB_SIM_SIM_DEVICE_H
 
@@ -17,7 +17,7 @@
 
 struct gb_cpu_pool;
 
-// ----------------------------------------------------------------------------------------------------------------- parameters
+// ---------------------------------------------------------------------------------------------------------- parameters
 
 struct gb_sim_params {
     char    name[32];            // "" : SIM0, SIM1, ...
@@ -37,9 +37,10 @@ enum ggml_status gb_sim_params_parse(const char * text, struct gb_sim_params * p
 // Is `name` the op of the node, or its unary function (without case)?
 bool gb_sim_op_has_name(const struct ggml_tensor * node, const char * name);
 
-// --------------------------------------------------------------------------------------------------------------------- device
+// -------------------------------------------------------------------------------------------------------------- device
 
-// One piece of work. run() is called on the queue thread, unless an earlier piece failed; it returns a status after gb_fail.
+// One piece of work. run() is called on the queue thread, unless an earlier piece failed; it returns a status after
+// gb_fail.
 struct gb_sim_work {
     enum ggml_status (*run)(struct gb_sim_work * work);
     void (*free)(struct gb_sim_work * work); // always called, on the queue thread or where the work could not be queued
@@ -83,7 +84,7 @@ enum ggml_status gb_sim_wait(struct gb_sim_device * device, bool forget);
 enum ggml_status gb_sim_take_memory(struct gb_sim_device * device, size_t size);
 void             gb_sim_give_memory(struct gb_sim_device * device, size_t size);
 
-// -------------------------------------------------------------------------------------------------------------------- buffers
+// ------------------------------------------------------------------------------------------------------------- buffers
 
 struct gb_sim_buffer {
     struct gb_sim_device * device;    // a reference
@@ -99,12 +100,15 @@ struct gb_sim_device * gb_sim_device_of(const struct ggml_tensor * tensor); // w
 char * gb_sim_translate(const struct ggml_tensor * tensor, size_t offset, size_t size);
 
 // Queued transfers; `host` is read or written when the queue gets there.
-enum ggml_status gb_sim_queue_set(struct gb_sim_device * device, struct ggml_tensor * tensor, const void * host, size_t offset, size_t size);
-enum ggml_status gb_sim_queue_get(struct gb_sim_device * device, const struct ggml_tensor * tensor, void * host, size_t offset, size_t size);
+enum ggml_status gb_sim_queue_set(struct gb_sim_device * device, struct ggml_tensor * tensor, const void * host,
+                                  size_t offset, size_t size);
+enum ggml_status gb_sim_queue_get(struct gb_sim_device * device, const struct ggml_tensor * tensor, void * host,
+                                  size_t offset, size_t size);
 // Between tensors of the same layout, both in SIM memory.
-enum ggml_status gb_sim_queue_copy(struct gb_sim_device * device, const struct ggml_tensor * src, struct ggml_tensor * dst);
+enum ggml_status gb_sim_queue_copy(struct gb_sim_device * device, const struct ggml_tensor * src,
+                                   struct ggml_tensor * dst);
 
-// --------------------------------------------------------------------------------------------------------------------- graphs
+// -------------------------------------------------------------------------------------------------------------- graphs
 
 struct gb_sim_graph; // what a graph was when it was given to the device: own tensors that point into private memory
 

@@ -1,7 +1,8 @@
-// sim_graph.c - what a device computes: a snapshot of a graph whose tensors point into private memory, run by the CPU engine.
+// sim_graph.c - what a device computes: a snapshot of a graph whose tensors point into private memory, run by the CPU
+// engine.
 //
-// The snapshot has its own copy of every tensor that a computed node is or reads, so the graph may be changed, and its tensors placed
-// elsewhere, while the work is still queued. It is shared by a graph plan and the pieces of queued work.
+// The snapshot has its own copy of every tensor that a computed node is or reads, so the graph may be changed, and its
+// tensors placed elsewhere, while the work is still queued. It is shared by a graph plan and the pieces of queued work.
 #include <string.h>
 
 #include "base/hash.h"
@@ -27,7 +28,7 @@ struct snapshot { // while one is taken
     GB_VEC(struct ggml_tensor *) nodes;     // shadows to compute, in order
 };
 
-// ------------------------------------------------------------------------------------------------------------------- op filter
+// ----------------------------------------------------------------------------------------------------------- op filter
 
 static bool is_custom(enum ggml_op op) {
     return op >= GGML_OP_MAP_UNARY && op <= GGML_OP_MAP_CUSTOM3;
@@ -57,7 +58,7 @@ const char * gb_sim_unsupported_reason(const struct gb_sim_device * device, cons
     return ggml_cpu_unsupported_reason(node);
 }
 
-// -------------------------------------------------------------------------------------------------------------------- snapshot
+// ------------------------------------------------------------------------------------------------------------ snapshot
 
 static bool add_original(struct snapshot * s, struct ggml_tensor * t) {
     return t == NULL || gb_ptrmap_get(&s->ids, t) != GB_PTRMAP_ABSENT ||
@@ -67,7 +68,8 @@ static bool add_original(struct snapshot * s, struct ggml_tensor * t) {
 static enum ggml_status check_node(const struct gb_sim_device * device, const struct ggml_tensor * node) {
     const char * reason = gb_sim_unsupported_reason(device, node);
     char         text[GB_ERROR_SIZE / 2];
-    GB_FAIL_IF(reason != NULL, GGML_STATUS_UNSUPPORTED, GGML_STATUS_UNSUPPORTED, "%s: cannot compute %s: %s", device->name,
+    GB_FAIL_IF(reason != NULL, GGML_STATUS_UNSUPPORTED, GGML_STATUS_UNSUPPORTED, "%s: cannot compute %s: %s",
+               device->name,
                node != NULL ? gb_describe_node(node, text, sizeof(text)) : "NULL", reason);
     return GGML_STATUS_SUCCESS;
 }
@@ -92,7 +94,8 @@ static enum ggml_status collect(struct snapshot * s, struct gb_sim_device * devi
 
 static enum ggml_status check_memory(const struct gb_sim_device * device, const struct ggml_tensor * t) {
     char text[GB_DESCRIBE_SIZE];
-    GB_FAIL_IF(t->data == NULL, GGML_STATUS_INVALID_STATE, GGML_STATUS_INVALID_STATE, "%s: tensor %s is not allocated", device->name,
+    GB_FAIL_IF(t->data == NULL, GGML_STATUS_INVALID_STATE, GGML_STATUS_INVALID_STATE, "%s: tensor %s is not allocated",
+               device->name,
                gb_describe(t, text));
     const ggml_backend_buffer_t buffer = gb_root(t)->buffer;
     GB_FAIL_IF(gb_sim_device_of(t) != device, GGML_STATUS_INVALID_ARGUMENT, GGML_STATUS_INVALID_ARGUMENT,
@@ -114,7 +117,8 @@ static enum ggml_status make_shadow(struct gb_sim_graph * graph, const struct sn
     if (shadow->data == NULL) {
         return ggml_last_status();
     }
-    for (int j = 0; j < GGML_MAX_SRC; j++) { // of a tensor that is only read here, sources may be unknown: nobody looks at them
+    // of a tensor that is only read here, sources may be unknown: nobody looks at them
+    for (int j = 0; j < GGML_MAX_SRC; j++) {
         const int64_t src = t->src[j] != NULL ? gb_ptrmap_get(&s->ids, t->src[j]) : GB_PTRMAP_ABSENT;
         shadow->src[j]    = src != GB_PTRMAP_ABSENT ? &graph->shadows[src] : NULL;
     }
@@ -125,11 +129,12 @@ static enum ggml_status make_plan(struct gb_sim_graph * graph, struct snapshot *
     const struct gb_sim_params * params = &graph->device->params;
     for (size_t i = 0; i < s->nodes.n; i++) {
         s->nodes.data[i] = &graph->shadows[gb_ptrmap_get(&s->ids, s->nodes.data[i])];
-        if (graph->faulty == NULL && params->fail_op[0] != '\0' && gb_sim_op_has_name(s->nodes.data[i], params->fail_op)) {
+        if (graph->faulty == NULL && gb_sim_op_has_name(s->nodes.data[i], params->fail_op)) {
             graph->faulty = s->nodes.data[i];
         }
     }
-    GB_FAIL_IF(s->nodes.n > INT32_MAX, GGML_STATUS_INVALID_ARGUMENT, GGML_STATUS_INVALID_ARGUMENT, "%s: too many nodes", graph->device->name);
+    GB_FAIL_IF(s->nodes.n > INT32_MAX, GGML_STATUS_INVALID_ARGUMENT, GGML_STATUS_INVALID_ARGUMENT, "%s: too many nodes",
+               graph->device->name);
     graph->plan = gb_cpu_plan_new(s->nodes.data, (int) s->nodes.n, params->n_threads);
     if (graph->plan == NULL) {
         return ggml_last_status();
@@ -138,7 +143,8 @@ static enum ggml_status make_plan(struct gb_sim_graph * graph, struct snapshot *
     return graph->work != NULL ? GGML_STATUS_SUCCESS : GGML_STATUS_ALLOC_FAILED;
 }
 
-static enum ggml_status take_snapshot(struct gb_sim_graph * graph, struct snapshot * s, const struct ggml_cgraph * cgraph) {
+static enum ggml_status take_snapshot(struct gb_sim_graph * graph, struct snapshot * s,
+                                      const struct ggml_cgraph * cgraph) {
     GB_TRY(collect(s, graph->device, cgraph));
     graph->shadows = gb_calloc(s->originals.n, sizeof(*graph->shadows));
     if (graph->shadows == NULL) {
@@ -181,7 +187,7 @@ void gb_sim_graph_unref(struct gb_sim_graph * graph) {
     gb_free(graph);
 }
 
-// --------------------------------------------------------------------------------------------------------------------- running
+// ------------------------------------------------------------------------------------------------------------- running
 
 struct graph_work {
     struct gb_sim_work    work; // first
@@ -211,6 +217,7 @@ enum ggml_status gb_sim_graph_queue(struct gb_sim_graph * graph) {
     }
     atomic_fetch_add(&graph->refs, 1);
     w->graph = graph;
-    w->work  = (struct gb_sim_work){ .run = run_graph, .free = free_graph_work, .delay_ns = graph->device->params.delay_ns };
+    w->work  = (struct gb_sim_work){ .run = run_graph, .free = free_graph_work,
+                                    .delay_ns = graph->device->params.delay_ns };
     return gb_sim_submit(graph->device, &w->work);
 }

@@ -7,13 +7,13 @@
 #include "sim/sim_device.h"
 #include "tensor/tensor.h"
 
-static const char known[] = "known are name=<text>, mem=<size>, max=<size>, align=<size>, ops=<op+op>, noops=<op+op>, delay=<time>, "
-                            "copy_delay=<time>, threads=<count>, fail_op=<op>, fail_alloc_after=<count>";
+static const char known[] = "known are name=<text>, mem=<size>, max=<size>, align=<size>, ops=<op+op>, noops=<op+op>, "
+                            "delay=<time>, copy_delay=<time>, threads=<count>, fail_op=<op>, fail_alloc_after=<count>";
 
-// ------------------------------------------------------------------------------------------------------------------ op filter
+// ----------------------------------------------------------------------------------------------------------- op filter
 
 bool gb_sim_op_has_name(const struct ggml_tensor * node, const char * name) {
-    return gb_text_equal(ggml_op_name(node->op), name) || (node->op == GGML_OP_UNARY && gb_text_equal(ggml_op_desc(node), name));
+    return gb_text_equal(ggml_op_name(node->op), name) || gb_text_equal(ggml_op_desc(node), name);
 }
 
 static bool set_op(struct gb_sim_params * params, const char * name, bool refuse) {
@@ -45,7 +45,7 @@ static enum ggml_status set_ops(struct gb_sim_params * params, const char * key,
     return GGML_STATUS_SUCCESS;
 }
 
-// ----------------------------------------------------------------------------------------------------------------- single keys
+// --------------------------------------------------------------------------------------------------------- single keys
 
 struct lists { // applied when all is read, so that their order does not matter
     char ops[512], noops[512];
@@ -71,12 +71,15 @@ static const char * set_alignment(struct gb_sim_params * params, const char * va
 
 static const char * set_fail_op(struct gb_sim_params * params, const char * value) {
     struct gb_sim_params scratch = { 0 };
-    return set_op(&scratch, value, true) ? set_text(params->fail_op, sizeof(params->fail_op), value) : "needs the name of an operator";
+    if (!set_op(&scratch, value, true)) {
+        return "needs the name of an operator";
+    }
+    return set_text(params->fail_op, sizeof(params->fail_op), value);
 }
 
 // NULL, or what is wrong.
 static const char * set_param(struct gb_sim_params * params, struct lists * lists, const char * key, const char * value) {
-    static const char bad_size[] = "needs a size like 64M", bad_time[] = "needs a time like 2ms", bad_count[] = "needs a count";
+    static const char bad_size[] = "needs a size like 64M", bad_time[] = "needs a time like 2ms";
     int64_t           n          = params->n_threads;
     if (gb_text_equal(key, "name")) return set_text(params->name, sizeof(params->name), value);
     if (gb_text_equal(key, "mem")) return gb_params_size(value, &params->mem_size) ? NULL : bad_size;
@@ -85,7 +88,9 @@ static const char * set_param(struct gb_sim_params * params, struct lists * list
     if (gb_text_equal(key, "delay")) return gb_params_duration(value, &params->delay_ns) ? NULL : bad_time;
     if (gb_text_equal(key, "copy_delay")) return gb_params_duration(value, &params->copy_delay_ns) ? NULL : bad_time;
     if (gb_text_equal(key, "fail_op")) return set_fail_op(params, value);
-    if (gb_text_equal(key, "fail_alloc_after")) return gb_params_int(value, 0, INT32_MAX, &params->fail_alloc_after) ? NULL : bad_count;
+    if (gb_text_equal(key, "fail_alloc_after")) {
+        return gb_params_int(value, 0, INT32_MAX, &params->fail_alloc_after) ? NULL : "needs a count";
+    }
     if (gb_text_equal(key, "noops")) return set_text(lists->noops, sizeof(lists->noops), value);
     if (gb_text_equal(key, "ops")) {
         lists->has_ops = true;
@@ -108,7 +113,8 @@ enum ggml_status gb_sim_params_parse(const char * text, struct gb_sim_params * p
     enum gb_params_next next;
     while ((next = gb_params_next(&text, &param)) == GB_PARAMS_GOOD) {
         const char * wrong = set_param(params, &lists, param.key, param.value);
-        GB_FAIL_IF(wrong != NULL, GGML_STATUS_INVALID_ARGUMENT, GGML_STATUS_INVALID_ARGUMENT, "SIM: parameter '%s=%s' %s; %s",
+        GB_FAIL_IF(wrong != NULL, GGML_STATUS_INVALID_ARGUMENT, GGML_STATUS_INVALID_ARGUMENT,
+                   "SIM: parameter '%s=%s' %s; %s",
                    param.key, param.value, wrong, known);
     }
     GB_FAIL_IF(next == GB_PARAMS_BAD, GGML_STATUS_INVALID_ARGUMENT, GGML_STATUS_INVALID_ARGUMENT,

@@ -1,0 +1,366 @@
+// Thread pool: every share is done exactly once, whoever waits is woken, pools are independent, and a fork does no harm.
+#include "test.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/mem.h"
+#include "base/thread.h"
+#include "cpu/threadpool.h"
+
+#if defined(__SANITIZE_THREAD__)
+#    define UNDER_TSAN 1
+#    define UNDER_SANITIZER 1
+#elif defined(__SANITIZE_ADDRESS__)
+#    define UNDER_TSAN 0
+#    define UNDER_SANITIZER 1
+#else
+#    define UNDER_TSAN 0
+#    define UNDER_SANITIZER 0
+#endif
+
+#define MAX_THREADS 16
+
+struct tally {
+    atomic_int calls[MAX_THREADS];
+    atomic_int wrong_nth;
+    int        expected_nth;
+};
+
+static void count(void * arg, int ith, int nth) {
+    struct tally * t = arg;
+    atomic_fetch_add(&t->calls[ith], 1);
+    if (nth != t->expected_nth) {
+        atomic_fetch_add(&t->wrong_nth, 1);
+    }
+}
+
+static void runs_every_share_once(void) {
+    for (int n = 1; n <= MAX_THREADS; n++) {
+        struct gb_cpu_pool * pool = gb_cpu_pool_new(n);
+        REQUIRE(pool != NULL);
+        CHECK_INT(gb_cpu_pool_n_threads(pool), n);
+        for (int used = 1; used <= n; used++) {
+            struct tally t = { .expected_nth = used };
+            const int    runs = UNDER_TSAN ? 20 : 100;
+            for (int r = 0; r < runs; r++) {
+                CHECK_INT(gb_cpu_pool_run(pool, used, count, &t), GGML_STATUS_SUCCESS);
+            }
+            for (int i = 0; i < MAX_THREADS; i++) {
+                CHECK_INT(t.calls[i], i < used ? runs : 0);
+            }
+            CHECK_INT(t.wrong_nth, 0);
+        }
+        gb_cpu_pool_free(pool);
+    }
+}
+
+static void caps_at_its_size(void) {
+    struct gb_cpu_pool * pool = gb_cpu_pool_new(2);
+    REQUIRE(pool != NULL);
+    struct tally t = { .expected_nth = 2 };
+    CHECK_INT(gb_cpu_pool_run(pool, 7, count, &t), GGML_STATUS_SUCCESS);
+    CHECK_INT(t.wrong_nth, 0);
+    CHECK_INT(t.calls[0] + t.calls[1], 2);
+    gb_cpu_pool_free(pool);
+}
+
+static void refuses_bad_sizes(void) {
+    CHECK(gb_cpu_pool_new(0) == NULL);
+    CHECK_ERROR(GGML_STATUS_INVALID_ARGUMENT, "has 0");
+    CHECK(gb_cpu_pool_new(GB_CPU_MAX_THREADS + 1) == NULL);
+    CHECK_ERROR(GGML_STATUS_INVALID_ARGUMENT, "513");
+    gb_cpu_pool_free(NULL);
+    gb_cpu_pool_give_back(NULL);
+}
+
+static void thousands_of_tiny_runs(void) {
+    struct gb_cpu_pool * pool = gb_cpu_pool_new(4);
+    REQUIRE(pool != NULL);
+    struct tally t    = { .expected_nth = 4 };
+    const int    runs = UNDER_TSAN ? 500 : 5000;
+    for (int r = 0; r < runs; r++) {
+        gb_cpu_pool_run(pool, 4, count, &t);
+        if (r % 1000 == 999) {
+            gb_sleep_us(2000); // long enough for the workers to fall asleep
+        }
+    }
+    CHECK_INT(t.calls[0] + t.calls[1] + t.calls[2] + t.calls[3], 4 * runs);
+    gb_cpu_pool_free(pool);
+}
+
+// --------------------------------------------------------------------------------------------------------------- meetings
+
+#define ROUNDS (UNDER_TSAN ? 40 : 400)
+
+struct march {
+    struct gb_cpu_pool * pool;
+    int                  position[MAX_THREADS]; // not atomic: the meetings order the accesses
+    int                  decisions;
+    bool                 odd; // written by the last to arrive only
+    atomic_int           out_of_step, disagreements;
+};
+
+static void decide(void * arg) {
+    struct march * m = arg;
+    m->decisions++;
+    m->odd = m->decisions % 2 != 0;
+}
+
+static void marcher(void * arg, int ith, int nth) {
+    struct march * m = arg;
+    for (int r = 0; r < ROUNDS; r++) {
+        m->position[ith] = r;
+        gb_cpu_pool_meet(m->pool, GB_CPU_MEET_TEAM, nth, decide, m);
+        for (int i = 0; i < nth; i++) {
+            if (m->position[i] != r) {
+                atomic_fetch_add(&m->out_of_step, 1);
+            }
+        }
+        if (m->odd != (r % 2 == 0)) {
+            atomic_fetch_add(&m->disagreements, 1);
+        }
+        const int half = (nth + 1) / 2; // a part of the team meets in between
+        if (ith < half) {
+            gb_cpu_pool_meet(m->pool, GB_CPU_MEET_NODE, half, NULL, NULL);
+        }
+        gb_cpu_pool_meet(m->pool, GB_CPU_MEET_TEAM, nth, NULL, NULL);
+    }
+}
+
+static void meetings_keep_step(void) {
+    const int sizes[] = { 1, 2, 3, 4, 7, 16 };
+    for (size_t s = 0; s < sizeof(sizes) / sizeof(sizes[0]); s++) {
+        struct march m = { .pool = gb_cpu_pool_new(sizes[s]) };
+        REQUIRE(m.pool != NULL);
+        CHECK_INT(gb_cpu_pool_run(m.pool, sizes[s], marcher, &m), GGML_STATUS_SUCCESS);
+        CHECK_INT(m.decisions, ROUNDS);
+        CHECK_INT(m.out_of_step, 0);
+        CHECK_INT(m.disagreements, 0);
+        gb_cpu_pool_free(m.pool);
+    }
+}
+
+// ----------------------------------------------------------------------------------------------------- several callers
+
+struct shared_pool {
+    struct gb_cpu_pool * pool;
+    atomic_int           inside; // runs under way: never more than one
+    atomic_int           overlaps, total;
+};
+
+static void one_at_a_time(void * arg, int ith, int nth) {
+    struct shared_pool * s = arg;
+    if (ith == 0 && atomic_fetch_add(&s->inside, 1) != 0) {
+        atomic_fetch_add(&s->overlaps, 1);
+    }
+    atomic_fetch_add(&s->total, 1);
+    gb_cpu_pool_meet(s->pool, GB_CPU_MEET_TEAM, nth, NULL, NULL);
+    if (ith == 0) {
+        atomic_fetch_sub(&s->inside, 1);
+    }
+}
+
+static void * call_often(void * arg) {
+    struct shared_pool * s = arg;
+    for (int r = 0; r < 200; r++) {
+        gb_cpu_pool_run(s->pool, 1 + r % 3, one_at_a_time, s);
+    }
+    return NULL;
+}
+
+static void concurrent_callers_queue(void) {
+    struct shared_pool s = { .pool = gb_cpu_pool_new(3) };
+    REQUIRE(s.pool != NULL);
+    pthread_t callers[4];
+    for (int i = 0; i < 4; i++) {
+        REQUIRE(pthread_create(&callers[i], NULL, call_often, &s) == 0);
+    }
+    for (int i = 0; i < 4; i++) {
+        pthread_join(callers[i], NULL);
+    }
+    int per_caller = 0;
+    for (int r = 0; r < 200; r++) {
+        per_caller += 1 + r % 3;
+    }
+    CHECK_INT(s.total, 4 * per_caller);
+    CHECK_INT(s.overlaps, 0);
+    gb_cpu_pool_free(s.pool);
+}
+
+static void * borrow_often(void * arg) {
+    atomic_int * total = arg;
+    for (int r = 0; r < 100; r++) {
+        struct gb_cpu_pool * pool = gb_cpu_pool_borrow(2 + r % 4);
+        if (pool == NULL) {
+            return NULL;
+        }
+        struct tally t = { .expected_nth = 2 + r % 4 };
+        gb_cpu_pool_run(pool, 2 + r % 4, count, &t);
+        for (int i = 0; i < MAX_THREADS; i++) {
+            atomic_fetch_add(total, t.calls[i]);
+        }
+        gb_cpu_pool_give_back(pool);
+    }
+    return NULL;
+}
+
+static void borrowed_pools_are_exclusive_and_few(void) {
+    gb_cpu_pools_trim();
+    const int64_t before = gb_test_live_allocs();
+    pthread_t     callers[4];
+    atomic_int    total = 0;
+    for (int i = 0; i < 4; i++) {
+        REQUIRE(pthread_create(&callers[i], NULL, borrow_often, &total) == 0);
+    }
+    for (int i = 0; i < 4; i++) {
+        pthread_join(callers[i], NULL);
+    }
+    CHECK_INT(total, 4 * 25 * (2 + 3 + 4 + 5));
+    CHECK(gb_test_live_allocs() - before <= 4);
+    gb_cpu_pools_trim();
+    CHECK_INT(gb_test_live_allocs(), before);
+}
+
+struct nested {
+    struct gb_cpu_pool *pool, *other;
+    enum ggml_status    same_status, other_status;
+};
+
+static void call_again(void * arg, int ith, int nth) {
+    (void) nth;
+    struct nested * n = arg;
+    if (ith == 0) {
+        struct tally t  = { .expected_nth = 2 };
+        n->same_status  = gb_cpu_pool_run(n->pool, 2, count, &t);
+        n->other_status = gb_cpu_pool_run(n->other, 2, count, &t);
+    }
+}
+
+static void a_run_inside_a_run_is_refused(void) {
+    struct nested n = { .pool = gb_cpu_pool_new(2), .other = gb_cpu_pool_new(2) };
+    REQUIRE(n.pool != NULL && n.other != NULL);
+    CHECK_INT(gb_cpu_pool_run(n.pool, 2, call_again, &n), GGML_STATUS_SUCCESS);
+    CHECK_INT(n.same_status, GGML_STATUS_INVALID_STATE);
+    CHECK_INT(n.other_status, GGML_STATUS_SUCCESS);
+    gb_cpu_pool_free(n.pool);
+    gb_cpu_pool_free(n.other);
+}
+
+// ------------------------------------------------------------------------------------------------------------------- fork
+
+static int in_child(struct gb_cpu_pool * pool) {
+    alarm(20); // a hang ends as a signal
+    struct tally t = { .expected_nth = 3 };
+    for (int r = 0; r < 50; r++) {
+        gb_cpu_pool_run(pool, 3, count, &t);
+    }
+    gb_cpu_pool_free(pool);
+    return t.calls[0] == 50 && t.calls[1] == 50 && t.calls[2] == 50 && t.wrong_nth == 0 ? 0 : 1;
+}
+
+static void check_child(pid_t pid) {
+    int status = 0;
+    waitpid(pid, &status, 0);
+    CHECK_MSG(WIFEXITED(status) && WEXITSTATUS(status) == 0, "the child ended with %#x", (unsigned) status);
+}
+
+static void a_child_starts_its_own_workers(void) {
+    if (UNDER_TSAN) {
+        SKIP("the thread sanitizer cannot follow a fork that starts threads");
+    }
+    struct gb_cpu_pool * pool = gb_cpu_pool_new(3);
+    REQUIRE(pool != NULL);
+    struct tally t = { .expected_nth = 3 };
+    gb_cpu_pool_run(pool, 3, count, &t);
+    for (int attempt = 0; attempt < 10; attempt++) { // workers spin at first, and sleep later
+        gb_sleep_us(attempt % 2 == 0 ? 0 : 1000);
+        const pid_t pid = fork();
+        REQUIRE(pid >= 0);
+        if (pid == 0) {
+            _exit(in_child(pool));
+        }
+        check_child(pid);
+        gb_cpu_pool_run(pool, 3, count, &t); // the parent's pool lives on
+    }
+    CHECK_INT(t.calls[2], 11);
+    gb_cpu_pool_free(pool);
+}
+
+static void exit_with_a_live_pool(void) {
+    if (UNDER_TSAN) {
+        SKIP("the thread sanitizer cannot follow a fork that starts threads");
+    }
+    fflush(stdout); // else the child's exit prints it again
+    const pid_t pid = fork();
+    REQUIRE(pid >= 0);
+    if (pid == 0) {
+        alarm(20);
+        static struct gb_cpu_pool * pool; // reachable: no leak
+        pool           = gb_cpu_pool_new(4);
+        struct tally t = { .expected_nth = 4 };
+        gb_cpu_pool_run(pool, 4, count, &t);
+        exit(0);
+    }
+    check_child(pid);
+}
+
+static void count_warnings(enum ggml_log_level level, const char * text, void * user_data) {
+    (void) text;
+    *(int *) user_data += level == GGML_LOG_LEVEL_WARN;
+}
+
+// The stacks of 16 threads do not fit in the address space: the run is done all the same, by those that do.
+static int with_too_few_threads(void) {
+    alarm(20);
+    int warnings = 0;
+    ggml_log_set(count_warnings, &warnings);
+    const struct rlimit  limit = { 60u << 20, 60u << 20 };
+    struct gb_cpu_pool * pool  = gb_cpu_pool_new(16);
+    if (pool == NULL || setrlimit(RLIMIT_AS, &limit) != 0) {
+        return 2;
+    }
+    struct tally t = { .expected_nth = 16 };
+    for (int r = 0; r < 10; r++) {
+        if (gb_cpu_pool_run(pool, 16, count, &t) != GGML_STATUS_SUCCESS) {
+            return 3;
+        }
+    }
+    int used = 0;
+    for (int i = 0; i < MAX_THREADS; i++) {
+        used += t.calls[i] == 10;
+    }
+    const bool all_there = t.wrong_nth == 10 * used; // every call saw the true, smaller number
+    gb_cpu_pool_free(pool);
+    return used >= 1 && used < 16 && all_there && warnings == 1 && ggml_last_status() == GGML_STATUS_SUCCESS ? 0 : 4;
+}
+
+static void fewer_threads_do_the_work(void) {
+    if (UNDER_SANITIZER) {
+        SKIP("a sanitizer needs all of the address space");
+    }
+    const pid_t pid = fork();
+    REQUIRE(pid >= 0);
+    if (pid == 0) {
+        _exit(with_too_few_threads());
+    }
+    check_child(pid);
+}
+
+static void out_of_memory(void) {
+    const int64_t before = gb_test_live_allocs();
+    gb_test_fail_alloc(1, false);
+    CHECK(gb_cpu_pool_new(4) == NULL);
+    CHECK(gb_test_alloc_failed());
+    gb_test_fail_alloc(0, false);
+    CHECK_ERROR(GGML_STATUS_ALLOC_FAILED, "");
+    CHECK_INT(gb_test_live_allocs(), before);
+}
+
+TEST_MAIN(TEST(runs_every_share_once), TEST(caps_at_its_size), TEST(refuses_bad_sizes), TEST(thousands_of_tiny_runs),
+          TEST(meetings_keep_step), TEST(concurrent_callers_queue), TEST(borrowed_pools_are_exclusive_and_few),
+          TEST(a_run_inside_a_run_is_refused), TEST(a_child_starts_its_own_workers), TEST(exit_with_a_live_pool),
+          TEST(fewer_threads_do_the_work), TEST(out_of_memory))
