@@ -211,7 +211,7 @@ static enum ggml_status plan_by_size(struct planner * p, size_t * peak) {
     const bool ok      = f.by_size && f.taken && tree_init(&f.tree, p->n);
     for (size_t s = 0; ok && s < p->n; s++) {
         const size_t size = p->sizes[p->starts[s].index];
-        f.by_size[s]      = (struct keyed){ -(int64_t) (size >> 1), s }; // halved: every size_t fits
+        f.by_size[s]      = (struct keyed){ size > INT64_MAX ? INT64_MIN : -(int64_t) size, s };
     }
     *peak = 0;
     if (ok) {
