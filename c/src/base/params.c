@@ -90,8 +90,9 @@ bool gb_params_size(const char * value, size_t * r) {
     for (int i = 0; i < 5; i++) {
         if (gb_text_equal(letter, units[i])) {
             const double bytes = number * (double) (1ull << (10 * i));
-            *r                 = (size_t) bytes;
-            return bytes < (double) (SIZE_MAX / 2);
+            const bool   fits  = bytes < (double) (SIZE_MAX / 2);
+            *r                 = fits ? (size_t) bytes : 0;
+            return fits;
         }
     }
     return false;
@@ -113,8 +114,9 @@ bool gb_params_duration(const char * value, int64_t * ns) {
     }
     for (int i = 0; i < 4; i++) {
         if (gb_text_equal(unit, units[i].name)) {
-            *ns = (int64_t) (number * units[i].ns);
-            return number * units[i].ns < 3.6e12; // an hour
+            const bool fits = number * units[i].ns < 3.6e12; // an hour
+            *ns             = fits ? (int64_t) (number * units[i].ns) : 0;
+            return fits;
         }
     }
     return false;
