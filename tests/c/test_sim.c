@@ -1,0 +1,601 @@
+// Simulated device: the host cannot touch its memory, its queue keeps order and reports failures at the right moment, limits and
+// filters hold, and its parts may end in any order.
+#include "test.h"
+
+#include <pthread.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/mem.h"
+#include "base/thread.h"
+#include "ggml-backend-impl.h"
+#include "sim/sim.h"
+
+#if defined(__SANITIZE_THREAD__)
+#    define UNDER_TSAN 1
+#else
+#    define UNDER_TSAN 0
+#endif
+
+// A device with a few tensors in its memory.
+struct rig {
+    ggml_backend_t        backend;
+    ggml_backend_buffer_t buffer;
+    struct ggml_context * ctx;
+    size_t                used;
+};
+
+static bool rig_open(struct rig * r, const char * params) {
+    *r         = (struct rig){ 0 };
+    r->backend = gb_sim_reg_init(params, NULL);
+    r->ctx     = ggml_init((struct ggml_init_params){ 1u << 20, NULL, true });
+    r->buffer  = r->backend != NULL ? ggml_backend_alloc_buffer(r->backend, 1u << 20) : NULL;
+    return r->buffer != NULL && r->ctx != NULL;
+}
+
+static void rig_close(struct rig * r) {
+    ggml_backend_buffer_free(r->buffer);
+    ggml_free(r->ctx);
+    ggml_backend_free(r->backend);
+}
+
+static struct ggml_tensor * place(struct rig * r, struct ggml_tensor * t) {
+    if (t == NULL || (t->view_src != NULL && ggml_backend_view_init(r->buffer, t) != GGML_STATUS_SUCCESS)) {
+        return NULL;
+    }
+    if (t->view_src == NULL) {
+        char * base = ggml_backend_buffer_get_base(r->buffer);
+        if (ggml_backend_tensor_alloc(r->buffer, t, base + r->used) != GGML_STATUS_SUCCESS) {
+            return NULL;
+        }
+        r->used += (ggml_nbytes(t) + 127) / 128 * 128;
+    }
+    return t;
+}
+
+static struct ggml_tensor * vector(struct rig * r, int64_t n) {
+    return place(r, ggml_new_tensor_1d(r->ctx, GGML_TYPE_F32, n));
+}
+
+static void fill(struct ggml_tensor * t, float v) {
+    const int64_t n = ggml_nelements(t);
+    float *       x = malloc((size_t) n * sizeof(float));
+    for (int64_t i = 0; i < n; i++) {
+        x[i] = v;
+    }
+    ggml_backend_tensor_set(t, x, 0, (size_t) n * sizeof(float));
+    free(x);
+}
+
+static float last(const struct ggml_tensor * t) {
+    float v = -12345;
+    ggml_backend_tensor_get(t, &v, ((size_t) ggml_nelements(t) - 1) * sizeof(float), sizeof(float));
+    return v;
+}
+
+static struct ggml_cgraph * graph_of(struct rig * r, struct ggml_tensor * t) {
+    struct ggml_cgraph * g = ggml_new_graph(r->ctx);
+    ggml_build_forward_expand(g, t);
+    return g;
+}
+
+// ------------------------------------------------------------------------------------------------------------ memory
+
+static void reads(const volatile float * data) {
+    (void) *data;
+}
+
+static void writes(const volatile float * data) {
+    *(volatile float *) (uintptr_t) data = 1;
+}
+
+static void host_access_faults(void) {
+    struct rig r;
+    REQUIRE(rig_open(&r, NULL));
+    struct ggml_tensor * x = vector(&r, 100);
+    REQUIRE(x != NULL);
+    fill(x, 3);
+    CHECK(last(x) == 3);
+    void (*const touches[])(const volatile float *) = { reads, writes };
+    for (int i = 0; i < 2; i++) {
+        fflush(stdout);
+        const pid_t pid = fork();
+        REQUIRE(pid >= 0);
+        if (pid == 0) {
+            alarm(20);
+            fclose(stderr); // a sanitizer tells of the fault
+            touches[i]((const float *) x->data + 99);
+            _exit(0);
+        }
+        int status = 0;
+        waitpid(pid, &status, 0);
+        CHECK_MSG(!WIFEXITED(status) || WEXITSTATUS(status) != 0, "the host could touch device memory");
+    }
+    CHECK(!ggml_backend_buffer_is_host(r.buffer));
+    rig_close(&r);
+}
+
+static void transfers(void) {
+    struct rig r;
+    REQUIRE(rig_open(&r, "align=256"));
+    CHECK_INT(ggml_backend_get_alignment(r.backend), 256);
+    CHECK_INT((uintptr_t) ggml_backend_buffer_get_base(r.buffer) % 256, 0);
+    struct ggml_tensor * x = vector(&r, 64);
+    struct ggml_tensor * v = place(&r, ggml_view_1d(r.ctx, x, 16, 32 * sizeof(float)));
+    REQUIRE(v != NULL);
+    CHECK(isnan(last(x))); // fresh memory
+    fill(x, 1);
+    fill(v, 2);
+    float got[64];
+    CHECK_INT(ggml_backend_tensor_get(x, got, 0, sizeof(got)), GGML_STATUS_SUCCESS);
+    for (int i = 0; i < 64; i++) {
+        CHECK(got[i] == (i >= 32 && i < 48 ? 2.0f : 1.0f));
+    }
+    CHECK_INT(ggml_backend_buffer_clear(r.buffer, 0), GGML_STATUS_SUCCESS);
+    CHECK(last(v) == 0);
+    CHECK(ggml_backend_tensor_get(x, got, 200, 57) == GGML_STATUS_INVALID_ARGUMENT);
+    rig_close(&r);
+}
+
+static void memory_is_limited(void) {
+    ggml_backend_t backend = gb_sim_reg_init("mem=64K,max=48K,name=small", NULL);
+    REQUIRE(backend != NULL);
+    CHECK_STR(ggml_backend_name(backend), "small");
+    CHECK_INT(ggml_backend_get_max_size(backend), 48 << 10);
+    CHECK(ggml_backend_alloc_buffer(backend, 49 << 10) == NULL);
+    CHECK_ERROR(GGML_STATUS_ALLOC_FAILED, "49152");
+    ggml_backend_buffer_t a = ggml_backend_alloc_buffer(backend, 40 << 10);
+    REQUIRE(a != NULL);
+    CHECK(ggml_backend_alloc_buffer(backend, 25 << 10) == NULL);
+    CHECK_ERROR(GGML_STATUS_ALLOC_FAILED, "small: 40.0 KiB of 64.0 KiB in use, a buffer needs 25.0 KiB");
+    ggml_backend_buffer_t b = ggml_backend_alloc_buffer(backend, 24 << 10);
+    CHECK(b != NULL); // exactly full
+    CHECK(ggml_backend_alloc_buffer(backend, 0) == NULL);
+    ggml_backend_buffer_free(a);
+    a = ggml_backend_alloc_buffer(backend, 30 << 10); // memory comes back
+    CHECK(a != NULL);
+    ggml_backend_buffer_free(a);
+    ggml_backend_buffer_free(b);
+    ggml_backend_free(backend);
+    backend = gb_sim_reg_init("fail_alloc_after=2", NULL);
+    a       = ggml_backend_alloc_buffer(backend, 10);
+    b       = ggml_backend_alloc_buffer(backend, 10);
+    CHECK(a != NULL && b != NULL && ggml_backend_alloc_buffer(backend, 10) == NULL);
+    CHECK_ERROR(GGML_STATUS_ALLOC_FAILED, "fail_alloc_after");
+    ggml_backend_buffer_free(a);
+    ggml_backend_buffer_free(b);
+    ggml_backend_free(backend);
+}
+
+static void devices_are_disjoint(void) {
+    struct rig a, b;
+    REQUIRE(rig_open(&a, NULL) && rig_open(&b, NULL));
+    ggml_backend_buffer_type_t ta = ggml_backend_get_default_buffer_type(a.backend);
+    ggml_backend_buffer_type_t tb = ggml_backend_get_default_buffer_type(b.backend);
+    CHECK(ta != tb && strcmp(ggml_backend_name(a.backend), ggml_backend_name(b.backend)) != 0);
+    CHECK(strncmp(ggml_backend_name(a.backend), "SIM", 3) == 0);
+    CHECK(ggml_backend_buft_supports_backend(ta, a.backend) && !ggml_backend_buft_supports_backend(ta, b.backend));
+    ggml_backend_t cpu = ggml_backend_cpu_init();
+    CHECK(!ggml_backend_buft_supports_backend(ta, cpu));
+    CHECK(!ggml_backend_buft_supports_backend(ggml_backend_cpu_buffer_type(), a.backend));
+    struct ggml_tensor * x = vector(&a, 4);
+    struct ggml_tensor * y = place(&b, ggml_sqr(b.ctx, x)); // reads the other device's memory
+    REQUIRE(y != NULL);
+    CHECK(!ggml_backend_graph_compute(b.backend, graph_of(&b, y)));
+    CHECK_ERROR(GGML_STATUS_INVALID_ARGUMENT, "not in this device's");
+    ggml_backend_free(cpu);
+    rig_close(&a);
+    rig_close(&b);
+}
+
+// -------------------------------------------------------------------------------------------------------- computing
+
+static void computes_what_the_cpu_computes(void) {
+    const char * const params[] = { "", "threads=3", "delay=1ms" };
+    for (int p = 0; p < 3; p++) {
+        struct rig r;
+        REQUIRE(rig_open(&r, params[p]));
+        ggml_backend_t        cpu = ggml_backend_cpu_init();
+        struct ggml_context * ctx = ggml_init((struct ggml_init_params){ 1u << 20, NULL, false });
+        struct ggml_tensor *  results[2];
+        for (int side = 0; side < 2; side++) {
+            struct ggml_context * c = side == 0 ? r.ctx : ctx;
+            struct ggml_tensor *  w = ggml_new_tensor_2d(c, GGML_TYPE_F32, 48, 33);
+            struct ggml_tensor *  x = ggml_new_tensor_2d(c, GGML_TYPE_F32, 48, 7);
+            struct ggml_tensor *  m = ggml_mul_mat(c, w, x);
+            struct ggml_tensor *  v = ggml_view_2d(c, m, 20, 7, m->nb[1], 8);
+            results[side]           = ggml_soft_max(c, ggml_gelu(c, ggml_cont(c, v)));
+            struct ggml_cgraph * g  = ggml_new_graph(c);
+            ggml_build_forward_expand(g, results[side]);
+            if (side == 0) {
+                REQUIRE(place(&r, w) != NULL && place(&r, x) != NULL);
+                for (int i = 0; i < g->n_nodes; i++) {
+                    REQUIRE(place(&r, g->nodes[i]) != NULL);
+                }
+            }
+            float data[48 * 33];
+            test_seed = 5;
+            for (int i = 0; i < 48 * 33; i++) {
+                data[i] = test_random_float(-1, 1);
+            }
+            ggml_backend_tensor_set(w, data, 0, ggml_nbytes(w));
+            ggml_backend_tensor_set(x, data + 100, 0, ggml_nbytes(x));
+            CHECK(ggml_backend_graph_compute(side == 0 ? r.backend : cpu, g));
+        }
+        float a[140], b[140];
+        REQUIRE(ggml_nbytes(results[0]) == sizeof(a));
+        ggml_backend_tensor_get(results[0], a, 0, sizeof(a));
+        ggml_backend_tensor_get(results[1], b, 0, sizeof(b));
+        CHECK(memcmp(a, b, sizeof(a)) == 0);
+        CHECK_INT(ggml_backend_synchronize(r.backend), GGML_STATUS_SUCCESS);
+        ggml_free(ctx);
+        ggml_backend_free(cpu);
+        rig_close(&r);
+    }
+}
+
+static void queue_keeps_order(void) {
+    struct rig r;
+    REQUIRE(rig_open(&r, "delay=3ms,copy_delay=2ms"));
+    struct ggml_tensor * x = vector(&r, 1000);
+    struct ggml_tensor * y = place(&r, ggml_scale(r.ctx, x, 2));
+    struct ggml_tensor * z = vector(&r, 1000);
+    struct ggml_cgraph * g = graph_of(&r, y);
+    static float         in[5][1000], out[5];
+    const int64_t        start = ggml_time_us();
+    for (int i = 0; i < 5; i++) { // each set must wait for the compute before it, and be seen by the one after
+        for (int j = 0; j < 1000; j++) {
+            in[i][j] = (float) (i + 1);
+        }
+        CHECK_INT(ggml_backend_tensor_set_async(r.backend, x, in[i], 0, sizeof(in[i])), GGML_STATUS_SUCCESS);
+        CHECK(ggml_backend_graph_compute(r.backend, g));
+        CHECK_INT(ggml_backend_tensor_copy_async(r.backend, y, z), GGML_STATUS_SUCCESS);
+        CHECK_INT(ggml_backend_tensor_get_async(r.backend, z, &out[i], 999 * sizeof(float), sizeof(float)), GGML_STATUS_SUCCESS);
+    }
+    const int64_t queued = ggml_time_us() - start;
+    CHECK_INT(ggml_backend_synchronize(r.backend), GGML_STATUS_SUCCESS);
+    const int64_t done = ggml_time_us() - start;
+    for (int i = 0; i < 5; i++) {
+        CHECK_MSG(out[i] == (float) (2 * (i + 1)), "round %d gave %g", i, (double) out[i]);
+    }
+    CHECK_MSG(done >= 5 * (3 + 3 * 2) * 1000, "45 ms of delays took %lld us", (long long) done);
+    CHECK_MSG(queued < done - 10000, "queuing took %lld of %lld us", (long long) queued, (long long) done);
+    rig_close(&r);
+}
+
+// What a queued set reads is what is there when the queue gets there: it does not copy behind the caller's back.
+static void a_queued_set_reads_late(void) {
+    struct rig r;
+    REQUIRE(rig_open(&r, "copy_delay=50ms"));
+    struct ggml_tensor * x = vector(&r, 1);
+    float * data = malloc(sizeof(float));
+    *data        = 1;
+    CHECK_INT(ggml_backend_tensor_set_async(r.backend, x, data, 0, sizeof(float)), GGML_STATUS_SUCCESS);
+    if (!UNDER_TSAN) { // a data race, on purpose
+        *data = 2;
+    }
+    CHECK(last(x) == (UNDER_TSAN ? 1.0f : 2.0f));
+    free(data);
+    rig_close(&r);
+}
+
+static void a_queued_graph_is_a_snapshot(void) {
+    struct rig r;
+    REQUIRE(rig_open(&r, "delay=30ms"));
+    struct ggml_tensor * x = vector(&r, 10);
+    struct ggml_tensor * y = place(&r, ggml_scale(r.ctx, x, 3));
+    struct ggml_tensor * z = vector(&r, 10);
+    fill(x, 2);
+    fill(z, 7);
+    struct ggml_cgraph * g = graph_of(&r, y);
+    CHECK(ggml_backend_graph_compute(r.backend, g));
+    ggml_graph_clear(g); // while it waits
+    y->op_params[0] = 0;
+    y->src[0]       = z;
+    CHECK(last(y) == 6);
+    rig_close(&r);
+}
+
+static void plans(void) {
+    struct rig r;
+    REQUIRE(rig_open(&r, "delay=1ms,threads=2"));
+    struct ggml_tensor * x = vector(&r, 30000);
+    struct ggml_tensor * y = place(&r, ggml_scale_inplace(r.ctx, x, 2));
+    REQUIRE(y != NULL);
+    fill(x, 1);
+    struct ggml_cgraph *      g    = graph_of(&r, y);
+    ggml_backend_graph_plan_t plan = ggml_backend_graph_plan_create(r.backend, g);
+    REQUIRE(plan != NULL);
+    ggml_graph_clear(g);
+    for (int i = 0; i < 10; i++) {
+        CHECK_INT(ggml_backend_graph_plan_compute(r.backend, plan), GGML_STATUS_SUCCESS);
+    }
+    ggml_backend_graph_plan_free(r.backend, plan); // with work that uses it still queued
+    CHECK_INT(ggml_backend_synchronize(r.backend), GGML_STATUS_SUCCESS);
+    CHECK(last(x) == 1024);
+    rig_close(&r);
+}
+
+static void copies_between_memories(void) {
+    struct rig a, b;
+    REQUIRE(rig_open(&a, "copy_delay=1ms") && rig_open(&b, "delay=1ms"));
+    struct ggml_context * ctx  = ggml_init((struct ggml_init_params){ 1u << 20, NULL, false });
+    struct ggml_tensor *  host = ggml_set_f32(ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 100), 4);
+    struct ggml_tensor *  back = ggml_set_f32(ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 100), 0);
+    struct ggml_tensor *  x = vector(&a, 100), *x2 = vector(&a, 100);
+    struct ggml_tensor *  y = vector(&b, 100), *z = place(&b, ggml_sqr(b.ctx, y));
+    CHECK_INT(ggml_backend_tensor_copy(host, x), GGML_STATUS_SUCCESS); // host -> device
+    CHECK_INT(ggml_backend_tensor_copy(x, x2), GGML_STATUS_SUCCESS);   // inside
+    CHECK_INT(ggml_backend_tensor_copy(x2, y), GGML_STATUS_SUCCESS);   // to another device
+    CHECK(ggml_backend_graph_compute(b.backend, graph_of(&b, z)));     // queued, and seen by
+    CHECK_INT(ggml_backend_tensor_copy(z, x), GGML_STATUS_SUCCESS);    // the copy back
+    CHECK_INT(ggml_backend_tensor_copy_async(a.backend, x, back), GGML_STATUS_SUCCESS); // device -> host
+    CHECK_INT(ggml_backend_synchronize(a.backend), GGML_STATUS_SUCCESS);
+    CHECK(ggml_get_f32_1d(back, 0) == 16 && ggml_get_f32_1d(back, 99) == 16);
+    // the hooks themselves: both directions, and nothing else
+    fill(x, 5);
+    CHECK(ggml_backend_buffer_copy_tensor(x, y) && last(y) == 5);
+    CHECK(a.buffer->iface.cpy_tensor_to(a.buffer, x, back) && ggml_get_f32_1d(back, 99) == 5);
+    CHECK(b.buffer->iface.cpy_tensor(b.buffer, host, y) && last(y) == 4);
+    // strided: what lies between is not touched
+    struct ggml_tensor * s = place(&a, ggml_view_2d(a.ctx, x, 2, 10, 10 * sizeof(float), 0));
+    struct ggml_tensor * h = ggml_view_2d(ctx, host, 2, 10, 10 * sizeof(float), 0);
+    CHECK_INT(ggml_backend_tensor_copy(h, s), GGML_STATUS_SUCCESS);
+    float got[100];
+    ggml_backend_tensor_get(x, got, 0, sizeof(got));
+    for (int i = 0; i < 100; i++) {
+        CHECK(got[i] == (i % 10 < 2 ? 4.0f : 5.0f));
+    }
+    ggml_free(ctx);
+    rig_close(&a);
+    rig_close(&b);
+}
+
+// ------------------------------------------------------------------------------------------------------------ filters
+
+static void identity(struct ggml_tensor * dst, const struct ggml_tensor * a, int ith, int nth, void * user) {
+    (void) dst, (void) a, (void) ith, (void) nth, (void) user;
+}
+
+static void op_filter(void) {
+    struct ggml_context * ctx = ggml_init((struct ggml_init_params){ 1u << 20, NULL, true });
+    struct ggml_tensor *  x   = ggml_new_tensor_2d(ctx, GGML_TYPE_F32, 8, 8);
+    struct ggml_tensor *  ops[] = { ggml_mul_mat(ctx, x, x), ggml_add(ctx, x, x), ggml_gelu(ctx, x), ggml_relu(ctx, x), ggml_soft_max(ctx, x),
+                                    ggml_transpose(ctx, x), ggml_reshape_1d(ctx, x, 64), x, ggml_map_custom1(ctx, x, identity, 1, NULL) };
+    static const struct { const char * params; const char * yes; } cases[] = {
+        { NULL,                         "111111110" },
+        { "ops=mul_mat+add",            "110001110" },
+        { "ops=MUL_MAT+Gelu",           "101001110" },
+        { "ops=unary",                  "001101110" },
+        { "noops=soft_max",             "111101110" },
+        { "noops=gelu",                 "110111110" },
+        { "noops=unary",                "110011110" },
+        { "noops=relu,ops=unary+add",   "011001110" },
+        { "ops=",                       "000001110" },
+    };
+    for (size_t c = 0; c < sizeof(cases) / sizeof(cases[0]); c++) {
+        ggml_backend_t backend = gb_sim_reg_init(cases[c].params, NULL);
+        REQUIRE(backend != NULL);
+        for (int i = 0; i < 9; i++) {
+            const bool expected = cases[c].yes[i] == '1';
+            CHECK_MSG(ggml_backend_supports_op(backend, ops[i]) == expected, "%s: %s", cases[c].params, ggml_op_desc(ops[i]));
+            const char * reason = ggml_backend_unsupported_reason(backend, ops[i]);
+            CHECK((reason == NULL) == expected);
+        }
+        ggml_backend_free(backend);
+    }
+    ggml_free(ctx);
+    struct rig r;
+    REQUIRE(rig_open(&r, "noops=sqr,name=dev"));
+    struct ggml_tensor * y = place(&r, ggml_sqr(r.ctx, vector(&r, 4)));
+    CHECK(!ggml_backend_graph_compute(r.backend, graph_of(&r, y)));
+    CHECK_ERROR(GGML_STATUS_UNSUPPORTED, "dev: cannot compute SQR");
+    rig_close(&r);
+}
+
+static void bad_parameters(void) {
+    static const char * const bad[] = { "speed=3", "mem", "mem=", "mem=12Q", "mem=-5", "max=x", "delay=5", "delay=2h", "threads=0", "align=100",
+                                        "ops=mulmat", "noops=add+nothing", "noops=", "fail_op=what", "fail_alloc_after=-1", "name=",
+                                        "name=abcdefghijklmnopqrstuvwxyz0123456789", ",", "mem=1M,,max=1M" };
+    for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+        ggml_clear_error();
+        CHECK_MSG(gb_sim_reg_init(bad[i], NULL) == NULL, "accepted '%s'", bad[i]);
+        CHECK_INT(ggml_last_status(), GGML_STATUS_INVALID_ARGUMENT);
+    }
+    gb_sim_reg_init("speed=3", NULL);
+    CHECK_ERROR(GGML_STATUS_INVALID_ARGUMENT, "copy_delay=<time>");
+    gb_sim_reg_init("ops=mulmat", NULL);
+    CHECK_ERROR(GGML_STATUS_INVALID_ARGUMENT, "'mulmat'");
+    ggml_backend_t backend = ggml_backend_reg_init_backend_from_str("sim:mem=64M,ops=mul_mat+add,delay=2ms");
+    CHECK(backend != NULL);
+    ggml_backend_free(backend);
+}
+
+// ------------------------------------------------------------------------------------------------------------- errors
+
+static void failures_wait_for_synchronize(void) {
+    struct rig r;
+    REQUIRE(rig_open(&r, "fail_op=sqr,delay=1ms"));
+    struct ggml_tensor * x  = vector(&r, 8);
+    struct ggml_tensor * y  = place(&r, ggml_sqr(r.ctx, x));
+    struct ggml_tensor * z  = place(&r, ggml_scale(r.ctx, x, 2));
+    struct ggml_cgraph * gy = graph_of(&r, y);
+    struct ggml_cgraph * gz = graph_of(&r, z);
+    fill(x, 1);
+    fill(z, 9);
+    float v = 5;
+    CHECK(ggml_backend_graph_compute(r.backend, gy)); // queued; it fails later
+    CHECK(ggml_backend_graph_compute(r.backend, gz)); // skipped
+    CHECK_INT(ggml_backend_tensor_get_async(r.backend, z, &v, 0, sizeof(v)), GGML_STATUS_SUCCESS); // skipped
+    ggml_clear_error();
+    CHECK(ggml_backend_tensor_get(z, &v, 0, sizeof(v)) == GGML_STATUS_DEVICE_ERROR); // waits, so it tells
+    CHECK_ERROR(GGML_STATUS_DEVICE_ERROR, "SQR");
+    CHECK(ggml_backend_synchronize(r.backend) == GGML_STATUS_DEVICE_ERROR);
+    CHECK_ERROR(GGML_STATUS_DEVICE_ERROR, "fail_op");
+    CHECK(v == 5);
+    CHECK_INT(ggml_backend_synchronize(r.backend), GGML_STATUS_SUCCESS); // told once
+    CHECK(last(z) == 9);
+    CHECK(ggml_backend_graph_compute(r.backend, gz)); // and the device works again
+    CHECK_INT(ggml_backend_synchronize(r.backend), GGML_STATUS_SUCCESS);
+    CHECK(last(z) == 2);
+    rig_close(&r);
+}
+
+static void failures_inside_nodes(void) {
+    struct rig r;
+    REQUIRE(rig_open(&r, "threads=2"));
+    struct ggml_tensor * rows = place(&r, ggml_new_tensor_2d(r.ctx, GGML_TYPE_F32, 4, 3));
+    struct ggml_tensor * ids  = place(&r, ggml_new_tensor_1d(r.ctx, GGML_TYPE_I32, 2));
+    struct ggml_tensor * y    = place(&r, ggml_get_rows(r.ctx, rows, ids));
+    const int32_t        bad[2] = { 0, 33 };
+    ggml_backend_tensor_set(ids, bad, 0, sizeof(bad));
+    CHECK(ggml_backend_graph_compute(r.backend, graph_of(&r, y)));
+    CHECK(ggml_backend_synchronize(r.backend) == GGML_STATUS_INVALID_ARGUMENT);
+    CHECK_ERROR(GGML_STATUS_INVALID_ARGUMENT, "33");
+    struct ggml_tensor * loose = ggml_set_name(ggml_new_tensor_1d(r.ctx, GGML_TYPE_F32, 4), "loose");
+    struct ggml_tensor * z     = place(&r, ggml_sqr(r.ctx, loose));
+    CHECK(!ggml_backend_graph_compute(r.backend, graph_of(&r, z))); // seen when it is queued
+    CHECK_ERROR(GGML_STATUS_INVALID_STATE, "'loose'");
+    rig_close(&r);
+}
+
+// ---------------------------------------------------------------------------------------------------------- life cycle
+
+static void ends_in_any_order(void) {
+    const int64_t before = gb_test_live_allocs();
+    for (int order = 0; order < 2; order++) {
+        struct rig r;
+        REQUIRE(rig_open(&r, "delay=5ms,name=passing"));
+        struct ggml_tensor * x = vector(&r, 16);
+        fill(x, 2);
+        struct ggml_tensor * y = place(&r, ggml_sqr(r.ctx, x));
+        CHECK(ggml_backend_graph_compute(r.backend, graph_of(&r, y)));
+        if (order == 0) { // the buffer outlives its backend, and is usable
+            ggml_backend_free(r.backend);
+            CHECK(last(y) == 4);
+            CHECK_STR(ggml_backend_buffer_name(r.buffer), "passing");
+            ggml_backend_buffer_free(r.buffer);
+        } else {
+            ggml_backend_buffer_free(r.buffer); // with work queued that uses it
+            ggml_backend_free(r.backend);
+        }
+        ggml_free(r.ctx);
+    }
+    struct rig r; // a backend that ends with a failure nobody asked for
+    REQUIRE(rig_open(&r, "fail_op=sqr"));
+    struct ggml_tensor * x = vector(&r, 16);
+    CHECK(ggml_backend_graph_compute(r.backend, graph_of(&r, place(&r, ggml_sqr(r.ctx, x)))));
+    ggml_backend_free(r.backend);
+    fill(x, 3);
+    CHECK(last(x) == 3);
+    ggml_backend_buffer_free(r.buffer);
+    ggml_free(r.ctx);
+    ggml_backend_buffer_type_t buft = gb_sim_default_buffer_type();
+    CHECK(buft == gb_sim_default_buffer_type() && !ggml_backend_buft_is_host(buft));
+    ggml_backend_buffer_t lone = ggml_backend_buft_alloc_buffer(buft, 100);
+    CHECK(lone != NULL && ggml_backend_buffer_clear(lone, 1) == GGML_STATUS_SUCCESS);
+    ggml_backend_buffer_free(lone);
+    CHECK_INT(gb_test_live_allocs(), before);
+}
+
+static void * use_a_device(void * arg) {
+    struct rig r;
+    if (!rig_open(&r, arg)) {
+        return "no device";
+    }
+    struct ggml_tensor * x  = vector(&r, 20000);
+    struct ggml_tensor * y  = place(&r, ggml_scale_inplace(r.ctx, x, 2));
+    struct ggml_cgraph * g  = graph_of(&r, y);
+    const char *         ok = NULL;
+    for (int i = 0; i < 20 && ok == NULL; i++) {
+        fill(x, 1);
+        for (int j = 0; j < 5; j++) {
+            ok = ggml_backend_graph_compute(r.backend, g) ? ok : "compute";
+        }
+        ok = ggml_backend_synchronize(r.backend) == GGML_STATUS_SUCCESS && last(x) == 32 ? ok : "result";
+    }
+    rig_close(&r);
+    return (void *) (uintptr_t) ok;
+}
+
+static void devices_at_once(void) {
+    pthread_t threads[4];
+    for (int i = 0; i < 4; i++) {
+        REQUIRE(pthread_create(&threads[i], NULL, use_a_device, i % 2 == 0 ? "threads=2" : "delay=100us") == 0);
+    }
+    for (int i = 0; i < 4; i++) {
+        void * wrong = NULL;
+        pthread_join(threads[i], &wrong);
+        CHECK_MSG(wrong == NULL, "%s", (const char *) wrong);
+    }
+}
+
+static void survives_a_fork(void) {
+    if (UNDER_TSAN) {
+        SKIP("the thread sanitizer cannot follow a fork that starts threads");
+    }
+    struct rig r;
+    REQUIRE(rig_open(&r, "threads=2"));
+    struct ggml_tensor * x = vector(&r, 20000);
+    struct ggml_tensor * y = place(&r, ggml_scale(r.ctx, x, 2));
+    fill(x, 1);
+    fflush(stdout);
+    const pid_t pid = fork();
+    REQUIRE(pid >= 0);
+    if (pid == 0) {
+        alarm(20);
+        const bool ok = ggml_backend_graph_compute(r.backend, graph_of(&r, y)) &&
+                        ggml_backend_synchronize(r.backend) == GGML_STATUS_SUCCESS && last(y) == 2;
+        rig_close(&r);
+        _exit(ok ? 0 : 1);
+    }
+    int status = 0;
+    waitpid(pid, &status, 0);
+    CHECK_MSG(WIFEXITED(status) && WEXITSTATUS(status) == 0, "the child ended with %#x", (unsigned) status);
+    CHECK(last(x) == 1);
+    rig_close(&r);
+}
+
+static bool scenario(void) {
+    struct rig r;
+    bool       ok = rig_open(&r, "mem=2M,threads=2,delay=1us");
+    if (ok) {
+        struct ggml_tensor *      x = vector(&r, 20000);
+        struct ggml_tensor *      y = place(&r, ggml_scale(r.ctx, x, 2));
+        struct ggml_cgraph *      g = y != NULL ? ggml_new_graph(r.ctx) : NULL;
+        ggml_backend_graph_plan_t plan = NULL;
+        float v = 2;
+        ok = g != NULL && ggml_build_forward_expand(g, y) == GGML_STATUS_SUCCESS;
+        ok = ok && ggml_backend_tensor_set_async(r.backend, x, &v, 0, 4) == GGML_STATUS_SUCCESS;
+        ok = ok && ggml_backend_tensor_copy_async(r.backend, x, x) == GGML_STATUS_SUCCESS;
+        ok = ok && ggml_backend_graph_compute(r.backend, g);
+        ok = ok && (plan = ggml_backend_graph_plan_create(r.backend, g)) != NULL;
+        ok = ok && ggml_backend_graph_plan_compute(r.backend, plan) == GGML_STATUS_SUCCESS;
+        ok = ok && ggml_backend_tensor_get(y, &v, 0, 4) == GGML_STATUS_SUCCESS;
+        ok = ok && ggml_backend_buffer_clear(r.buffer, 1) == GGML_STATUS_SUCCESS && v == 4;
+        ok = ggml_backend_synchronize(r.backend != NULL ? r.backend : NULL) == GGML_STATUS_SUCCESS && ok;
+        ggml_backend_graph_plan_free(r.backend, plan);
+    }
+    rig_close(&r);
+    return ok;
+}
+
+static void out_of_memory(void) {
+    const int64_t before = gb_test_live_allocs();
+    bool          done   = false;
+    for (int n = 1; n < 300 && !done; n++) {
+        gb_test_fail_alloc(n, false);
+        const bool ok = scenario();
+        done          = !gb_test_alloc_failed();
+        gb_test_fail_alloc(0, false);
+        CHECK_MSG(ok == done, "with allocation %d failing the scenario %s", n, ok ? "succeeded" : "failed");
+        CHECK_INT(gb_test_live_allocs(), before);
+    }
+    CHECK(done);
+}
+
+TEST_MAIN(TEST(host_access_faults), TEST(transfers), TEST(memory_is_limited), TEST(devices_are_disjoint),
+          TEST(computes_what_the_cpu_computes), TEST(queue_keeps_order), TEST(a_queued_set_reads_late),
+          TEST(a_queued_graph_is_a_snapshot), TEST(plans), TEST(copies_between_memories), TEST(op_filter), TEST(bad_parameters),
+          TEST(failures_wait_for_synchronize), TEST(failures_inside_nodes), TEST(ends_in_any_order), TEST(devices_at_once),
+          TEST(survives_a_fork), TEST(out_of_memory))
