@@ -1,0 +1,301 @@
+// Lifetimes of node lists: by hand, and random graphs planned with them and simulated (test_alloc.h).
+#include "alloc/liveness.h"
+#include "alloc/plan.h"
+#include "base/hash.h"
+#include "base/mem.h"
+#include "test_alloc.h"
+
+struct ids {
+    struct gb_ptrmap map;
+    int64_t          arenas;    // ids are dealt to arenas in turn
+    const void *     outside;   // a tensor that is placed already
+    const void *     kept;
+    int              id_calls;
+};
+
+static int64_t id_of(void * user, const struct ggml_tensor * t) {
+    struct ids * ids = user;
+    ids->id_calls++;
+    CHECK(t->view_src == NULL);
+    const int64_t id = gb_ptrmap_get(&ids->map, t);
+    return id == GB_PTRMAP_ABSENT ? -1 : id;
+}
+
+static int arena_of(void * user, const struct ggml_tensor * t) {
+    struct ids * ids = user;
+    return t == ids->outside ? -1 : (int) (gb_ptrmap_get(&ids->map, t) % ids->arenas);
+}
+
+static size_t size_of(void * user, const struct ggml_tensor * t) {
+    (void) user;
+    return ggml_nbytes(t);
+}
+
+static bool keep(void * user, const struct ggml_tensor * t) {
+    return t == ((struct ids *) user)->kept;
+}
+
+static void number(struct ids * ids, const struct ggml_tensor * t) {
+    const struct ggml_tensor * root = gb_root(t);
+    if (gb_ptrmap_get(&ids->map, root) == GB_PTRMAP_ABSENT) {
+        gb_ptrmap_set(&ids->map, root, (int64_t) ids->map.n);
+    }
+}
+
+static void number_all(struct ids * ids, struct ggml_cgraph * graph) {
+    for (int i = 0; i < graph->n_nodes; i++) {
+        number(ids, graph->nodes[i]);
+        for (int s = 0; s < GGML_MAX_SRC; s++) {
+            if (graph->nodes[i]->src[s]) {
+                number(ids, graph->nodes[i]->src[s]);
+            }
+        }
+    }
+}
+
+static struct gb_liveness_input input_of(struct ids * ids, struct ggml_cgraph * graph) {
+    return (struct gb_liveness_input){ graph->nodes, graph->n_nodes, ids, id_of, (int64_t) ids->map.n, arena_of, size_of, keep, false };
+}
+
+static const struct gb_live_item * item_of(const struct ids * ids, const struct gb_liveness * l, const struct ggml_tensor * t) {
+    const int64_t item = l->item_of[gb_ptrmap_get(&ids->map, gb_root(t))];
+    return item < 0 ? NULL : &l->items[item];
+}
+
+#define CHECK_SPAN(t, low, high)                                                                                       \
+    do {                                                                                                               \
+        const struct gb_live_item * item_ = item_of(&ids, &l, t);                                                      \
+        CHECK(item_ != NULL);                                                                                          \
+        if (item_) {                                                                                                   \
+            CHECK_INT(item_->lower, low);                                                                              \
+            CHECK_INT(item_->upper, high);                                                                             \
+        }                                                                                                              \
+    } while (0)
+
+struct fixture {
+    struct ggml_context * ctx;
+    struct ggml_cgraph *  graph;
+};
+
+static struct fixture fixture(void) {
+    struct fixture f;
+    f.ctx   = ggml_init((struct ggml_init_params){ 100000, NULL, true });
+    f.graph = ggml_new_graph(f.ctx);
+    return f;
+}
+
+static struct ggml_tensor * vector(struct ggml_context * ctx) {
+    return ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 16);
+}
+
+static void chain_in_place(void) {
+    struct fixture       f = fixture();
+    struct ids           ids = { .arenas = 1 };
+    struct gb_liveness   l;
+    struct ggml_tensor * x = vector(f.ctx);
+    struct ggml_tensor * a = ggml_scale(f.ctx, x, 2);          // node 0
+    struct ggml_tensor * b = ggml_sqr(f.ctx, a);               // 1
+    struct ggml_tensor * c = ggml_mul(f.ctx, b, a);            // 2: a dies, too
+    struct ggml_tensor * d = ggml_cont(f.ctx, c);              // 3: not in place
+    ggml_build_forward_expand(f.graph, d);
+    number_all(&ids, f.graph);
+    struct gb_liveness_input in = input_of(&ids, f.graph);
+    REQUIRE(gb_liveness_compute(&in, &l) == GGML_STATUS_SUCCESS);
+    CHECK_SPAN(x, 0, 3);                          // from outside; a took it over, and c took a over
+    CHECK(item_of(&ids, &l, x) == item_of(&ids, &l, a));
+    CHECK_SPAN(b, 1, 4);                          // c computed into b, its first source
+    CHECK(item_of(&ids, &l, c) == item_of(&ids, &l, b));
+    CHECK_SPAN(d, 3, 4);
+    CHECK_INT(l.n_items, 3);
+    gb_liveness_free(&l);
+    gb_ptrmap_free(&ids.map);
+    ggml_free(f.ctx);
+}
+
+static void inputs_outputs_and_keeping(void) {
+    struct fixture       f = fixture();
+    struct ids           ids = { .arenas = 1 };
+    struct gb_liveness   l;
+    struct ggml_tensor * x = vector(f.ctx);
+    struct ggml_tensor * y = vector(f.ctx);
+    struct ggml_tensor * a = ggml_cont(f.ctx, x);       // 0
+    struct ggml_tensor * b = ggml_cont(f.ctx, a);       // 1
+    struct ggml_tensor * v = ggml_view_1d(f.ctx, b, 8, 32); // 2
+    struct ggml_tensor * w = ggml_cont(f.ctx, v);       // 3
+    struct ggml_tensor * e = ggml_cont(f.ctx, y);       // 4
+    struct ggml_tensor * d = ggml_cont(f.ctx, e);       // 5
+    ggml_set_output(v);
+    ids.kept = w;
+    ggml_build_forward_expand(f.graph, w);
+    ggml_build_forward_expand(f.graph, d);
+    number_all(&ids, f.graph);
+    struct gb_liveness_input in = input_of(&ids, f.graph);
+    REQUIRE(gb_liveness_compute(&in, &l) == GGML_STATUS_SUCCESS);
+    CHECK_SPAN(x, 0, 1);
+    CHECK_SPAN(y, 0, 5); // read late, but its content is there from the start
+    CHECK_SPAN(a, 0, 2);
+    CHECK_SPAN(b, 1, 6); // an output through its view
+    CHECK_SPAN(w, 3, 6);
+    CHECK_SPAN(e, 4, 6);
+    CHECK_SPAN(d, 5, 6); // nobody reads it
+    gb_liveness_free(&l);
+    ids.outside = b;
+    REQUIRE(gb_liveness_compute(&in, &l) == GGML_STATUS_SUCCESS);
+    CHECK(item_of(&ids, &l, b) == NULL && item_of(&ids, &l, v) == NULL && item_of(&ids, &l, w) != NULL);
+    gb_liveness_free(&l);
+    ggml_set_input(e);
+    REQUIRE(gb_liveness_compute(&in, &l) == GGML_STATUS_SUCCESS);
+    CHECK_SPAN(e, 0, 6);
+    gb_liveness_free(&l);
+    gb_ptrmap_free(&ids.map);
+    ggml_free(f.ctx);
+}
+
+static void what_must_not_be_taken(void) {
+    struct fixture       f = fixture();
+    struct ids           ids = { .arenas = 1 };
+    struct gb_liveness   l;
+    struct ggml_tensor * a = ggml_cont(f.ctx, vector(f.ctx));
+    struct ggml_tensor * v = ggml_view_1d(f.ctx, a, 16, 0);
+    struct ggml_tensor * b = ggml_mul(f.ctx, v, a);            // reads a twice, once through a view
+    struct ggml_tensor * c = ggml_scale(f.ctx, ggml_cont(f.ctx, b), 1);
+    struct ggml_tensor * d = ggml_add(f.ctx, c, b);            // c dies here and may be taken, b too
+    struct ggml_tensor * r = ggml_rms_norm(f.ctx, ggml_view_1d(f.ctx, d, 8, 4), 1); // the view starts inside
+    ggml_build_forward_expand(f.graph, r);
+    number_all(&ids, f.graph);
+    struct gb_liveness_input in = input_of(&ids, f.graph);
+    REQUIRE(gb_liveness_compute(&in, &l) == GGML_STATUS_SUCCESS);
+    CHECK(item_of(&ids, &l, b) != item_of(&ids, &l, a));
+    CHECK(item_of(&ids, &l, d) == item_of(&ids, &l, c));
+    CHECK(item_of(&ids, &l, r) != item_of(&ids, &l, d));
+    gb_liveness_free(&l);
+    ids.arenas = 2; // neighbours in id are in different arenas
+    REQUIRE(gb_liveness_compute(&in, &l) == GGML_STATUS_SUCCESS);
+    for (size_t i = 0; i < l.n_items; i++) {
+        CHECK_INT(l.items[i].arena, arena_of(&ids, l.items[i].tensor));
+    }
+    gb_liveness_free(&l);
+    gb_ptrmap_free(&ids.map);
+    ggml_free(f.ctx);
+}
+
+static void second_operand_only_when_elementwise(void) {
+    struct fixture       f = fixture();
+    struct ggml_tensor * a = vector(f.ctx);
+    struct ggml_tensor * b = vector(f.ctx);
+    struct ggml_tensor * m = ggml_soft_max_ext(f.ctx, a, b, 1);
+    CHECK(gb_can_take_over(ggml_add(f.ctx, a, b), b));
+    CHECK(gb_can_take_over(m, a));
+    CHECK(!gb_can_take_over(m, b));
+    CHECK(!gb_can_take_over(ggml_cont(f.ctx, a), a));
+    CHECK(!gb_can_take_over(ggml_scale_inplace(f.ctx, a, 1), a)); // a view already
+    CHECK(!gb_can_take_over(ggml_add(f.ctx, a, ggml_new_tensor_1d(f.ctx, GGML_TYPE_F32, 8)), b));
+    ggml_free(f.ctx);
+}
+
+static void refuses_disorder(void) {
+    struct fixture       f = fixture();
+    struct ids           ids = { .arenas = 1 };
+    struct gb_liveness   l = { (void *) 1, 2, NULL };
+    struct ggml_tensor * a = ggml_cont(f.ctx, vector(f.ctx));
+    struct ggml_tensor * b = ggml_cont(f.ctx, a);
+    ggml_set_name(a, "first");
+    ggml_set_name(b, "second");
+    ggml_build_forward_expand(f.graph, b);
+    number_all(&ids, f.graph);
+    f.graph->nodes[0] = b;
+    f.graph->nodes[1] = a;
+    struct gb_liveness_input in = input_of(&ids, f.graph);
+    CHECK_INT(gb_liveness_compute(&in, &l), GGML_STATUS_INVALID_ARGUMENT);
+    CHECK_ERROR(GGML_STATUS_INVALID_ARGUMENT, "'second', reads 'first'");
+    CHECK(l.items == NULL && l.n_items == 0);
+    f.graph->nodes[0] = a;
+    CHECK_INT(gb_liveness_compute(&in, &l), GGML_STATUS_INVALID_ARGUMENT);
+    CHECK_ERROR(GGML_STATUS_INVALID_ARGUMENT, "twice");
+    CHECK_INT(gb_liveness_compute(NULL, &l), GGML_STATUS_INVALID_ARGUMENT);
+    in.size_of = NULL;
+    CHECK_INT(gb_liveness_compute(&in, &l), GGML_STATUS_INVALID_ARGUMENT);
+    gb_ptrmap_free(&ids.map);
+    ggml_free(f.ctx);
+}
+
+// ------------------------------------------------------------------------------------------------------------ random graphs
+
+struct placed {
+    struct ids *         ids;
+    struct gb_liveness * l;
+    size_t *             offsets; // by item
+    int64_t              arena_size;
+};
+
+static int64_t address_of(void * user, struct ggml_tensor * t) {
+    struct placed * p    = user;
+    const int64_t   item = p->l->item_of[gb_ptrmap_get(&p->ids->map, t)];
+    return p->l->items[item].arena * p->arena_size + (int64_t) p->offsets[item];
+}
+
+static void random_graphs(void) {
+    size_t used = 0, sum = 0;
+    for (int round = 0; round < 400; round++) {
+        struct random_graph g;
+        struct ids          ids = { .arenas = test_random_int(1, 3) };
+        struct gb_liveness  l;
+        REQUIRE(random_graph_make(&g, (struct random_graph_params){ (int) test_random_int(1, 60), round % 2 != 0, round % 3 == 0, round % 5 == 0 }));
+        number_all(&ids, g.graph);
+        struct gb_liveness_input in = input_of(&ids, g.graph);
+        REQUIRE(gb_liveness_compute(&in, &l) == GGML_STATUS_SUCCESS);
+        struct gb_plan_item items[RANDOM_MAX];
+        size_t              offsets[RANDOM_MAX];
+        for (int arena = 0; arena < ids.arenas; arena++) {
+            struct gb_plan_result result;
+            size_t                which[RANDOM_MAX], n = 0;
+            for (size_t i = 0; i < l.n_items; i++) {
+                if (l.items[i].arena == arena) {
+                    items[n]   = (struct gb_plan_item){ l.items[i].lower, l.items[i].upper, l.items[i].size, 0 };
+                    which[n++] = i;
+                }
+            }
+            REQUIRE(gb_plan_offsets(items, n, 32, &result) == GGML_STATUS_SUCCESS);
+            for (size_t k = 0; k < n; k++) {
+                offsets[which[k]] = items[k].offset;
+                sum += items[k].size;
+            }
+            used += result.peak;
+        }
+        struct placed     placed = { &ids, &l, offsets, 1 << 18 };
+        struct memory_sim sim    = { .address_of = address_of, .user = &placed, .size = 3 << 18 };
+        CHECK_MSG(sim_run(&sim, g.graph, NULL), "round %d: %s", round, sim.problem);
+        gb_liveness_free(&l);
+        gb_ptrmap_free(&ids.map);
+        random_graph_free(&g);
+    }
+    CHECK(used < sum * 3 / 4); // memory is reused at all
+}
+
+static void out_of_memory(void) {
+    struct random_graph g;
+    struct ids          ids = { .arenas = 2 };
+    REQUIRE(random_graph_make(&g, (struct random_graph_params){ 40, true, true, true }));
+    number_all(&ids, g.graph);
+    struct gb_liveness_input in   = input_of(&ids, g.graph);
+    const int64_t            live = gb_test_live_allocs();
+    for (int n = 1;; n++) {
+        struct gb_liveness l;
+        gb_test_fail_alloc(n, false);
+        const enum ggml_status status = gb_liveness_compute(&in, &l);
+        const bool             failed = gb_test_alloc_failed();
+        gb_test_fail_alloc(0, false);
+        CHECK_INT(status, failed ? GGML_STATUS_ALLOC_FAILED : GGML_STATUS_SUCCESS);
+        gb_liveness_free(&l);
+        CHECK_INT(gb_test_live_allocs(), live);
+        if (!failed) {
+            CHECK(n > 4);
+            break;
+        }
+    }
+    gb_ptrmap_free(&ids.map);
+    random_graph_free(&g);
+}
+
+TEST_MAIN(TEST(chain_in_place), TEST(inputs_outputs_and_keeping), TEST(what_must_not_be_taken),
+          TEST(second_operand_only_when_elementwise), TEST(refuses_disorder), TEST(random_graphs), TEST(out_of_memory))
