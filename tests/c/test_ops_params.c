@@ -53,6 +53,8 @@ static void elementwise(void) {
     WORDS(ggml_silu(ctx, a), I(9));
     WORDS(ggml_hardswish(ctx, a), I(10));
     WORDS(ggml_hardsigmoid(ctx, a), I(11));
+    WORDS(ggml_gelu_erf(ctx, a), I(12));
+    WORDS(ggml_gelu_erf_inplace(ctx, a), I(12));
     WORDS(ggml_abs_inplace(ctx, a), I(0));
     WORDS(ggml_sgn_inplace(ctx, a), I(1));
     WORDS(ggml_neg_inplace(ctx, a), I(2));

@@ -116,13 +116,9 @@ bool gb_check_unary(const char * func, gb_ct a, enum ggml_unary_op op) {
     return gb_rule_given(&c) && gb_rule_in_range(&c, "unary operator", (int) op, 0, GGML_UNARY_OP_COUNT - 1);
 }
 
-bool gb_check_binary(const char * func, gb_ct a, gb_ct b, bool handed_on_grad) {
+bool gb_check_binary(const char * func, gb_ct a, gb_ct b) {
     const struct gb_call c = GB_CALL_2(func, a, b);
-    if (!gb_rule_given(&c) || !gb_rule_repeats(&c, 1, 0)) {
-        return false;
-    }
-    const bool has_grad = handed_on_grad && (a->grad != NULL || b->grad != NULL);
-    return !has_grad || gb_rule_same_shape(&c, 0, 1); // the derivative does not sum over repetitions
+    return gb_rule_given(&c) && gb_rule_repeats(&c, 1, 0);
 }
 
 bool gb_check_add_cast(const char * func, gb_ct a, gb_ct b, enum ggml_type type) {

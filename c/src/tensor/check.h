@@ -33,7 +33,7 @@ bool gb_check_diag(const char * func, gb_ct a);
 
 // elementwise
 bool gb_check_unary(const char * func, gb_ct a, enum ggml_unary_op op);
-bool gb_check_binary(const char * func, gb_ct a, gb_ct b, bool handed_on_grad); // b repeats over a
+bool gb_check_binary(const char * func, gb_ct a, gb_ct b); // b repeats over a
 bool gb_check_add_cast(const char * func, gb_ct a, gb_ct b, enum ggml_type type);
 bool gb_check_add1(const char * func, gb_ct a, gb_ct b);
 bool gb_check_same_shape(const char * func, gb_ct a, gb_ct b);

@@ -3,7 +3,7 @@
 
 static struct ggml_tensor * binary(struct ggml_context * ctx, const char * func, enum ggml_op op, struct ggml_tensor * a,
                                    struct ggml_tensor * b, bool inplace) {
-    if (!gb_check_binary(func, a, b, !inplace)) {
+    if (!gb_check_binary(func, a, b)) {
         return NULL;
     }
     return gb_op_sources(ctx, gb_op_like(ctx, func, op, a, inplace), gb_grad_unless(inplace), a, b, NULL);
