@@ -16,11 +16,12 @@
 #define KC 256         // terms a stretch
 #define NC 128         // columns a chunk, at most; a multiple of every gemm_nr
 #define BLOCK_ROWS 384 // rows a block, about: BLOCK_ROWS * KC floats stay in the second-level cache
-#define DOT_ROWS 4     // up to so many rows a group, packing w does not pay
+#define DOT_ROWS 2     // up to so many rows a group, packing w does not pay
 #define MR_MAX 16
 #define NR_MAX 64
-#define ROUND_BYTES (1 << 20) // of packed rows for each thread, unless that is less than
-#define ROUND_ROWS 512
+#define ROUND_BYTES (1 << 20)      // of packed rows for each thread, unless that is less than
+#define ROUND_ROWS 512             // rows, for which w is worth packing,
+#define ROUND_BYTES_MAX (64 << 20) // if these do not take more than that
 
 struct panel {
     float * dst[MR_MAX];
@@ -75,7 +76,8 @@ size_t gb_gemm_work_size(const struct gb_gemm * p, int n_tasks) {
     enum { ROW_EXTRA = (sizeof(struct panel) + sizeof(struct block)) / 4 + 1 };
     const size_t row    = (size_t) p->k * sizeof(float) + ROW_EXTRA;
     const size_t padded = (size_t) (p->total + p->n_groups * (MR_MAX - 1));
-    const size_t round  = GB_MAX((size_t) ROUND_ROWS, (size_t) n_tasks * ROUND_BYTES / row);
+    const size_t least  = GB_MAX(MR_MAX, GB_MIN(ROUND_ROWS, ROUND_BYTES_MAX / row));
+    const size_t round  = GB_MAX(least, (size_t) n_tasks * ROUND_BYTES / row);
     return sizeof(struct shared) + (size_t) n_tasks * KC * NC * sizeof(float) + GB_MIN(padded, round) * row + 3 * 64;
 }
 
