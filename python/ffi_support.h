@@ -1,0 +1,197 @@
+// ffi_support.h - the few things that the Python package does in C: walks over many tensors, and a stop flag that a compute
+// thread may poll without the interpreter lock. Included by the generated module only; everything here is static.
+#ifndef GBPY_FFI_SUPPORT_H
+#define GBPY_FFI_SUPPORT_H
+
+#include <string.h>
+
+#include "ggml-alloc.h"
+#include "ggml-backend.h"
+#include "ggml-cpu.h"
+#include "ggml.h"
+
+#ifndef GBPY_VERSION
+#    define GBPY_VERSION "0"
+#    define GBPY_BUILD_TYPE ""
+#endif
+
+// The dimension count that Python shows is kept in the tensor, so that every handle of one tensor agrees on its shape:
+// padding[GBPY_NDIM_BYTE] is 0 (not known) or the count plus one. The C core leaves that byte alone.
+enum { GBPY_NDIM_BYTE = 7 };
+
+#define GBPY_PYTHON static // implemented in Python (ffi.def_extern)
+
+// cdef: begin
+
+struct gbpy_stop {
+    volatile int stop; // set by anybody: the computation ends before its next node
+    void *       handle; // NULL, or what gbpy_abort_py is called with
+};
+
+GBPY_PYTHON bool gbpy_abort_py(void * handle);
+GBPY_PYTHON void gbpy_log(enum ggml_log_level level, const char * text, void * user_data);
+GBPY_PYTHON bool gbpy_eval(struct ggml_tensor * t, bool ask, void * user_data);
+GBPY_PYTHON bool gbpy_compare(int node_index, struct ggml_tensor * t1, struct ggml_tensor * t2, void * user_data);
+GBPY_PYTHON void gbpy_custom1(struct ggml_tensor * dst, const struct ggml_tensor * a, int ith, int nth, void * userdata);
+GBPY_PYTHON void gbpy_custom2(struct ggml_tensor * dst, const struct ggml_tensor * a, const struct ggml_tensor * b, int ith, int nth, void * userdata);
+GBPY_PYTHON void gbpy_custom3(struct ggml_tensor * dst, const struct ggml_tensor * a, const struct ggml_tensor * b, const struct ggml_tensor * c, int ith, int nth, void * userdata);
+
+static inline enum ggml_status gbpy_install_stop(struct ggml_backend * cpu, struct gbpy_stop * stop);
+static inline const char *     gbpy_version(void);
+static inline const char *     gbpy_build(void);
+
+static inline void                         gbpy_set_ndim(struct ggml_tensor * t, int ndim);
+static inline int                          gbpy_ndim(const struct ggml_tensor * t);
+static inline struct ggml_backend_buffer * gbpy_buffer(const struct ggml_tensor * t);
+
+static inline void gbpy_detach(struct ggml_context * ctx, const struct ggml_backend_buffer * buffer, bool views);
+static inline int  gbpy_context_buffers(struct ggml_context * ctx, struct ggml_backend_buffer ** out, int cap);
+static inline int  gbpy_graph_buffers(struct ggml_cgraph * graph, struct ggml_backend_buffer ** out, int cap);
+static inline struct ggml_tensor * gbpy_graph_writer(struct ggml_cgraph * graph, const struct ggml_backend_buffer * buffer);
+static inline struct ggml_tensor * gbpy_graph_unplaced(struct ggml_cgraph * graph);
+static inline int                  gbpy_graph_customs(struct ggml_cgraph * graph, struct ggml_tensor ** out, int cap);
+static inline void                 gbpy_flag_leafs(struct ggml_cgraph * graph, bool keep);
+
+// cdef: end
+
+static inline bool gbpy_abort(void * data) {
+    struct gbpy_stop * s = (struct gbpy_stop *) data;
+    return s->stop || (s->handle && gbpy_abort_py(s->handle));
+}
+
+static inline enum ggml_status gbpy_install_stop(struct ggml_backend * cpu, struct gbpy_stop * stop) {
+    return ggml_backend_cpu_set_abort_callback(cpu, gbpy_abort, stop);
+}
+
+static inline const char * gbpy_version(void) { return GBPY_VERSION; }
+
+static inline const char * gbpy_build(void) {
+#if defined(__clang__)
+    return "clang " __clang_version__ ", " GBPY_BUILD_TYPE;
+#elif defined(__GNUC__)
+    return "gcc " __VERSION__ ", " GBPY_BUILD_TYPE;
+#else
+    return GBPY_BUILD_TYPE;
+#endif
+}
+
+static inline void gbpy_set_ndim(struct ggml_tensor * t, int ndim) { t->padding[GBPY_NDIM_BYTE] = (char) (ndim + 1); }
+
+// The count last set, or the number of dimensions that the sizes need.
+static inline int gbpy_ndim(const struct ggml_tensor * t) {
+    const int need = ggml_is_scalar(t) ? 0 : ggml_n_dims(t);
+    const int kept = t->padding[GBPY_NDIM_BYTE] - 1;
+    if (kept < 0) {
+        return need > 0 ? need : 1;
+    }
+    return kept < need ? need : kept;
+}
+
+static inline struct ggml_backend_buffer * gbpy_buffer(const struct ggml_tensor * t) {
+    return t->view_src && t->view_src->buffer ? t->view_src->buffer : t->buffer;
+}
+
+// A buffer is about to go: its tensors in ctx become unplaced. Views first (they find it through their source), in all contexts.
+static inline void gbpy_detach(struct ggml_context * ctx, const struct ggml_backend_buffer * buffer, bool views) {
+    for (struct ggml_tensor * t = ggml_get_first_tensor(ctx); t; t = ggml_get_next_tensor(ctx, t)) {
+        if ((t->view_src != NULL) == views && (t->buffer == buffer || gbpy_buffer(t) == buffer)) {
+            t->buffer = NULL;
+            t->data   = NULL;
+            t->extra  = NULL;
+        }
+    }
+}
+
+static inline int gbpy_add_buffer(struct ggml_backend_buffer * b, struct ggml_backend_buffer ** out, int n, int cap) {
+    for (int i = 0; i < n; i++) {
+        if (out[i] == b) {
+            return n;
+        }
+    }
+    if (b && n < cap) {
+        out[n++] = b;
+    }
+    return n;
+}
+
+// Different buffers that the tensors of ctx live in; at most cap.
+static inline int gbpy_context_buffers(struct ggml_context * ctx, struct ggml_backend_buffer ** out, int cap) {
+    int n = 0;
+    for (struct ggml_tensor * t = ggml_get_first_tensor(ctx); t; t = ggml_get_next_tensor(ctx, t)) {
+        n = gbpy_add_buffer(gbpy_buffer(t), out, n, cap);
+    }
+    return n;
+}
+
+// The same for the nodes and leafs of a graph.
+static inline int gbpy_graph_buffers(struct ggml_cgraph * graph, struct ggml_backend_buffer ** out, int cap) {
+    int n = 0;
+    for (int i = 0; i < graph->n_leafs; i++) {
+        n = gbpy_add_buffer(gbpy_buffer(graph->leafs[i]), out, n, cap);
+    }
+    for (int i = 0; i < graph->n_nodes; i++) {
+        n = gbpy_add_buffer(gbpy_buffer(graph->nodes[i]), out, n, cap);
+    }
+    return n;
+}
+
+static inline bool gbpy_is_view_op(enum ggml_op op) {
+    return op == GGML_OP_NONE || op == GGML_OP_RESHAPE || op == GGML_OP_VIEW || op == GGML_OP_PERMUTE || op == GGML_OP_TRANSPOSE;
+}
+
+// The first node that would write into `buffer`; NULL if none.
+static inline struct ggml_tensor * gbpy_graph_writer(struct ggml_cgraph * graph, const struct ggml_backend_buffer * buffer) {
+    for (int i = 0; i < graph->n_nodes; i++) {
+        struct ggml_tensor * t = graph->nodes[i];
+        if (!gbpy_is_view_op(t->op) && gbpy_buffer(t) == buffer) {
+            return t;
+        }
+    }
+    return NULL;
+}
+
+// The first tensor of the graph that has no memory; NULL if none.
+static inline struct ggml_tensor * gbpy_graph_unplaced(struct ggml_cgraph * graph) {
+    for (int i = 0; i < graph->n_leafs; i++) {
+        if (!graph->leafs[i]->data) {
+            return graph->leafs[i];
+        }
+    }
+    for (int i = 0; i < graph->n_nodes; i++) {
+        if (!graph->nodes[i]->data) {
+            return graph->nodes[i];
+        }
+    }
+    return NULL;
+}
+
+// Unplaced leafs hold what the user sets: from the start, and with keep also to the end of the graph, so for the next run.
+static inline void gbpy_flag_leafs(struct ggml_cgraph * graph, bool keep) {
+    for (int i = 0; i < graph->n_leafs; i++) {
+        struct ggml_tensor * t = graph->leafs[i];
+        if (t->data || t->view_src) {
+            continue;
+        }
+        ggml_set_input(t);
+        if (keep) {
+            ggml_set_output(t);
+        }
+    }
+}
+
+static inline bool gbpy_is_custom(const struct ggml_tensor * t) {
+    return t->op == GGML_OP_MAP_CUSTOM1 || t->op == GGML_OP_MAP_CUSTOM2 || t->op == GGML_OP_MAP_CUSTOM3;
+}
+
+// Custom nodes of the graph; at most cap.
+static inline int gbpy_graph_customs(struct ggml_cgraph * graph, struct ggml_tensor ** out, int cap) {
+    int n = 0;
+    for (int i = 0; i < graph->n_nodes && n < cap; i++) {
+        if (gbpy_is_custom(graph->nodes[i])) {
+            out[n++] = graph->nodes[i];
+        }
+    }
+    return n;
+}
+
+#endif // GBPY_FFI_SUPPORT_H

@@ -1,0 +1,58 @@
+"""ggml's backend layer: tensors, buffers, allocators, backends and the scheduler.
+
+    import numpy as np, ggml_backend as gb
+
+    cpu = gb.Backend("CPU")
+    with gb.Context() as ctx:
+        w = ctx.tensor((64, 128), gb.float32, name="w")
+        x = ctx.tensor((16, 128), gb.float32, name="x")
+        y = gb.relu(x @ w.T)
+        graph = ctx.graph(y)
+        sched = gb.Scheduler([cpu])
+        sched.allocate(graph)
+        w.set(np.random.rand(64, 128).astype(np.float32))
+        x.set(np.random.rand(16, 128).astype(np.float32))
+        sched.compute(graph)
+        print(y.numpy())
+
+Shapes are in NumPy order everywhere; ``Tensor.ne`` and ``Tensor.nb`` give ggml's. All objects can be closed in any order, or not at all.
+Objects may be shared between threads: calls that need the same scheduler or backend wait for each other.
+"""
+
+from __future__ import annotations
+
+from . import dtypes as _dtypes
+from . import ops as _ops
+from ._callbacks import set_abort_callback, set_log
+from ._errors import (
+    AllocationError,
+    DeviceError,
+    FileError,
+    GgmlError,
+    InvalidArgumentError,
+    StateError,
+    UnsupportedError,
+)
+from ._ffi import ffi as _ffi_object
+from ._ffi import lib as _lib
+from .alloc import GraphAllocator, TensorAllocator
+from .backend import Backend, backends, cpu_levels
+from .buffer import Buffer, BufferType, cpu_buffer_type
+from .cli import show_config
+from .custom import map_custom
+from .dtypes import DType, as_dtype, bfloat16, float16, float32, float64, int8, int16, int32, int64
+from .graph import Comparison, Context, Graph
+from .ops import *  # noqa: F403
+from .sched import Memory, Scheduler, Split
+from .tensor import Tensor
+
+__version__: str = _ffi_object.string(_lib.gbpy_version()).decode()
+
+globals().update(_dtypes.dtypes)  # the quantized formats too: q4_0, q8_0, ...
+
+__all__ = [
+    "AllocationError", "Backend", "Buffer", "BufferType", "Comparison", "Context", "DType", "DeviceError", "FileError",
+    "GgmlError", "Graph", "GraphAllocator", "InvalidArgumentError", "Memory", "Scheduler", "Split", "StateError", "Tensor",
+    "TensorAllocator", "UnsupportedError", "__version__", "as_dtype", "backends", "bfloat16", "cpu_buffer_type", "cpu_levels", "float16", "float32", "float64", "int16", "int32",
+    "int64", "int8", "map_custom", "set_abort_callback", "set_log", "show_config", *_dtypes.dtypes, *_ops.__all__,
+]  # fmt: skip

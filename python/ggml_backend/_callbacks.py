@@ -1,0 +1,283 @@
+"""Python functions that C calls.
+
+An exception cannot pass through C. So every function here catches what the user's function raises, keeps it in a :class:`Run`,
+makes C stop, and whoever started the computation raises it again.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import threading
+import weakref
+from collections.abc import Callable, Iterable, Sequence
+from fnmatch import fnmatchcase
+from typing import Any, ClassVar, Union
+
+import numpy as np
+
+from ._data import array_at
+from ._ffi import ffi, lib
+from ._handles import Core, OwnerCore, Pin, address, find_owner
+from .backend import Backend, BackendCore
+from .tensor import Tensor, TensorPool
+
+__all__ = ["Wanted", "set_log"]
+
+
+class Run:
+    """One computation: the first exception of its callbacks, the backends to stop, what keeps its memory."""
+
+    __slots__ = ("error", "memory", "stops")
+
+    def __init__(self, backends: Sequence[BackendCore], memory: Core) -> None:
+        self.error: BaseException | None = None
+        self.stops = [b.stop for b in backends if b.is_cpu]
+        self.memory = memory
+        for stop in self.stops:
+            stop.stop = 0
+
+    def fail(self, error: BaseException) -> None:
+        if self.error is None:
+            self.error = error
+        for stop in self.stops:
+            stop.stop = 1
+
+    def finish(self) -> None:
+        """Raises what a callback raised."""
+        for stop in self.stops:
+            stop.stop = 0
+        if self.error is not None:
+            error, self.error = self.error, None
+            raise error
+
+
+# ---------------------------------------------------------------------------------------------------------- custom operations
+
+
+class CustomOp:
+    """The Python function behind a MAP_CUSTOM node. Kept alive by the context of the node."""
+
+    __slots__ = ("__weakref__", "function", "handle", "n_tasks", "run")
+    known: ClassVar[weakref.WeakValueDictionary[int, CustomOp]] = weakref.WeakValueDictionary()
+
+    def __init__(self, function: Callable[..., Any], n_tasks: int) -> None:
+        self.function = function
+        self.n_tasks = n_tasks
+        self.handle = ffi.new_handle(self)
+        self.run: Run | None = None
+
+    def call(self, dst: Any, sources: Sequence[Any], ith: int, nth: int) -> None:
+        run = self.run
+        if run is None or run.error is not None:
+            return
+        try:
+            out = self._array(run, dst, False)
+            arrays = [self._array(run, s, True) for s in sources]
+            if self.n_tasks == 1:
+                result = self.function(out, *arrays)
+                if result is not None and result is not out:
+                    out[...] = result
+            else:
+                self.function(out, *arrays, ith, nth)
+        except BaseException as error:
+            run.fail(error)
+
+    @staticmethod
+    def _array(run: Run, pointer: Any, readonly: bool) -> np.ndarray[Any, Any]:
+        buffer = lib.gbpy_buffer(pointer)
+        owner = find_owner(buffer) if buffer else None
+        memory = owner if owner is not None else run.memory  # copies that a scheduler makes are its own
+        return array_at(pointer, memory.pin() if isinstance(memory, OwnerCore) else Pin(memory), readonly)
+
+
+def customs_of(graph: Any) -> list[CustomOp]:
+    """The Python operations among the nodes of a C graph."""
+    if not CustomOp.known:
+        return []
+    out = ffi.new("struct ggml_tensor *[]", max(1, graph.n_nodes))
+    n = lib.gbpy_graph_customs(graph, out, graph.n_nodes)
+    found = (CustomOp.known.get(address(out[i])) for i in range(n))
+    return [op for op in found if op is not None]
+
+
+@ffi.def_extern()  # type: ignore[untyped-decorator]
+def gbpy_custom1(dst: Any, a: Any, ith: int, nth: int, userdata: Any) -> None:
+    ffi.from_handle(userdata).call(dst, (a,), ith, nth)
+
+
+@ffi.def_extern()  # type: ignore[untyped-decorator]
+def gbpy_custom2(dst: Any, a: Any, b: Any, ith: int, nth: int, userdata: Any) -> None:
+    ffi.from_handle(userdata).call(dst, (a, b), ith, nth)
+
+
+@ffi.def_extern()  # type: ignore[untyped-decorator]
+def gbpy_custom3(dst: Any, a: Any, b: Any, c: Any, ith: int, nth: int, userdata: Any) -> None:
+    ffi.from_handle(userdata).call(dst, (a, b, c), ith, nth)
+
+
+# ------------------------------------------------------------------------------------------------------------ evaluated nodes
+
+Wanted = Union[None, str, "Iterable[str | Tensor]", Callable[[Tensor], bool]]
+"""Which results a callback gets: all, a name pattern such as ``"layer.*.out"``, names and tensors, or a function of the node."""
+
+
+def wanted_function(wanted: Wanted) -> Callable[[Tensor], bool]:
+    if wanted is None:
+        return lambda t: True
+    if callable(wanted):
+        return wanted
+    if isinstance(wanted, str):
+        pattern = wanted
+        return lambda t: fnmatchcase(t.name, pattern)
+    names = {w for w in wanted if isinstance(w, str)}
+    tensors = {w for w in wanted if isinstance(w, Tensor)}
+    return lambda t: t in tensors or t.name in names
+
+
+class Eval:
+    """State of an eval callback during one computation."""
+
+    __slots__ = ("function", "handle", "pool", "run", "stopped", "wanted")
+
+    def __init__(self, function: Callable[[Tensor], bool | None], wanted: Wanted) -> None:
+        self.function = function
+        self.wanted = wanted_function(wanted)
+        self.handle = ffi.new_handle(self)
+        self.run: Run | None = None
+        self.pool: TensorPool | None = None
+        self.stopped = False
+
+    def call(self, pointer: Any, ask: bool) -> bool:
+        run, pool = self.run, self.pool
+        if run is None or pool is None:
+            return False
+        if run.error is not None or self.stopped:
+            return ask  # after a failure: want the next result, in order to stop there
+        try:
+            tensor = Tensor(pool, pointer)
+            if ask:
+                return bool(self.wanted(tensor))
+            if self.function(tensor) is False:
+                self.stopped = True
+                return False
+            return True
+        except BaseException as error:
+            run.fail(error)
+            return ask
+
+
+@ffi.def_extern()  # type: ignore[untyped-decorator]
+def gbpy_eval(t: Any, ask: bool, user_data: Any) -> bool:
+    state: Eval = ffi.from_handle(user_data)
+    return state.call(t, ask)
+
+
+class Compare:
+    """State of a comparison of two backends."""
+
+    __slots__ = ("error", "function", "handle")
+
+    def __init__(self, function: Callable[[int, Any, Any], bool]) -> None:
+        self.function = function
+        self.handle = ffi.new_handle(self)
+        self.error: BaseException | None = None
+
+
+@ffi.def_extern()  # type: ignore[untyped-decorator]
+def gbpy_compare(node_index: int, t1: Any, t2: Any, user_data: Any) -> bool:
+    state: Compare = ffi.from_handle(user_data)
+    try:
+        return state.function(node_index, t1, t2)
+    except BaseException as error:
+        state.error = error
+        return False
+
+
+# -------------------------------------------------------------------------------------------------------------------- stopping
+
+
+class Abort:
+    """The user's function that a CPU backend asks between two nodes."""
+
+    __slots__ = ("core", "error", "function", "handle")
+
+    def __init__(self, core: BackendCore, function: Callable[[], bool]) -> None:
+        self.core = weakref.ref(core)
+        self.function = function
+        self.handle = ffi.new_handle(self)
+        self.error: BaseException | None = None
+
+
+@ffi.def_extern()  # type: ignore[untyped-decorator]
+def gbpy_abort_py(handle: Any) -> bool:
+    state: Abort = ffi.from_handle(handle)
+    if state.error is not None:
+        return True
+    try:
+        return bool(state.function())
+    except BaseException as error:
+        state.error = error
+        return True
+
+
+def set_abort_callback(backend: Backend, function: Callable[[], bool] | None) -> None:
+    """Asks ``function()`` between the nodes of every computation of a CPU backend; True ends the computation, whose ``compute`` then
+    returns False. None removes it. It may be called on another thread."""
+    core = backend._cpu()
+    with core.lock:
+        state = Abort(core, function) if function is not None else None
+        core.stop.handle = state.handle if state is not None else ffi.NULL
+        core.abort = state
+
+
+def raise_abort_errors(backends: Sequence[BackendCore]) -> None:
+    for b in backends:
+        if b.abort is not None and b.abort.error is not None:
+            error, b.abort.error = b.abort.error, None
+            raise error
+
+
+# ------------------------------------------------------------------------------------------------------------------------- log
+
+_LEVELS = {
+    lib.GGML_LOG_LEVEL_ERROR: logging.ERROR,
+    lib.GGML_LOG_LEVEL_WARN: logging.WARNING,
+    lib.GGML_LOG_LEVEL_INFO: logging.INFO,
+    lib.GGML_LOG_LEVEL_DEBUG: logging.DEBUG,
+}
+_log_target: Callable[[int, str], object] | None = None
+_logging = threading.local()
+_discard = ffi.addressof(lib, "ggml_log_discard")
+
+
+@ffi.def_extern()  # type: ignore[untyped-decorator]
+def gbpy_log(level: int, message: Any, user_data: Any) -> None:
+    target = _log_target
+    if target is None or getattr(_logging, "active", False):
+        return
+    _logging.active = True
+    try:
+        target(_LEVELS.get(level, logging.INFO), ffi.string(message).decode("utf-8", "replace").rstrip("\n"))
+    finally:
+        _logging.active = False
+
+
+def set_log(target: Callable[[int, str], object] | logging.Logger | None) -> None:
+    """Sends the messages of the C library somewhere. The library is silent until this is called.
+
+    target: a ``logging.Logger``; or a function of the level (of the ``logging`` module) and the text; or None for silence.
+        It is called on whatever thread the message arises.
+    """
+    global _log_target
+    if target is None:
+        lib.ggml_log_set(_discard, ffi.NULL)
+        _log_target = None
+        return
+    _log_target = target.log if isinstance(target, logging.Logger) else target
+    lib.ggml_log_set(lib.gbpy_log, ffi.NULL)
+
+
+set_log(None)
+# C threads must not call into an interpreter that is gone.
+atexit.register(set_log, None)

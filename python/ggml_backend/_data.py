@@ -1,0 +1,136 @@
+"""Data between NumPy and C tensors: views, copies, and which values may become which elements."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ._errors import InvalidArgumentError, check
+from ._ffi import ffi, lib
+from .dtypes import DType, as_dtype, dtype_of_id
+
+_ndim = lib.gbpy_ndim
+_unpack = ffi.unpack
+_cast = ffi.cast
+_buffer_of = lib.gbpy_buffer
+
+
+class _Exporter:
+    """What NumPy makes an array of: an address, and the pin that keeps the memory."""
+
+    __slots__ = ("__array_interface__", "_pin")
+
+    def __init__(self, interface: dict[str, Any], pin: object) -> None:
+        self.__array_interface__ = interface
+        self._pin = pin
+
+
+def array_at(pointer: Any, pin: object, readonly: bool) -> np.ndarray[Any, Any]:
+    """A NumPy view of the host memory of a ``ggml_tensor``."""
+    dtype = dtype_of_id(pointer.type)
+    shape, strides = layout(pointer, dtype)
+    interface = {
+        "shape": shape,
+        "strides": strides,
+        "typestr": dtype.typestr,
+        "data": (int(_cast("uintptr_t", pointer.data)), readonly),
+        "version": 3,
+    }
+    array: np.ndarray[Any, Any] = np.asarray(_Exporter(interface, pin))
+    return array
+
+
+def layout(pointer: Any, dtype: DType) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Shape and byte strides for NumPy; rows of quantized formats are bytes."""
+    n = _ndim(pointer)
+    shape = _unpack(pointer.ne, n)[::-1]
+    strides = _unpack(pointer.nb, n)[::-1]
+    if dtype.is_quantized:
+        if n == 0:
+            n, shape = 1, [1]
+        shape[-1] = shape[-1] // dtype.block_size * dtype.itemsize
+        strides[-1:] = [1]
+    return tuple(shape), tuple(strides)
+
+
+def write(pointer: Any, array: np.ndarray[Any, Any], offset: int) -> None:
+    """Contiguous bytes into a tensor."""
+    if array.nbytes == 0:
+        return
+    data = array.reshape(-1).view(np.uint8)
+    if _buffer_of(pointer):
+        check(lib.ggml_backend_tensor_set(pointer, ffi.from_buffer(data), offset, data.nbytes), "set")
+    else:
+        ffi.memmove(ffi.cast("char *", pointer.data) + offset, ffi.from_buffer(data), data.nbytes)
+
+
+def read_device(pointer: Any) -> np.ndarray[Any, Any]:
+    """A contiguous copy of the data of a tensor."""
+    dtype = dtype_of_id(pointer.type)
+    shape, strides = layout(pointer, dtype)
+    staging = np.empty(lib.ggml_nbytes(pointer), np.uint8)
+    check(lib.ggml_backend_tensor_get(pointer, ffi.from_buffer(staging), 0, staging.nbytes), "numpy")
+    array: np.ndarray[Any, Any] = np.ndarray(shape, np.dtype(dtype.typestr), staging.data, 0, strides)
+    return np.ascontiguousarray(array).reshape(shape)
+
+
+def write_strided(pointer: Any, array: np.ndarray[Any, Any]) -> None:
+    """Into a tensor with gaps that NumPy cannot reach: read what is there, change it, write it back."""
+    dtype = dtype_of_id(pointer.type)
+    shape, strides = layout(pointer, dtype)
+    staging = np.empty(lib.ggml_nbytes(pointer), np.uint8)
+    check(lib.ggml_backend_tensor_get(pointer, ffi.from_buffer(staging), 0, staging.nbytes), "set")
+    np.ndarray(shape, np.dtype(dtype.typestr), staging.data, 0, strides)[...] = array
+    write(pointer, staging, 0)
+
+
+def dtype_of_array(array: np.ndarray[Any, Any]) -> DType:
+    try:
+        return as_dtype(array.dtype)
+    except TypeError as error:
+        raise InvalidArgumentError(str(error)) from None
+
+
+def exact_array(value: Any, dtype: DType, what: str) -> np.ndarray[Any, Any]:
+    """``value`` as an array of exactly the dtype in which NumPy sees ``dtype``. Arrays are never converted."""
+    target = dtype.numpy
+    if isinstance(value, (np.ndarray, np.generic)) or hasattr(value, "__array_interface__"):
+        array = np.asarray(value)
+        if dtype.name == "bfloat16" and array.dtype.name == "bfloat16":
+            return array.view(np.uint16)
+        if array.dtype != target or not array.dtype.isnative:
+            raise InvalidArgumentError(
+                f"{what} cannot take an array of {array.dtype}; convert it with .astype({_astype_hint(dtype)})"
+            )
+        return array
+    array = np.asarray(value)
+    if array.dtype == object:
+        raise InvalidArgumentError(f"{what} cannot take {type(value).__name__}")
+    if dtype.is_quantized:
+        raise InvalidArgumentError(f"{what} takes an array of uint8: the bytes of its rows")
+    if dtype.name == "bfloat16":
+        bits = np.asarray(array, np.float32)
+        return _round_to_bfloat16(bits)
+    if array.dtype.kind not in "iubf" or (target.kind == "i" and array.dtype.kind == "f" and array.size):
+        raise InvalidArgumentError(f"{what} cannot take values of {array.dtype}")
+    try:
+        return np.asarray(value, target)
+    except (OverflowError, ValueError, TypeError) as error:
+        raise InvalidArgumentError(f"{what}: {error}") from None
+
+
+def _astype_hint(dtype: DType) -> str:
+    if dtype.name == "bfloat16":
+        return "ml_dtypes.bfloat16"
+    return f"np.{dtype.numpy.name}"
+
+
+def _round_to_bfloat16(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    out = np.empty(array.shape, np.uint16)
+    source = np.ascontiguousarray(array)
+    if array.size:
+        lib.ggml_fp32_to_bf16_row(
+            ffi.cast("float *", ffi.from_buffer(source)), ffi.cast("ggml_bf16_t *", ffi.from_buffer(out)), array.size
+        )
+    return out

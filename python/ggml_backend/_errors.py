@@ -1,0 +1,100 @@
+"""Exceptions, one for each kind of ``enum ggml_status``, and how a C failure becomes one.
+
+Every C function that fails leaves a status and a message for the calling thread; :func:`raise_last` turns them into the
+exception of that status. All exceptions are a :class:`GgmlError` and also the built-in exception that a Python programmer
+would expect (``ValueError``, ``MemoryError``, ...).
+"""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn
+
+from ._ffi import ffi, lib
+
+__all__ = [
+    "AllocationError",
+    "DeviceError",
+    "FileError",
+    "GgmlError",
+    "InvalidArgumentError",
+    "StateError",
+    "UnsupportedError",
+]
+
+
+class GgmlError(Exception):
+    """Base of all errors of this package. ``status`` is the C status, a negative ``enum ggml_status``."""
+
+    status: int = lib.GGML_STATUS_FAILED
+
+
+class InvalidArgumentError(GgmlError, ValueError):
+    """A wrong type, shape, size or value."""
+
+    status = lib.GGML_STATUS_INVALID_ARGUMENT
+
+
+class AllocationError(GgmlError, MemoryError):
+    """No memory, on the host or on a device."""
+
+    status = lib.GGML_STATUS_ALLOC_FAILED
+
+
+class UnsupportedError(GgmlError, NotImplementedError):
+    """Valid, but not implemented for this type, operation or backend."""
+
+    status = lib.GGML_STATUS_UNSUPPORTED
+
+
+class DeviceError(GgmlError, RuntimeError):
+    """A device or its driver reported a failure."""
+
+    status = lib.GGML_STATUS_DEVICE_ERROR
+
+
+class StateError(GgmlError, RuntimeError):
+    """The object cannot do that now: it is closed, or has no memory yet."""
+
+    status = lib.GGML_STATUS_INVALID_STATE
+
+
+class FileError(GgmlError, OSError):
+    """A file could not be opened, read or written, or its content is malformed."""
+
+    status = lib.GGML_STATUS_IO_ERROR
+
+
+_BY_STATUS: dict[int, type[GgmlError]] = {
+    c.status: c
+    for c in (InvalidArgumentError, AllocationError, UnsupportedError, DeviceError, StateError, FileError, GgmlError)
+}
+
+_last_status = lib.ggml_last_status
+_last_error = lib.ggml_last_error
+_string = ffi.string
+clear_error = lib.ggml_clear_error
+
+
+def raise_last(prefix: str = "", status: int | None = None) -> NoReturn:
+    """Raises the exception for this thread's last C failure. ``prefix`` is put before its message."""
+    if status is None:
+        status = _last_status()
+    message = _string(_last_error()).decode("utf-8", "replace")
+    if not message:
+        message = "failed with status " + _string(lib.ggml_status_to_string(status)).decode()
+    error = _BY_STATUS.get(status, GgmlError)(f"{prefix}: {message}" if prefix else message)
+    error.status = status
+    raise error
+
+
+def check(status: int, prefix: str = "") -> None:
+    """Raises unless ``status`` is SUCCESS."""
+    if status != 0:
+        raise_last(prefix, status)
+
+
+def non_null(pointer: Any, prefix: str = "") -> Any:
+    """``pointer``, unless it is NULL: then raises."""
+    if not pointer:
+        raise_last(prefix)
+    return pointer

@@ -1,0 +1,203 @@
+"""Devices that compute, and the registry of those that can be made by name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from ._errors import InvalidArgumentError, StateError, check, non_null
+from ._ffi import ffi, lib
+from ._handles import Core, Use, reap
+from .buffer import Buffer, BufferType, text
+
+if TYPE_CHECKING:
+    from .tensor import Tensor
+
+__all__ = ["Backend", "backends", "cpu_levels"]
+
+
+def backends() -> list[str]:
+    """Names that :class:`Backend` takes, in the order of the registry. ``"CPU"`` is always the first."""
+    return [text(lib.ggml_backend_reg_get_name(i)) for i in range(lib.ggml_backend_reg_get_count())]
+
+
+def cpu_levels() -> dict[str, bool]:
+    """Instruction-set levels of the CPU kernels in this build, from the most portable up, and whether this processor has them."""
+    return {text(lib.ggml_cpu_level_name(i)): bool(lib.ggml_cpu_level_usable(i)) for i in range(lib.ggml_cpu_level_count())}
+
+
+class BackendCore(Core):
+    """A ``ggml_backend``. ``stop`` lets any thread end a running computation (CPU only)."""
+
+    __slots__ = ("_freer", "abort", "is_cpu", "name", "pending", "stop")
+
+    def __init__(self, ptr: Any) -> None:
+        super().__init__(ptr)
+        self._freer = lib.ggml_backend_free
+        self.name = text(lib.ggml_backend_name(ptr))
+        self.is_cpu = bool(lib.ggml_backend_is_cpu(ptr))
+        self.stop = ffi.new("struct gbpy_stop *")
+        self.abort: Any = None  # what stop.handle refers to
+        self.pending: Any = None  # a scheduler that computes asynchronously on this backend
+        if self.is_cpu:
+            check(lib.gbpy_install_stop(ptr, self.stop), "Backend")
+
+    def free(self) -> None:
+        self._freer(self.ptr)
+
+
+def _parameter(key: str, value: object) -> str:
+    if isinstance(value, str):
+        shown = value
+    elif isinstance(value, bool):
+        shown = str(int(value))
+    elif isinstance(value, Iterable):
+        shown = "+".join(str(v) for v in value)
+    else:
+        shown = str(value)
+    if "," in shown or "," in key or "=" in key:
+        raise InvalidArgumentError(f"Backend: parameter {key}={shown!r} contains a separator")
+    return f"{key}={shown}"
+
+
+class Backend:
+    """A device that computes.
+
+    ``Backend("CPU", n_threads=2)``, ``Backend("SIM:mem=64M,ops=mul_mat+add")`` or the same by keywords,
+    ``Backend("SIM", mem="64M", ops=["mul_mat", "add"])``. Names are those of :func:`backends`, compared without case.
+
+    name: registry name, optionally with ``:parameters``
+    n_threads: CPU only; default: min(physical cores, affinity mask, container quota)
+    level: CPU only; the instruction-set level of its kernels (see :func:`cpu_levels`)
+
+    One backend works for one thread at a time; calls from several threads wait for each other. A closed backend is freed when the
+    last scheduler and buffer that need it are gone.
+    """
+
+    __slots__ = ("__weakref__", "_core", "_name")
+
+    def __init__(self, name: str, *, n_threads: int | None = None, level: str | None = None, **params: object) -> None:
+        self._core: BackendCore | None = None
+        reap()
+        spec = name
+        if params:
+            joined = ",".join(_parameter(k, v) for k, v in params.items())
+            spec = f"{name},{joined}" if ":" in name else f"{name}:{joined}"
+        registry = backends()
+        base = name.partition(":")[0]
+        if base.lower() not in (n.lower() for n in registry):
+            raise InvalidArgumentError(f"Backend: no backend {base!r}; there are {', '.join(registry)}")
+        ptr = non_null(lib.ggml_backend_reg_init_backend_from_str(spec.encode()), f"Backend({spec!r})")
+        self._core = core = BackendCore(ptr)
+        self._name = core.name
+        if core.is_cpu:
+            if n_threads is None and ":" not in spec:
+                n_threads = lib.ggml_cpu_default_n_threads()
+            if n_threads is not None:
+                self.n_threads = n_threads
+            if level is not None:
+                check(lib.ggml_backend_cpu_set_level(ptr, level.encode()), "Backend")
+        elif n_threads is not None or level is not None:
+            raise InvalidArgumentError(f"Backend: n_threads and level are for the CPU, not for {self._name}")
+
+    def _live(self) -> BackendCore:
+        core = self._core
+        if core is None:
+            raise StateError(f"the backend {getattr(self, '_name', '')} is closed")
+        return core
+
+    def _cpu(self) -> BackendCore:
+        core = self._live()
+        if not core.is_cpu:
+            raise InvalidArgumentError(f"{self._name} is not a CPU backend")
+        return core
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    @property
+    def is_cpu(self) -> bool:
+        return self._live().is_cpu
+
+    @property
+    def n_threads(self) -> int:
+        """Threads of the CPU backend."""
+        return int(lib.ggml_backend_cpu_get_n_threads(self._cpu().ptr))
+
+    @n_threads.setter
+    def n_threads(self, n: int) -> None:
+        core = self._cpu()
+        if n < 1:
+            raise InvalidArgumentError(f"Backend: n_threads must be at least 1, not {n}")
+        with Use("Backend", core):
+            check(lib.ggml_backend_cpu_set_n_threads(core.ptr, n), "Backend.n_threads")
+
+    @property
+    def level(self) -> str:
+        """Instruction-set level of the CPU kernels in use."""
+        return text(lib.ggml_backend_cpu_get_level(self._cpu().ptr))
+
+    @property
+    def buffer_type(self) -> BufferType:
+        """The memory that this device computes on."""
+        core = self._live()
+        return BufferType(non_null(lib.ggml_backend_get_default_buffer_type(core.ptr)), core)
+
+    @property
+    def alignment(self) -> int:
+        return int(lib.ggml_backend_get_alignment(self._live().ptr))
+
+    @property
+    def max_size(self) -> int:
+        """Bytes of the largest single allocation."""
+        return int(lib.ggml_backend_get_max_size(self._live().ptr))
+
+    def alloc(self, size: int, usage: str = "any") -> Buffer:
+        """Allocates ``size`` bytes on the device."""
+        return self.buffer_type.alloc(size, usage)
+
+    def supports(self, tensor: Tensor) -> bool:
+        """Can it compute the operation that makes ``tensor``?"""
+        return bool(lib.ggml_backend_supports_op(self._live().ptr, tensor._live()))
+
+    def unsupported_reason(self, tensor: Tensor) -> str | None:
+        """Why it cannot compute ``tensor``, in words; None when it can."""
+        reason = lib.ggml_backend_unsupported_reason(self._live().ptr, tensor._live())
+        return text(reason) if reason else None
+
+    def synchronize(self) -> None:
+        """Waits for everything queued on the device; raises for the first failure among it."""
+        core = self._live()
+        with Use("Backend.synchronize", core):
+            check(lib.ggml_backend_synchronize(core.ptr), f"{self._name}.synchronize")
+
+    def stop(self) -> None:
+        """Ends a computation that runs on this CPU backend in another thread, before its next node. Its ``compute`` then
+        returns False. A backend that computes nothing is not affected."""
+        core = self._cpu()
+        if core.busy:
+            core.stop.stop = 1
+
+    def close(self) -> None:
+        """Gives the device back when nothing uses it any more. Closing twice is fine."""
+        self._core = None
+        reap()
+
+    @property
+    def closed(self) -> bool:
+        return self._core is None
+
+    def __enter__(self) -> Backend:
+        self._live()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        core = self._core
+        if core is None:
+            return f"<Backend {getattr(self, '_name', '?')!r} closed>"
+        extra = f" n_threads={self.n_threads} level={self.level}" if core.is_cpu else ""
+        return f"<Backend {self._name!r}{extra}>"

@@ -1,0 +1,256 @@
+"""Memory: buffer types (who allocates) and buffers (one allocation)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ._errors import InvalidArgumentError, StateError, check, non_null
+from ._ffi import ffi, lib
+from ._handles import BufferCore, ContextCore, Core, OwnerCore, reap
+
+if TYPE_CHECKING:
+    from .backend import Backend
+    from .tensor import Tensor
+
+__all__ = ["Buffer", "BufferType", "cpu_buffer_type"]
+
+_USAGE = {"any": lib.GGML_BACKEND_BUFFER_USAGE_ANY, "weights": lib.GGML_BACKEND_BUFFER_USAGE_WEIGHTS}
+_USAGE_NAME = {value: name for name, value in _USAGE.items()}
+
+
+def usage_id(usage: str) -> int:
+    try:
+        number: int = _USAGE[usage]
+        return number
+    except KeyError:
+        raise InvalidArgumentError(f"usage must be one of {', '.join(map(repr, _USAGE))}, not {usage!r}") from None
+
+
+def text(pointer: Any) -> str:
+    """A C string, "" for NULL."""
+    return ffi.string(pointer).decode("utf-8", "replace") if pointer else ""
+
+
+class BufferType:
+    """A kind of memory, for example that of one device. Obtained from ``Backend.buffer_type`` or :func:`cpu_buffer_type`."""
+
+    __slots__ = ("_parent", "_ptr")
+
+    def __init__(self, ptr: Any, parent: Core | None) -> None:
+        self._ptr = ptr
+        self._parent = parent
+
+    @property
+    def name(self) -> str:
+        return text(lib.ggml_backend_buft_name(self._ptr))
+
+    @property
+    def alignment(self) -> int:
+        """Bytes; the address of every tensor is a multiple of it."""
+        return int(lib.ggml_backend_buft_get_alignment(self._ptr))
+
+    @property
+    def max_size(self) -> int:
+        """Bytes of the largest single allocation."""
+        return int(lib.ggml_backend_buft_get_max_size(self._ptr))
+
+    @property
+    def is_host(self) -> bool:
+        """Can NumPy read this memory directly?"""
+        return bool(lib.ggml_backend_buft_is_host(self._ptr))
+
+    def supports(self, backend: Backend) -> bool:
+        """Can ``backend`` compute on data in this kind of memory?"""
+        return bool(lib.ggml_backend_buft_supports_backend(self._ptr, backend._live().ptr))
+
+    def alloc_size(self, tensor: Tensor) -> int:
+        """Bytes that ``tensor`` takes in this kind of memory."""
+        return int(lib.ggml_backend_buft_get_alloc_size(self._ptr, tensor._live()))
+
+    def alloc(self, size: int, usage: str = "any") -> Buffer:
+        """Allocates ``size`` bytes. Raises :class:`AllocationError` (a MemoryError) when it cannot."""
+        reap()
+        usage_number = usage_id(usage)
+        if size < 0:
+            raise InvalidArgumentError(f"BufferType.alloc: size {size} is negative")
+        ptr = non_null(lib.ggml_backend_buft_alloc_buffer(self._ptr, size), f"BufferType.alloc({self.name}, {size})")
+        return make_buffer(ptr, self._parent, usage_number)
+
+    def from_array(self, array: Any, usage: str = "any") -> Buffer:
+        """:meth:`Buffer.from_array`, for a host buffer type."""
+        if not self.is_host:
+            raise InvalidArgumentError(f"from_array: {self.name} is not host memory")
+        return Buffer.from_array(array, usage)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, BufferType) and bool(self._ptr == other._ptr)
+
+    def __hash__(self) -> int:
+        return hash(self._ptr)
+
+    def __repr__(self) -> str:
+        return f"<BufferType {self.name!r} alignment={self.alignment}{' host' if self.is_host else ''}>"
+
+
+def cpu_buffer_type() -> BufferType:
+    """Aligned host memory."""
+    return BufferType(lib.ggml_backend_cpu_buffer_type(), None)
+
+
+def make_buffer(ptr: Any, parent: Core | None, usage: int) -> Buffer:
+    core = BufferCore(ptr, (parent,) if parent is not None else ())
+    check(lib.ggml_backend_buffer_set_usage(ptr, usage), "Buffer")
+    return Buffer(core)
+
+
+class Buffer:
+    """One allocation.
+
+    ``close()`` gives the memory back: tensors in it lose their place (and raise :class:`StateError` when accessed). Arrays made by
+    ``Tensor.numpy()``, and a scheduler whose graph uses the buffer, keep the memory until they are gone.
+    """
+
+    __slots__ = ("__weakref__", "_core")
+
+    def __init__(self, core: OwnerCore) -> None:
+        self._core: OwnerCore | None = core
+
+    @classmethod
+    def from_array(cls, array: Any, usage: str = "any") -> Buffer:
+        """A buffer over memory of somebody else, without a copy: a NumPy array, ``mmap``, ``memoryview``, ``bytes``.
+
+        The object must be contiguous; it is kept alive, and a ``mmap`` cannot be closed meanwhile. Read-only memory gives a
+        read-only buffer: its tensors can be computed with, but not written. Place tensors with :meth:`place`.
+        """
+        reap()
+        number = usage_id(usage)
+        if isinstance(array, np.ndarray) and not array.flags.c_contiguous:
+            raise InvalidArgumentError("Buffer.from_array: the array is not C-contiguous; use np.ascontiguousarray")
+        if isinstance(array, np.ndarray) and array.dtype.hasobject:
+            raise InvalidArgumentError(f"Buffer.from_array: an array of {array.dtype} holds Python objects")
+        source: Any = array.reshape(-1).view(np.uint8) if isinstance(array, np.ndarray) else array
+        try:
+            view = memoryview(source)
+            exporter = ffi.from_buffer(source)
+        except (TypeError, ValueError, BufferError) as error:
+            raise InvalidArgumentError(f"Buffer.from_array: {error}") from None
+        if view.nbytes == 0:
+            raise InvalidArgumentError("Buffer.from_array: the array is empty")
+        ptr = non_null(lib.ggml_backend_cpu_buffer_from_ptr(exporter, view.nbytes), "Buffer.from_array")
+        core = BufferCore(ptr, (), (exporter, array))
+        core.readonly = view.readonly
+        check(lib.ggml_backend_buffer_set_usage(ptr, number), "Buffer.from_array")
+        return cls(core)
+
+    def _live(self) -> OwnerCore:
+        core = self._core
+        if core is None or core.closed:
+            raise StateError("the buffer is closed")
+        return core
+
+    @property
+    def name(self) -> str:
+        return text(lib.ggml_backend_buffer_name(self._live().ptr))
+
+    @property
+    def size(self) -> int:
+        """Bytes."""
+        return int(lib.ggml_backend_buffer_get_size(self._live().ptr))
+
+    nbytes = size
+
+    @property
+    def type(self) -> BufferType:
+        core = self._live()
+        return BufferType(lib.ggml_backend_buffer_get_type(core.ptr), core.parents[0] if core.parents else None)
+
+    @property
+    def alignment(self) -> int:
+        return int(lib.ggml_backend_buffer_get_alignment(self._live().ptr))
+
+    @property
+    def is_host(self) -> bool:
+        return bool(lib.ggml_backend_buffer_is_host(self._live().ptr))
+
+    @property
+    def readonly(self) -> bool:
+        return self._live().readonly
+
+    @property
+    def usage(self) -> str:
+        """``"any"`` or ``"weights"``. A scheduler runs an operation where its weights are."""
+        return _USAGE_NAME[lib.ggml_backend_buffer_get_usage(self._live().ptr)]
+
+    @usage.setter
+    def usage(self, usage: str) -> None:
+        check(lib.ggml_backend_buffer_set_usage(self._live().ptr, usage_id(usage)), "Buffer.usage")
+
+    def clear(self, value: int = 0) -> None:
+        """Fills every byte with ``value``."""
+        core = self._live()
+        if core.readonly:
+            raise StateError("Buffer.clear: the buffer is read-only")
+        if not 0 <= value <= 255:
+            raise InvalidArgumentError(f"Buffer.clear: value {value} is not a byte")
+        with core.lock:
+            check(lib.ggml_backend_buffer_clear(core.ptr, value), "Buffer.clear")
+
+    def place(self, tensor: Tensor, offset: int = 0) -> Tensor:
+        """Gives ``tensor`` the memory at ``offset`` bytes from the start. It must have none yet, be no view, and fit.
+        Returns the tensor."""
+        core = self._live()
+        pointer = tensor._live()
+        context = tensor._ctx._live()
+        base = lib.ggml_backend_buffer_get_base(core.ptr)
+        size = self.size
+        if not 0 <= offset <= size:
+            raise InvalidArgumentError(f"Buffer.place: offset {offset} is outside of a buffer of {size} bytes")
+        if not base:
+            raise InvalidArgumentError("Buffer.place: a buffer made of several parts has no addresses of its own")
+        with context.lock:
+            status = lib.ggml_backend_tensor_alloc(core.ptr, pointer, ffi.cast("char *", base) + offset)
+        check(status, f"Buffer.place({tensor.describe()}, {offset})")
+        context.add_buffer(core)
+        return tensor
+
+    def close(self) -> None:
+        """Gives the memory back (see the class). Closing twice is fine."""
+        core, self._core = self._core, None
+        if core is None:
+            return
+        core.closed = True
+        core.version += 1
+        for ref in list(ContextCore.alive.values()):
+            context = ref()
+            if context is not None and core in context.buffers:
+                context.buffers = tuple(b for b in context.buffers if b is not core)
+        reap()
+
+    @property
+    def closed(self) -> bool:
+        return self._core is None or self._core.closed
+
+    def __enter__(self) -> Buffer:
+        self._live()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Buffer) and self._core is not None and self._core is other._core
+
+    def __hash__(self) -> int:
+        return hash(id(self._core))
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __repr__(self) -> str:
+        if self.closed:
+            return "<Buffer closed>"
+        flags = "".join([" host" if self.is_host else "", " read-only" if self.readonly else ""])
+        return f"<Buffer {self.name!r} {self.size} bytes usage={self.usage}{flags}>"
+

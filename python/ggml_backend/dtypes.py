@@ -1,0 +1,139 @@
+"""Element formats.
+
+``gb.float32`` and its kin are :class:`DType` objects. Wherever this package takes a dtype it also takes what NumPy takes
+(``np.float32``, ``"float32"``) and ggml's names (``"f32"``, ``"q4_0"``). Quantized formats store blocks of elements; NumPy
+sees them as bytes.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Union
+
+import numpy as np
+
+from ._errors import InvalidArgumentError
+from ._ffi import ffi, lib
+
+__all__ = ["DType", "DTypeLike", "as_dtype", "dtypes"]
+
+
+class DType:
+    """An element format: ``name``, ``id`` (``enum ggml_type``), ``block_size`` (elements a block), ``itemsize`` (bytes a block)."""
+
+    __slots__ = ("_numpy", "block_size", "ggml_name", "id", "is_quantized", "itemsize", "name", "typestr")
+
+    def __init__(self, name: str, type_id: int, numpy: str | None) -> None:
+        self.name = name
+        self.id = type_id
+        self.ggml_name: str = ffi.string(lib.ggml_type_name(type_id)).decode() if lib.ggml_type_name(type_id) else name
+        self.block_size: int = lib.ggml_blck_size(type_id)
+        self.itemsize: int = lib.ggml_type_size(type_id)
+        self.is_quantized: bool = self.block_size > 1
+        self.typestr = numpy or "|u1"  # how NumPy sees the memory
+        self._numpy = np.dtype(numpy) if numpy and name != "bfloat16" else None
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The NumPy dtype (so that ``np.dtype(gb.float32)`` works); ``AttributeError`` where NumPy has none."""
+        if self._numpy is None:
+            raise AttributeError(f"NumPy has no dtype for {self.name}")
+        return self._numpy
+
+    @property
+    def numpy(self) -> np.dtype[Any]:
+        """The NumPy dtype of ``Tensor.numpy()``: uint16 bits for bfloat16, bytes for quantized formats."""
+        return np.dtype(self.typestr)
+
+    def row_size(self, n: int) -> int:
+        """Bytes of ``n`` elements; ``n`` must be a multiple of ``block_size``."""
+        if n < 0 or n % self.block_size:
+            raise InvalidArgumentError(f"{self.name}: rows of {n} elements are not whole blocks of {self.block_size}")
+        return n // self.block_size * self.itemsize
+
+    def __repr__(self) -> str:
+        return f"ggml_backend.{self.name}"
+
+    def __str__(self) -> str:
+        return self.name
+
+    def __hash__(self) -> int:
+        return hash(self.id)
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, DType):
+            return self.id == other.id
+        try:
+            return self.id == as_dtype(other).id  # type: ignore[arg-type]
+        except (TypeError, ValueError):
+            return NotImplemented
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (as_dtype, (self.name,))
+
+
+DTypeLike = Union[DType, str, type, "np.dtype[Any]"]
+
+_NUMPY = {
+    "float32": "<f4", "float16": "<f2", "float64": "<f8", "bfloat16": "<u2",
+    "int8": "|i1", "int16": "<i2", "int32": "<i4", "int64": "<i8",
+}  # fmt: skip
+_LONG = {
+    "F32": "float32", "F16": "float16", "F64": "float64", "BF16": "bfloat16",
+    "I8": "int8", "I16": "int16", "I32": "int32", "I64": "int64",
+}  # fmt: skip
+
+
+def _all() -> dict[str, DType]:
+    prefix = "GGML_TYPE_"
+    found = {}
+    for constant in dir(lib):
+        if constant.startswith(prefix) and constant != prefix + "COUNT":
+            short = constant[len(prefix) :]
+            name = _LONG.get(short, short.lower())
+            found[name] = DType(name, getattr(lib, constant), _NUMPY.get(name))
+    return dict(sorted(found.items(), key=lambda item: item[1].id))
+
+
+dtypes: dict[str, DType] = _all()
+"""All element formats by name."""
+
+_by_id: dict[int, DType] = {d.id: d for d in dtypes.values()}
+_by_alias: dict[str, DType] = {
+    alias: d for d in dtypes.values() for alias in (d.name, d.ggml_name.lower(), d.ggml_name.lower().replace("-", "_"))
+}
+_by_numpy: dict[Any, DType] = {d._numpy: d for d in dtypes.values() if d._numpy is not None}
+
+
+def dtype_of_id(type_id: int) -> DType:
+    return _by_id[type_id]
+
+
+def as_dtype(value: DTypeLike) -> DType:
+    """The DType for a DType, a name, or a NumPy dtype. TypeError if there is none."""
+    if isinstance(value, DType):
+        return value
+    if isinstance(value, str):
+        found = _by_alias.get(value.lower())
+        if found is not None:
+            return found
+    try:
+        dtype = np.dtype(value)
+    except TypeError:
+        dtype = None
+    if dtype is not None and value is not None:
+        if dtype.name == "bfloat16":  # ml_dtypes
+            return dtypes["bfloat16"]
+        found = _by_numpy.get(dtype)
+        if found is not None and not (isinstance(value, type) and value in (float, int)):
+            return found
+    raise TypeError(f"no element format for {value!r}; there are {', '.join(dtypes)}")
+
+
+float32 = dtypes["float32"]
+float16 = dtypes["float16"]
+float64 = dtypes["float64"]
+bfloat16 = dtypes["bfloat16"]
+int8 = dtypes["int8"]
+int16 = dtypes["int16"]
+int32 = dtypes["int32"]
+int64 = dtypes["int64"]

@@ -1,0 +1,363 @@
+"""Graphs: nodes in execution order; and :class:`Context`, which makes them."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ._callbacks import Compare, CustomOp, Run, customs_of, raise_abort_errors
+from ._data import read_device
+from ._errors import InvalidArgumentError, StateError, check, non_null, raise_last
+from ._ffi import ffi, lib
+from ._handles import ContextCore, Core, OwnerCore, Use, buffers_of, find_owner, reap
+from .backend import Backend, BackendCore
+from .buffer import text
+from .tensor import Tensor, TensorPool
+
+__all__ = ["Comparison", "Context", "Graph"]
+
+ABORTED: int = lib.GGML_STATUS_ABORTED
+
+
+class GraphCore(Core):
+    """A ``ggml_cgraph``; it lives in the memory of its context. ``parents``: all contexts whose tensors it uses."""
+
+    __slots__ = ("customs",)
+
+    def __init__(self, ptr: Any, context: ContextCore) -> None:
+        super().__init__(ptr, context.family())
+        self.customs: list[CustomOp] = customs_of(ptr)
+
+    def free(self) -> None:
+        pass
+
+    def contexts(self) -> Iterator[ContextCore]:
+        return (p for p in self.parents if isinstance(p, ContextCore))
+
+    def hold(self) -> list[tuple[OwnerCore | None, ...]]:
+        return [c.hold() for c in self.contexts()]
+
+    def check_writes(self) -> None:
+        """Refuses nodes that would write to read-only memory."""
+        for owner in {o for held in self.hold() for o in held if o is not None and o.readonly}:
+            for a in owner.addresses:
+                writer = lib.gbpy_graph_writer(self.ptr, ffi.cast("struct ggml_backend_buffer *", a))
+                if writer:
+                    name = text(lib.ggml_get_name(writer))
+                    raise StateError(f"the node {name!r} ({text(lib.ggml_op_desc(writer))}) would write to a read-only buffer")
+
+
+class Context(TensorPool):
+    """The pool that tensors and graphs live in. It grows as needed.
+
+    mem_size: bytes to begin with; only an estimate
+    no_alloc: False gives each tensor memory in the context itself at once (host memory only)
+
+    Tensors of one context may be used by operations with tensors of another (weights in one, each graph in its own): the result belongs
+    to the one made last, which keeps the others alive. A context may be used by several threads; they wait for each other.
+    """
+
+    __slots__ = ()
+
+    def __init__(self, mem_size: int = 0, *, no_alloc: bool = True) -> None:
+        reap()
+        if mem_size < 0:
+            raise InvalidArgumentError(f"Context: mem_size {mem_size} is negative")
+        params = ffi.new("struct ggml_init_params *", {"mem_size": mem_size, "mem_buffer": ffi.NULL, "no_alloc": no_alloc})
+        super().__init__(ContextCore(non_null(lib.ggml_init(params[0]), "Context")))
+
+    def graph(self, *outputs: Tensor, keep_inputs: bool = True) -> Graph:
+        """The graph that computes these tensors. They become outputs: their memory can be read after the graph has run.
+
+        keep_inputs: tensors without memory that the graph starts from keep theirs from one run to the next; False lets a scheduler
+            use it again after their last use, so that they must be set before every run.
+        """
+        core = self._live()
+        if not outputs:
+            raise InvalidArgumentError("Context.graph: needs at least one tensor")
+        for t in outputs:
+            other = t._ctx._live()
+            core.adopt(other)
+        with core.lock:
+            pointer = non_null(lib.ggml_new_graph_custom(core.ptr, lib.GGML_DEFAULT_GRAPH_SIZE, False), "Context.graph")
+            for t in outputs:
+                check(lib.ggml_build_forward_expand(pointer, t._live()), "Context.graph")
+                check(lib.ggml_set_output(t._live()), "Context.graph")
+            lib.gbpy_flag_leafs(pointer, keep_inputs)
+        return Graph(self, GraphCore(pointer, core), outputs)
+
+    def __enter__(self) -> Context:
+        self._live()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        core = self._core
+        if core is None:
+            return "<Context closed>"
+        return f"<Context {self.used_bytes} bytes used>"
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One node computed by two backends."""
+
+    index: int
+    name: str
+    op: str
+    shape: tuple[int, ...]
+    max_abs: float
+    """Largest absolute difference; infinite if one side is NaN where the other is not."""
+    nmse: float
+    """Mean squared difference relative to the mean square of the first result."""
+    equal: bool
+    """Bit-identical (NaN counts as equal to NaN)."""
+
+
+def _difference(index: int, pool: TensorPool, t1: Any, t2: Any) -> Comparison:
+    tensor = Tensor(pool, t1)
+    bf16 = tensor.dtype.name == "bfloat16"
+    a, b = read_device(t1), read_device(t2)
+    equal = a.tobytes() == b.tobytes() or (a.dtype.kind == "f" and bool(np.array_equal(a, b, equal_nan=True)))
+    x, y = ((_bits(v) if bf16 else v).astype(np.float64) for v in (a, b))
+    with np.errstate(invalid="ignore", over="ignore"):
+        gap = np.where((x == y) | (np.isnan(x) & np.isnan(y)), 0.0, np.abs(x - y))
+    gap = np.where(np.isnan(gap), np.inf, gap)
+    finite = np.isfinite(x)
+    power = float(np.mean(np.square(x, where=finite, out=np.zeros_like(x)))) if x.size else 0.0
+    error = float(np.mean(np.square(gap))) if x.size else 0.0
+    return Comparison(
+        index, tensor.name, tensor.op, tensor.shape, float(gap.max(initial=0.0)), error / power if power else error, equal
+    )
+
+
+def _bits(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    return (array.astype(np.uint32) << 16).view(np.float32)
+
+
+class Graph:
+    """Nodes in execution order. Made by ``Context.graph``; the same graph may be run any number of times, by several backends or
+    schedulers."""
+
+    __slots__ = ("__weakref__", "_core", "_ctx", "_outputs")
+
+    def __init__(self, ctx: TensorPool, core: GraphCore, outputs: tuple[Tensor, ...]) -> None:
+        self._ctx = ctx
+        self._core = core
+        self._outputs = outputs
+
+    def _live(self) -> GraphCore:
+        if self._ctx._core is None:
+            raise StateError("the context of the graph is closed")
+        return self._core
+
+    @property
+    def context(self) -> TensorPool:
+        return self._ctx
+
+    @property
+    def outputs(self) -> list[Tensor]:
+        """The tensors that it was made for."""
+        self._live()
+        return list(self._outputs)
+
+    @property
+    def nodes(self) -> list[Tensor]:
+        """What is computed, in order."""
+        g = self._live().ptr
+        return [Tensor(self._ctx, g.nodes[i]) for i in range(g.n_nodes)]
+
+    @property
+    def leafs(self) -> list[Tensor]:
+        """What it starts from: inputs, weights, constants."""
+        g = self._live().ptr
+        return [Tensor(self._ctx, g.leafs[i]) for i in range(g.n_leafs)]
+
+    @property
+    def n_nodes(self) -> int:
+        return int(self._live().ptr.n_nodes)
+
+    def __len__(self) -> int:
+        return self.n_nodes
+
+    def get(self, name: str) -> Tensor | None:
+        """The node or leaf of that name."""
+        pointer = lib.ggml_graph_get_tensor(self._live().ptr, name.encode())
+        return Tensor(self._ctx, pointer) if pointer else None
+
+    def __getitem__(self, name: str) -> Tensor:
+        found = self.get(name)
+        if found is None:
+            raise KeyError(name)
+        return found
+
+    def compute(self, backend: Backend) -> bool:
+        """Runs the graph on one backend, where all its tensors must have memory.
+
+        Returns True; or False when :meth:`Backend.stop` or an abort callback ended it early.
+        """
+        core = self._live()
+        device = backend._live()
+        if device.pending is not None:
+            device.pending.synchronize()
+        memory = core.hold()
+        for held in memory:
+            for owner in held:
+                if owner is not None and owner.readonly:
+                    core.check_writes()
+        with Use("Graph.compute", device):
+            run = start(core, (device,), device)
+            ok = lib.ggml_backend_graph_compute(device.ptr, core.ptr)
+            status = 0 if ok else lib.ggml_last_status() or lib.GGML_STATUS_FAILED
+            if status == 0:
+                status = lib.ggml_backend_synchronize(device.ptr)
+            finish(core, run, (device,))
+        del memory
+        if status == ABORTED:
+            return False
+        if status != 0:
+            raise_last("Graph.compute", status)
+        return True
+
+    def to_dot(self) -> str:
+        """The graph in the language of Graphviz."""
+        core = self._live()
+        handle, path = tempfile.mkstemp(suffix=".dot")
+        os.close(handle)
+        try:
+            check(lib.ggml_graph_dump_dot(core.ptr, ffi.NULL, os.fsencode(path)), "Graph.to_dot")
+            with open(path, encoding="utf-8", errors="replace") as f:
+                return f.read()
+        finally:
+            os.unlink(path)
+
+    def _repr_html_(self) -> str:
+        rows = "".join(
+            f"<tr><td>{i}</td><td>{t.name}</td><td>{t.op}</td><td>{t.dtype.name}</td><td>{t.shape}</td><td>{t.location}</td></tr>"
+            for i, t in enumerate(self.nodes)
+        )
+        head = "".join(f"<th>{h}</th>" for h in ("", "name", "op", "dtype", "shape", "buffer"))
+        return f"<table><tr>{head}</tr>{rows}</table>"
+
+    def copy(self, backend: Backend) -> Graph:
+        """A deep copy of a graph whose tensors have memory, with their data, on ``backend``. It can be run and read, not built on."""
+        reap()
+        core = self._live()
+        device = backend._live()
+        memory = core.hold()
+        copy = lib.ggml_backend_graph_copy(device.ptr, core.ptr)
+        del memory
+        if not copy.graph:
+            raise_last("Graph.copy")
+        owner = CopyCore(copy, (device,))
+        pool = TensorPool(CopyContext(owner), writable=False)
+        graph_core = GraphCore(copy.graph, pool._live())
+        position = {int(ffi.cast("uintptr_t", core.ptr.nodes[i])): i for i in range(core.ptr.n_nodes)}
+        outputs = []
+        for t in self._outputs:
+            i = position.get(int(ffi.cast("uintptr_t", t._p)))
+            if i is not None:
+                outputs.append(Tensor(pool, copy.graph.nodes[i]))
+        for i in range(core.ptr.n_nodes):
+            lib.gbpy_set_ndim(copy.graph.nodes[i], lib.gbpy_ndim(core.ptr.nodes[i]))
+        return Graph(pool, graph_core, tuple(outputs))
+
+    def compare(
+        self,
+        backend1: Backend,
+        backend2: Backend,
+        callback: Callable[[int, np.ndarray[Any, Any], np.ndarray[Any, Any]], bool | None] | None = None,
+    ) -> list[Comparison]:
+        """Computes the graph on two backends, node by node, and compares the results.
+
+        callback: called with the node's index and both results as arrays; False ends the comparison
+        """
+        core = self._live()
+        pool = self._ctx
+        results: list[Comparison] = []
+
+        def see(index: int, t1: Any, t2: Any) -> bool:
+            results.append(_difference(index, pool, t1, t2))
+            return callback is None or callback(index, read_device(t1), read_device(t2)) is not False
+
+        state = Compare(see)
+        a, b = backend1._live(), backend2._live()
+        memory = core.hold()
+        with Use("Graph.compare", a, b):
+            run = start(core, (a, b), a)
+            ok = lib.ggml_backend_compare_graph_backend(a.ptr, b.ptr, core.ptr, lib.gbpy_compare, state.handle)
+            status = 0 if ok else lib.ggml_last_status()
+            finish(core, run, (a, b), state.error)
+        del memory
+        if not ok and not (callback is not None and results and status >= 0):
+            raise_last("Graph.compare")
+        return results
+
+    def __repr__(self) -> str:
+        if self._ctx._core is None:
+            return "<Graph closed>"
+        outputs = ", ".join(t.describe() for t in self._outputs)
+        return f"<Graph {self.n_nodes} nodes, {self._core.ptr.n_leafs} leafs, outputs: {outputs}>"
+
+
+class CopyCore(OwnerCore):
+    """What ``ggml_backend_graph_copy`` returns."""
+
+    __slots__ = ()
+
+    def __init__(self, copy: Any, parents: tuple[Core, ...]) -> None:
+        super().__init__(copy, parents)
+        if copy.buffer:
+            self.own(copy.buffer)
+        for b in buffers_of(lib.gbpy_graph_buffers, copy.graph):
+            if find_owner(b) is None:
+                self.own(b)
+
+    def freer(self) -> Any:
+        return lib.ggml_backend_graph_copy_free
+
+
+class CopyContext(ContextCore):
+    """The contexts of a copied graph; they are the copy's."""
+
+    __slots__ = ("owner",)
+
+    def __init__(self, owner: CopyCore) -> None:
+        super().__init__(ffi.NULL)
+        self.alive.pop(id(self), None)  # its tensors go together with its memory
+        self.owner = owner
+        self.buffers = (owner,)
+
+
+def start(graph: GraphCore, backends: tuple[BackendCore, ...], memory: Core) -> Run | None:
+    """Prepares the Python functions that a computation may call. Cheap when there are none."""
+    if not graph.customs:
+        return None
+    run = Run(backends, memory)
+    for op in graph.customs:
+        op.run = run
+    return run
+
+
+def finish(graph: GraphCore, run: Run | None, backends: tuple[BackendCore, ...], error: BaseException | None = None) -> None:
+    """After a computation: raises what its callbacks raised."""
+    if run is not None:
+        for op in graph.customs:
+            op.run = None
+        if error is None:
+            run.finish()
+    for b in backends:
+        if b.is_cpu:
+            b.stop.stop = 0
+    if error is not None:
+        raise error
+    raise_abort_errors(backends)
+
+

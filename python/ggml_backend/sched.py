@@ -1,0 +1,420 @@
+"""The scheduler: one graph over several backends."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from ._callbacks import Eval, Run, Wanted
+from ._errors import InvalidArgumentError, StateError, check, non_null, raise_last
+from ._ffi import ffi, lib
+from ._handles import ContextCore, OwnerCore, Use, address, buffers_of, find_owner, reap
+from .backend import Backend, BackendCore
+from .buffer import BufferType, text
+from .graph import ABORTED, Graph, GraphCore, finish, start
+from .tensor import Tensor
+
+__all__ = ["Memory", "Scheduler", "Split"]
+
+_graph_compute = lib.ggml_backend_sched_graph_compute
+
+
+class Memory(NamedTuple):
+    """Bytes that the plan of a graph needs on one backend."""
+
+    peak: int
+    """The size of the compute buffer."""
+    no_reuse: int
+    """What the same tensors would take if none shared memory."""
+
+
+@dataclass(frozen=True)
+class Split:
+    """A run of nodes on one backend."""
+
+    index: int
+    backend: Backend
+    nodes: list[Tensor]
+    inputs: list[Tensor]
+    """Tensors of other backends, copied to this one before the nodes run."""
+    input_bytes: int
+
+    @property
+    def bytes(self) -> int:
+        """``input_bytes``"""
+        return self.input_bytes
+
+    def __repr__(self) -> str:
+        return f"<Split {self.index} on {self.backend.name}: {len(self.nodes)} nodes, {len(self.inputs)} inputs, {self.input_bytes} bytes>"
+
+
+class SchedCore(OwnerCore):
+    """A ``ggml_backend_sched``, and what the graph that it has planned last needs."""
+
+    __slots__ = ("async_run", "dirty", "graph", "holding", "n_nodes", "versions")
+
+    def __init__(self, ptr: Any, backends: tuple[BackendCore, ...]) -> None:
+        super().__init__(ptr, backends)
+        self.forget()
+        self.async_run: tuple[GraphCore, Run | None] | None = None
+
+    def forget(self) -> None:
+        self.graph: GraphCore | None = None
+        self.n_nodes = 0
+        self.holding: tuple[OwnerCore, ...] = ()  # memory of others that the plan uses
+        self.versions: tuple[int, ...] = ()
+        self.dirty = True
+
+    @property
+    def backends(self) -> tuple[BackendCore, ...]:
+        return self.parents  # type: ignore[return-value]
+
+    def planned(self, graph: GraphCore) -> bool:
+        return (
+            not self.dirty
+            and self.graph is graph
+            and self.n_nodes == graph.ptr.n_nodes
+            and self.versions == tuple([o.version for o in self.holding])
+        )
+
+    def synchronize(self) -> None:
+        """Waits for the asynchronous computation, if there is one; raises its failure."""
+        if self.async_run is None:
+            return
+        graph, run = self.async_run
+        status = lib.ggml_backend_sched_synchronize(self.ptr)
+        self.async_run = None
+        for b in self.backends:
+            if b.pending is self:
+                b.pending = None
+        finish(graph, run, self.backends)
+        if status not in (0, ABORTED):
+            raise_last("Scheduler.synchronize", status)
+
+    def freer(self) -> Any:
+        free, graph, holding = lib.ggml_backend_sched_free, self.graph, self.holding
+        return lambda p, _keep=(graph, holding): free(p)
+
+
+class Scheduler:
+    """Runs graphs on several backends: assigns nodes to them, cuts the graph into splits, gives tensors memory, copies what crosses.
+
+    backends: in order of priority, the highest first; the last is the fallback, usually the CPU
+    buffer_types: one for each backend; default: the backend's own
+
+    ``allocate`` gives every tensor of a graph that has none memory; then inputs can be set, and ``compute`` runs the graph as often as
+    wanted. The scheduler has one graph at a time: with another graph, or after ``set_backend``, its tensors lose their place and their
+    data (what must survive belongs into a buffer of its own: ``Context.allocate``). Arrays from ``Tensor.numpy()`` stay valid;
+    a computation of the same graph overwrites them.
+
+    Calls from several threads wait for each other.
+    """
+
+    __slots__ = ("__weakref__", "_assigned", "_backends", "_buffer_types", "_core", "_eval", "_graph", "_lock")
+
+    def __init__(self, backends: Sequence[Backend], buffer_types: Sequence[BufferType] | None = None) -> None:
+        reap()
+        self._core: SchedCore | None = None
+        self._backends = tuple(backends)
+        if not self._backends:
+            raise InvalidArgumentError("Scheduler: needs at least one backend")
+        if buffer_types is not None and len(buffer_types) != len(self._backends):
+            raise InvalidArgumentError(f"Scheduler: {len(self._backends)} backends, {len(buffer_types)} buffer types")
+        self._buffer_types = None if buffer_types is None else tuple(buffer_types)
+        self._assigned: dict[int, tuple[Any, weakref.ref[ContextCore], BackendCore]] = {}
+        self._eval: Eval | None = None
+        self._graph: Graph | None = None  # allocated last
+        self._lock: tuple[SchedCore, Use] | None = None
+        self._core = self._make(tuple(b._live() for b in self._backends))
+
+    def _make(self, backends: tuple[BackendCore, ...]) -> SchedCore:
+        pointers = ffi.new("ggml_backend_t[]", [b.ptr for b in backends])
+        bufts = ffi.NULL
+        if self._buffer_types is not None:
+            bufts = ffi.new("ggml_backend_buffer_type_t[]", [t._ptr for t in self._buffer_types])
+        size = lib.GGML_DEFAULT_GRAPH_SIZE
+        return SchedCore(non_null(lib.ggml_backend_sched_new(pointers, bufts, len(backends), size), "Scheduler"), backends)
+
+    def _live(self) -> SchedCore:
+        core = self._core
+        if core is None:
+            raise StateError("the scheduler is closed")
+        return core
+
+    def _use(self, core: SchedCore) -> Use:
+        """The locks of the scheduler and its backends."""
+        lock = self._lock
+        if lock is None or lock[0] is not core:
+            self._lock = lock = (core, Use("Scheduler", core, *core.backends))
+        return lock[1]
+
+    # ----------------------------------------------------------------------------------------------------------------- planning
+
+    def _fresh(self, core: SchedCore) -> SchedCore:
+        """Before C may move its buffers: unplaces what lies in them. When arrays look into them, they stay with the arrays, and a new
+        C scheduler goes on."""
+        core.synchronize()
+        check(lib.ggml_backend_sched_reset(core.ptr), "Scheduler")
+        pinned = core.pinned()
+        core.disown_all()
+        core.forget()
+        if pinned:
+            core = self._core = self._make(core.backends)
+        for key, (tensor, context, backend) in list(self._assigned.items()):
+            if context() is None:
+                del self._assigned[key]
+            else:
+                check(lib.ggml_backend_sched_set_node_backend(core.ptr, tensor, backend.ptr), "Scheduler")
+        return core
+
+    def _plan(self, core: SchedCore, front: Graph, graph: GraphCore) -> SchedCore:
+        """Makes `graph` the planned one: all its tensors have memory afterwards. Called while `core` is in use."""
+        self._graph = front
+        core = self._fresh(core)
+        for c in graph.contexts():
+            for owner in c.hold():
+                if owner is not None and owner.closed:
+                    raise StateError("Scheduler: the graph uses a buffer that is closed")
+        graph.check_writes()
+        foreign = [(b, find_owner(b)) for b in buffers_of(lib.gbpy_graph_buffers, graph.ptr)]
+        holding = tuple({id(o): o for _, o in foreign if o is not None}.values())
+        status = lib.ggml_backend_sched_alloc_graph(core.ptr, graph.ptr)
+        if status != 0:
+            raise_last("Scheduler.allocate", status)
+        known = {address(b) for b, _ in foreign}
+        for b in buffers_of(lib.gbpy_graph_buffers, graph.ptr):
+            if address(b) not in known:
+                core.own(b)
+        for device in core.backends:
+            b = lib.ggml_backend_sched_get_buffer(core.ptr, device.ptr)
+            if b and address(b) not in core.addresses and find_owner(b) is None:
+                core.own(b)
+        for c in graph.contexts():
+            c.add_placed_by(core)
+            c.upload_constants()
+        core.graph = graph
+        core.n_nodes = graph.ptr.n_nodes
+        core.holding = holding
+        core.versions = tuple([o.version for o in holding])
+        core.dirty = False
+        return core
+
+    def allocate(self, graph: Graph) -> None:
+        """Assigns the graph's nodes to backends and gives memory to every tensor that has none.
+
+        Raises :class:`UnsupportedError` if no backend can run a node, :class:`AllocationError` if memory is short.
+        """
+        reap()
+        core, graph_core = self._live(), graph._live()
+        with self._use(core):
+            core.synchronize()
+            if not core.planned(graph_core):
+                self._plan(core, graph, graph_core)
+
+    def reserve(self, graph: Graph) -> None:
+        """Makes the compute buffers large enough for the graph, so that no later ``allocate`` of graphs up to its size has to. Touches no
+        tensor of ``graph``; the tensors of the graph that was allocated before lose their place."""
+        reap()
+        core, graph_core = self._live(), graph._live()
+        with self._use(core):
+            core = self._fresh(core)
+            check(lib.ggml_backend_sched_reserve(core.ptr, graph_core.ptr), "Scheduler.reserve")
+
+    def reset(self) -> None:
+        """Forgets assignments and placements; tensors that it placed lose their place. The compute buffers are kept."""
+        core = self._live()
+        with self._use(core):
+            self._assigned.clear()
+            self._fresh(core)
+
+    # --------------------------------------------------------------------------------------------------------------- computing
+
+    def compute(self, graph: Graph, callback: Callable[[Tensor], bool | None] | None = None, wanted: Wanted = None) -> bool:
+        """Runs the graph; allocates it first if that was not done.
+
+        callback: called with each tensor as soon as it is computed; it may read it with ``numpy()``; returning False ends the computation
+        wanted: which tensors: a name pattern (``"layer.*"``), names or tensors, or a function of the tensor; default: all. The fewer, the
+            faster, because the others are computed together
+
+        Returns True; or False when the callback, :meth:`Backend.stop` or an abort callback ended it early. An exception in a callback
+        ends the computation and is raised here.
+        """
+        core, graph_core = self._live(), graph._live()
+        state = Eval(callback, wanted) if callback is not None else self._eval
+        with self._use(core):
+            if core.async_run is not None:
+                core.synchronize()
+            if not core.planned(graph_core):
+                core = self._plan(core, graph, graph_core)
+            if state is None and not graph_core.customs:
+                status = _graph_compute(core.ptr, graph_core.ptr)
+                for b in core.backends:
+                    if b.stop.stop or b.abort is not None:
+                        finish(graph_core, None, core.backends)
+            else:
+                status = self._compute_with_callbacks(core, graph_core, graph, state)
+        if status == 0:
+            return True
+        if status == ABORTED:
+            return False
+        raise_last("Scheduler.compute", status)
+
+    def _compute_with_callbacks(self, core: SchedCore, graph_core: GraphCore, graph: Graph, state: Eval | None) -> int:
+        run = start(graph_core, core.backends, core) or Run(core.backends, core)
+        if state is not None:
+            state.run, state.pool, state.stopped = run, graph._ctx, False
+            check(lib.ggml_backend_sched_set_eval_callback(core.ptr, lib.gbpy_eval, state.handle), "Scheduler.compute")
+        try:
+            status = int(_graph_compute(core.ptr, graph_core.ptr))
+        finally:
+            if state is not None:
+                lib.ggml_backend_sched_set_eval_callback(core.ptr, ffi.NULL, ffi.NULL)
+                state.run = state.pool = None
+        finish(graph_core, run, core.backends)
+        run.finish()
+        if state is not None and state.stopped and status >= 0:
+            status = ABORTED
+        return status
+
+    def compute_async(self, graph: Graph) -> None:
+        """Starts the computation and returns. ``synchronize`` waits for it, and so does whatever needs its results or starts another
+        one."""
+        core, graph_core = self._live(), graph._live()
+        with self._use(core):
+            core.synchronize()
+            if not core.planned(graph_core):
+                core = self._plan(core, graph, graph_core)
+            run = start(graph_core, core.backends, core)
+            status = lib.ggml_backend_sched_graph_compute_async(core.ptr, graph_core.ptr)
+            core.async_run = (graph_core, run)
+            for b in core.backends:
+                b.pending = core
+            if status != 0:
+                core.synchronize()
+                raise_last("Scheduler.compute_async", status)
+
+    def synchronize(self) -> bool:
+        """Waits for ``compute_async``; raises its failure."""
+        core = self._live()
+        with self._use(core):
+            core.synchronize()
+        return True
+
+    def set_eval_callback(self, callback: Callable[[Tensor], bool | None] | None, wanted: Wanted = None) -> None:
+        """The callback of every ``compute`` that is given none. None removes it."""
+        self._live()
+        self._eval = Eval(callback, wanted) if callback is not None else None
+
+    # --------------------------------------------------------------------------------------------------------------- placement
+
+    def _device(self, backend: Backend) -> BackendCore:
+        core = backend._live()
+        if core not in self._live().backends:
+            raise InvalidArgumentError(f"Scheduler: {backend!r} is not one of its backends")
+        return core
+
+    def set_backend(self, node: Tensor, backend: Backend | None) -> None:
+        """Runs ``node`` on ``backend``; None: where the scheduler thinks best. Tensors that it placed lose their place."""
+        core = self._live()
+        pointer = node._live()
+        device = self._device(backend) if backend is not None else None
+        with self._use(core):
+            core.synchronize()
+            target = device.ptr if device is not None else ffi.NULL
+            check(lib.ggml_backend_sched_set_node_backend(core.ptr, pointer, target), f"Scheduler.set_backend({node.describe()})")
+            if device is None:
+                self._assigned.pop(address(pointer), None)
+            else:
+                self._assigned[address(pointer)] = (pointer, weakref.ref(node._ctx._live()), device)
+            core.dirty = True
+
+    def get_backend(self, node: Tensor) -> Backend | None:
+        """Where ``node`` is, by ``set_backend`` or by the last ``allocate``; None if it is not assigned."""
+        core = self._live()
+        pointer = lib.ggml_backend_sched_get_node_backend(core.ptr, node._live())
+        return self._backend_of(pointer) if pointer else None
+
+    def _backend_of(self, pointer: Any) -> Backend:
+        for backend, core in zip(self._backends, self._live().backends, strict=True):
+            if core.ptr == pointer:
+                return backend
+        raise StateError("Scheduler: a backend that is not one of its own")
+
+    def explain(self, node: Tensor) -> str:
+        """Why the node is where it is, in words; "" if it is not assigned."""
+        return text(lib.ggml_backend_sched_explain(self._live().ptr, node._live()))
+
+    @property
+    def backends(self) -> list[Backend]:
+        return list(self._backends)
+
+    @property
+    def n_splits(self) -> int:
+        """Of the last graph."""
+        return int(lib.ggml_backend_sched_get_n_splits(self._live().ptr))
+
+    @property
+    def splits(self) -> list[Split]:
+        """Of the graph allocated last, in the order in which they run."""
+        core = self._live()
+        graph = core.graph
+        if graph is None or self._graph is None:
+            return []
+        pool = self._graph._ctx
+        info = ffi.new("struct ggml_backend_sched_split_info *")
+        found = []
+        for i in range(self.n_splits):
+            check(lib.ggml_backend_sched_get_split(core.ptr, i, info), "Scheduler.splits")
+            nodes = [Tensor(pool, graph.ptr.nodes[j]) for j in range(info.i_start, info.i_end)]
+            inputs = [Tensor(pool, lib.ggml_backend_sched_get_split_input(core.ptr, i, j)) for j in range(info.n_inputs)]
+            found.append(Split(i, self._backend_of(info.backend), nodes, inputs, int(info.input_bytes)))
+        return found
+
+    def buffer_size(self, backend: Backend) -> int:
+        """Bytes of the compute buffer on a backend."""
+        return int(lib.ggml_backend_sched_get_buffer_size(self._live().ptr, self._device(backend).ptr))
+
+    def memory(self, backend: Backend) -> Memory:
+        """What the last graph needs on a backend."""
+        device = self._device(backend)
+        out = ffi.new("size_t[2]")
+        check(lib.ggml_backend_sched_get_memory(self._live().ptr, device.ptr, out, out + 1), "Scheduler.memory")
+        return Memory(int(out[0]), int(out[1]))
+
+    # ---------------------------------------------------------------------------------------------------------------- lifetime
+
+    def close(self) -> None:
+        """Gives the compute buffers back (arrays keep them until they are gone): tensors in them lose their place. Closing twice is
+        fine."""
+        core, self._core = self._core, None
+        if core is None:
+            return
+        self._graph = None
+        try:
+            if not core.busy:
+                with self._use(core):
+                    core.synchronize()
+        finally:
+            core.closed = True
+            core.version += 1
+            self._lock = None
+            del core
+            reap()
+
+    @property
+    def closed(self) -> bool:
+        return self._core is None
+
+    def __enter__(self) -> Scheduler:
+        self._live()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        names = ", ".join(b.name for b in self._backends)
+        return "<Scheduler closed>" if self._core is None else f"<Scheduler {names}: {self.n_splits} splits>"
+
