@@ -163,6 +163,31 @@ static inline struct ggml_tensor * random_tensor(enum ggml_type type, int layout
     return fill(tensor(type, layout, n0, n1, n2, n3), -2, 2);
 }
 
+// The node reads t, of the same shape, instead of src[k]: operators take layouts that builders refuse.
+static inline struct ggml_tensor * reading(struct ggml_tensor * node, int k, struct ggml_tensor * t) {
+    if (node != NULL) {
+        node->src[k] = t;
+    }
+    return node;
+}
+
+// A dense f32 tensor for a builder, without memory.
+static inline struct ggml_tensor * stand_in(int64_t n0, int64_t n1, int64_t n2, int64_t n3) {
+    return ggml_new_tensor_4d(ctx, GGML_TYPE_F32, n0, n1, n2, n3);
+}
+
+// The result has another type than the builder gave it (for operators that follow the type of src[0]).
+static inline struct ggml_tensor * typed(struct ggml_tensor * node, enum ggml_type type) {
+    if (node != NULL) {
+        node->type  = type;
+        node->nb[0] = ggml_type_size(type);
+        for (int d = 1; d < 4; d++) {
+            node->nb[d] = node->nb[d - 1] * (size_t) node->ne[d - 1];
+        }
+    }
+    return node;
+}
+
 // The node computes into src[k], as an allocator that reuses memory or an in-place form would have it.
 static inline struct ggml_tensor * onto(struct ggml_tensor * node, int k) {
     if (node != NULL) {
@@ -203,10 +228,19 @@ static inline bool is_near(double got, double want, double tolerance, enum ggml_
     return fabs(got - want) <= tolerance * (1 + fabs(want)) + 1.01 * rounding * fabs(want) + least;
 }
 
-static inline void compare(const char * file, int line, struct ggml_tensor * node, want_fn * want, double tolerance, const char * level) {
+static inline double * expectations(struct ggml_tensor * node, want_fn * want) {
+    double * list = malloc(sizeof(double) * (size_t) (ggml_nelements(node) + 1));
+    size_t   n    = 0;
+    FOR_ELEMENTS(node, i) {
+        list[n++] = want(node, i);
+    }
+    return list;
+}
+
+static inline void compare(const char * file, int line, struct ggml_tensor * node, const double * wanted, double tolerance, const char * level) {
     int shown = 0;
     FOR_ELEMENTS(node, i) {
-        const double got = read_value(node->type, address(node, i)), expected = want(node, i);
+        const double got = read_value(node->type, address(node, i)), expected = *wanted++;
         if (!is_near(got, expected, tolerance, node->type) && shown++ < 3) {
             test_fail(file, line, "%s of %s, level %s, [%d,%d,%d,%d]: %.9g, expected %.9g", ggml_op_name(node->op),
                       ggml_type_name(node->src[0]->type), level, (int) i[0], (int) i[1], (int) i[2], (int) i[3], got, expected);
@@ -238,6 +272,7 @@ static inline void check_node_at(const char * file, int line, struct ggml_tensor
     static const int threads[] = { 1, 2, 5 };
     char *           first     = malloc(arena_used);
     memcpy(arena_before, arena, arena_used);
+    double * wanted = want != NULL ? expectations(node, want) : NULL;
     for (int l = 0; l < gb_level_count(); l++) {
         const struct gb_level * level = gb_level_at(l);
         for (int t = 0; t < 3 && level->usable(); t++) {
@@ -246,12 +281,13 @@ static inline void check_node_at(const char * file, int line, struct ggml_tensor
                 test_fail(file, line, "%s", ggml_last_error());
                 ggml_clear_error();
                 free(first);
+                free(wanted);
                 return;
             }
             if (t == 0) {
                 memcpy(first, arena, arena_used);
-                if (want != NULL) {
-                    compare(file, line, node, want, tolerance, level->name);
+                if (wanted != NULL) {
+                    compare(file, line, node, wanted, tolerance, level->name);
                 }
             } else if (memcmp(first, arena, arena_used) != 0) {
                 test_fail(file, line, "%s: %d threads do not give the bits of one", ggml_op_name(node->op), threads[t]);
@@ -260,6 +296,7 @@ static inline void check_node_at(const char * file, int line, struct ggml_tensor
     }
     memcpy(arena, arena_before, arena_used);
     free(first);
+    free(wanted);
 }
 
 #define CHECK_NODE(node, want, tolerance) check_node_at(__FILE__, __LINE__, node, want, tolerance)
