@@ -131,6 +131,11 @@ GGML_API ggml_backend_t        ggml_backend_sched_get_backend(ggml_backend_sched
 GGML_API enum ggml_status ggml_backend_sched_set_node_backend(ggml_backend_sched_t sched, struct ggml_tensor * node, ggml_backend_t backend);
 GGML_API ggml_backend_t   ggml_backend_sched_get_node_backend(ggml_backend_sched_t sched, struct ggml_tensor * node);
 
+// How nodes find their backend when the user did not say. WEIGHTS: where their weights are, spread over the neighbours. SOURCES:
+// where their best source is. Takes effect with the next graph.
+enum ggml_backend_sched_policy { GGML_BACKEND_SCHED_POLICY_WEIGHTS = 0, GGML_BACKEND_SCHED_POLICY_SOURCES = 1 };
+GGML_API enum ggml_status ggml_backend_sched_set_policy(ggml_backend_sched_t sched, enum ggml_backend_sched_policy policy);
+
 // Places what is not placed yet; inputs can be set then. graph_compute does it itself when it was not done.
 GGML_API enum ggml_status ggml_backend_sched_alloc_graph(ggml_backend_sched_t sched, struct ggml_cgraph * graph);
 GGML_API enum ggml_status ggml_backend_sched_graph_compute(ggml_backend_sched_t sched, struct ggml_cgraph * graph);

@@ -1,0 +1,252 @@
+// collect.c - a graph's tensors as dense ids: the nodes in order, the leafs, then whatever else they refer to; and what memory each has.
+//
+// Ids are found from tensors already found, so walking the ids in order meets a tensor only after one that leads to it: a kept plan can be
+// compared with a graph without ever following a stale pointer (plan.c).
+#include "sched/sched.h"
+
+#include <string.h>
+
+static enum ggml_status add(struct gb_sched_plan * p, struct ggml_tensor * t) {
+    if (gb_ptrmap_get(&p->map, t) != GB_PTRMAP_ABSENT) {
+        return GGML_STATUS_SUCCESS;
+    }
+    GB_FAIL_IF(p->ids.n >= INT32_MAX, GGML_STATUS_INVALID_ARGUMENT, GGML_STATUS_INVALID_ARGUMENT, "ggml_backend_sched: the graph has too many tensors");
+    const struct gb_id id = { .tensor = t, .root = -1 };
+    if (!gb_ptrmap_set(&p->map, t, (int64_t) p->ids.n) || !gb_vec_push(&p->ids, id)) {
+        return GGML_STATUS_ALLOC_FAILED;
+    }
+    return GGML_STATUS_SUCCESS;
+}
+
+static int id_of(const struct gb_sched_plan * p, const struct ggml_tensor * t) {
+    return (int) gb_ptrmap_get(&p->map, t);
+}
+
+static enum ggml_status add_nodes(struct gb_sched_plan * p, const struct ggml_cgraph * graph) {
+    for (int i = 0; i < graph->n_nodes; i++) {
+        struct ggml_tensor * t = graph->nodes[i];
+        GB_FAIL_IF(t == NULL, GGML_STATUS_INVALID_ARGUMENT, GGML_STATUS_INVALID_ARGUMENT, "ggml_backend_sched: node %d of the graph is NULL", i);
+        GB_FAIL_IF(gb_ptrmap_get(&p->map, t) != GB_PTRMAP_ABSENT, GGML_STATUS_INVALID_ARGUMENT, GGML_STATUS_INVALID_ARGUMENT,
+                   "ggml_backend_sched: node %d of the graph, '%s', occurs twice", i, t->name);
+        GB_TRY(add(p, t));
+    }
+    for (int i = 0; i < graph->n_leafs; i++) {
+        struct ggml_tensor * t = graph->leafs[i];
+        GB_FAIL_IF(t == NULL, GGML_STATUS_INVALID_ARGUMENT, GGML_STATUS_INVALID_ARGUMENT, "ggml_backend_sched: leaf %d of the graph is NULL", i);
+        GB_TRY(add(p, t));
+    }
+    return GGML_STATUS_SUCCESS;
+}
+
+// Sources of nodes, and roots of everything.
+static enum ggml_status add_reached(struct gb_sched_plan * p) {
+    for (size_t i = 0; i < p->ids.n; i++) {
+        const struct ggml_tensor * t = p->ids.data[i].tensor;
+        for (int s = 0; s < GGML_MAX_SRC && i < (size_t) p->n_nodes; s++) {
+            if (t->src[s]) {
+                GB_TRY(add(p, t->src[s]));
+            }
+        }
+        if (t->view_src) {
+            GB_TRY(add(p, t->view_src));
+        }
+    }
+    return GGML_STATUS_SUCCESS;
+}
+
+static enum ggml_status find_roots(struct gb_sched_plan * p) {
+    for (int i = 0; i < p->n_ids; i++) {
+        struct gb_id *             id   = &p->ids.data[i];
+        const struct ggml_tensor * t    = id->tensor;
+        const struct ggml_tensor * root = gb_root(t);
+        GB_FAIL_IF(root->view_src != NULL, GGML_STATUS_INVALID_ARGUMENT, GGML_STATUS_INVALID_ARGUMENT,
+                   "ggml_backend_sched: tensor '%s' is a view of '%s', which is a view itself", t->name, root->name);
+        const size_t bytes = ggml_nbytes(t), available = ggml_nbytes(root);
+        GB_FAIL_IF(root != t && (t->view_offs > available || bytes > available - t->view_offs), GGML_STATUS_INVALID_ARGUMENT,
+                   GGML_STATUS_INVALID_ARGUMENT, "ggml_backend_sched: view '%s': offset %zu and size %zu reach past the %zu bytes of '%s'",
+                   t->name, t->view_offs, bytes, available, root->name);
+        id->root     = id_of(p, root);
+        id->computes = i < p->n_nodes && !gb_op_is_view(t->op);
+    }
+    return GGML_STATUS_SUCCESS;
+}
+
+static enum ggml_status list_sources(struct gb_sched_plan * p) {
+    GB_VEC(int32_t) list = { 0 };
+    p->src_begin = gb_calloc((size_t) p->n_nodes + 1, sizeof(*p->src_begin));
+    bool ok      = p->src_begin != NULL;
+    for (int i = 0; ok && i < p->n_nodes; i++) {
+        const struct ggml_tensor * t = p->ids.data[i].tensor;
+        for (int s = 0; ok && s < GGML_MAX_SRC; s++) {
+            ok = t->src[s] == NULL || t->src[s] == t || gb_vec_push(&list, id_of(p, t->src[s]));
+        }
+        p->src_begin[i + 1] = (uint32_t) list.n;
+    }
+    p->srcs = list.data; // NULL when there are none
+    return ok ? GGML_STATUS_SUCCESS : GGML_STATUS_ALLOC_FAILED;
+}
+
+// Results that nobody reads are what the user wants: their memory is kept, as is what was flagged.
+static enum ggml_status find_outputs(struct gb_sched_plan * p) {
+    uint8_t * is_read = gb_calloc((size_t) p->n_ids, 1);
+    if (is_read == NULL) {
+        return GGML_STATUS_ALLOC_FAILED;
+    }
+    for (uint32_t k = 0; k < p->src_begin[p->n_nodes]; k++) {
+        is_read[p->srcs[k]] = 1;
+    }
+    for (int i = 0; i < p->n_ids; i++) {
+        const struct gb_id * id = &p->ids.data[i];
+        if ((i < p->n_nodes && !is_read[i]) || gb_tensor_has_flag(id->tensor, GB_TENSOR_OUTPUT)) {
+            p->ids.data[id->root].keep = true;
+        }
+    }
+    gb_free(is_read);
+    return GGML_STATUS_SUCCESS;
+}
+
+// ------------------------------------------------------------------------------------------------------------- what memory
+
+bool gb_sched_leaf_is_bound(const struct ggml_backend_sched * s, const struct ggml_tensor * t) {
+    for (size_t k = 0; k < s->plans.n; k++) {
+        const struct gb_sched_plan * p  = s->plans.data[k];
+        const int64_t                at = p->bound ? gb_ptrmap_get(&p->map, t) : GB_PTRMAP_ABSENT;
+        if (at == GB_PTRMAP_ABSENT) {
+            continue;
+        }
+        const struct gb_id * id = &p->ids.data[at];
+        if ((id->home == GB_HOME_LEAF || id->home == GB_HOME_SHARED) && id->mem && id->mem->buffer == t->buffer && p->key[at].data == t->data) {
+            return true;
+        }
+    }
+    return false;
+}
+
+bool gb_sched_result_is_alive(const struct ggml_backend_sched * s, const struct ggml_tensor * t) {
+    const struct gb_sched_plan * p  = s->current;
+    const int64_t                at = p ? gb_ptrmap_get(&p->map, t) : GB_PTRMAP_ABSENT;
+    if (at == GB_PTRMAP_ABSENT) {
+        return false;
+    }
+    const struct gb_id * id = &p->ids.data[at];
+    return id->home == GB_HOME_ARENA && id->keep && id->mem && id->mem->buffer == t->buffer && p->key[at].data == t->data;
+}
+
+static bool is_retired(const struct ggml_backend_buffer * buffer) {
+    return buffer->usage == GB_USAGE_SCHED && buffer->size == 0;
+}
+
+// The result of an op of another graph, in memory of ours.
+static bool find_home_of_result(struct ggml_backend_sched * s, const struct ggml_tensor * t, enum gb_home * home) {
+    const struct gb_mem * mem = t->buffer ? gb_sched_mem_of(s, t->buffer) : NULL;
+    const bool            ok  = mem == NULL ? t->data != NULL && !(t->buffer && is_retired(t->buffer))
+                                            : mem->kind == GB_MEM_INPUTS || gb_sched_result_is_alive(s, t) || gb_sched_leaf_is_bound(s, t);
+    if (!ok) {
+        char text[GB_DESCRIBE_SIZE];
+        gb_fail(GGML_STATUS_INVALID_STATE,
+                "ggml_backend_sched: the graph reads %s, the result of %s in another graph, which is not in memory any more: compute it in the same "
+                "graph, or give it memory of its own", gb_describe(t, text), ggml_op_name(t->op));
+        return false;
+    }
+    if (mem == NULL) {
+        *home = t->buffer ? GB_HOME_USER : GB_HOME_HOST;
+    } else {
+        *home = mem->kind == GB_MEM_INPUTS ? GB_HOME_USER : gb_sched_leaf_is_bound(s, t) ? GB_HOME_SHARED : GB_HOME_LEAF;
+    }
+    return true;
+}
+
+// A leaf of ours stays where it is, unless the user wants it on a backend that cannot use that memory.
+static enum gb_home home_of_leaf(struct ggml_backend_sched * s, const struct ggml_tensor * t, int user) {
+    const struct gb_mem * mem = gb_sched_mem_of(s, t->buffer);
+    if (mem == NULL) {
+        return is_retired(t->buffer) ? GB_HOME_LEAF : GB_HOME_USER;
+    }
+    if (mem->kind == GB_MEM_INPUTS) {
+        return GB_HOME_USER;
+    }
+    const bool stays = gb_sched_leaf_is_bound(s, t) &&
+                       (user < 0 || ggml_backend_buft_supports_backend(s->devices[mem->backend].buft, s->devices[user].backend));
+    return stays ? GB_HOME_SHARED : GB_HOME_LEAF;
+}
+
+bool gb_sched_find_home(struct ggml_backend_sched * s, const struct ggml_tensor * t, bool computed, int user, enum gb_home * home) {
+    if (computed) {
+        const struct gb_mem * mem  = t->buffer ? gb_sched_mem_of(s, t->buffer) : NULL;
+        const bool            ours = t->buffer && t->buffer->usage == GB_USAGE_SCHED && (mem == NULL || mem->kind != GB_MEM_INPUTS);
+        *home = ours || (t->buffer == NULL && t->data == NULL) ? GB_HOME_ARENA : t->buffer ? GB_HOME_USER : GB_HOME_HOST;
+        return true;
+    }
+    if (!gb_op_is_view(t->op)) {
+        return find_home_of_result(s, t, home);
+    }
+    if (t->buffer == NULL) {
+        *home = t->data ? GB_HOME_HOST : GB_HOME_LEAF;
+    } else {
+        *home = home_of_leaf(s, t, user);
+    }
+    return true;
+}
+
+static enum ggml_status find_homes(struct ggml_backend_sched * s, struct gb_sched_plan * p) {
+    for (int i = 0; i < p->n_ids; i++) {
+        struct gb_id * id   = &p->ids.data[i];
+        enum gb_home   home = GB_HOME_VIEW;
+        if (id->root == i && !gb_sched_find_home(s, id->tensor, id->computes, p->user[i], &home)) {
+            return ggml_last_status();
+        }
+        id->home     = (uint8_t) home;
+        p->weight[i] = home == GB_HOME_USER && id->tensor->buffer->usage == GGML_BACKEND_BUFFER_USAGE_WEIGHTS;
+    }
+    return GGML_STATUS_SUCCESS;
+}
+
+// -----------------------------------------------------------------------------------------------------------------------------
+
+static enum ggml_status allocate_tables(struct ggml_backend_sched * s, struct gb_sched_plan * p) {
+    const size_t n = (size_t) p->n_ids;
+    p->key         = gb_calloc(n, sizeof(*p->key));
+    p->assignment  = gb_calloc(n, sizeof(*p->assignment));
+    p->user        = gb_calloc(n, sizeof(*p->user));
+    p->weight      = gb_calloc(n, sizeof(*p->weight));
+    p->supports    = gb_calloc((size_t) p->n_nodes, (size_t) s->n_backends);
+    p->nodes       = gb_calloc(n, sizeof(*p->nodes));
+    p->need        = gb_calloc((size_t) s->n_backends, sizeof(*p->need));
+    if (!p->key || !p->assignment || !p->user || !p->weight || !p->supports || !p->nodes || !p->need) {
+        return GGML_STATUS_ALLOC_FAILED;
+    }
+    for (int i = 0; i < p->n_ids; i++) {
+        p->nodes[i] = p->ids.data[i].tensor;
+        p->user[i]  = gb_sched_user_of(s, p->nodes[i]);
+        p->has_users |= p->user[i] >= 0;
+        memcpy(&p->key[i], p->nodes[i], sizeof(*p->key));
+    }
+    return GGML_STATUS_SUCCESS;
+}
+
+static enum ggml_status copy_leafs(struct gb_sched_plan * p, const struct ggml_cgraph * graph) {
+    p->leafs = gb_calloc((size_t) graph->n_leafs, sizeof(*p->leafs));
+    if (p->leafs == NULL) {
+        return GGML_STATUS_ALLOC_FAILED;
+    }
+    if (graph->n_leafs > 0) {
+        memcpy(p->leafs, graph->leafs, (size_t) graph->n_leafs * sizeof(*p->leafs));
+    }
+    return GGML_STATUS_SUCCESS;
+}
+
+enum ggml_status gb_sched_collect(struct ggml_backend_sched * s, struct gb_sched_plan * p, const struct ggml_cgraph * graph) {
+    p->n_nodes    = graph->n_nodes;
+    p->n_leafs    = graph->n_leafs;
+    p->n_backends = s->n_backends;
+    p->policy     = s->policy;
+    GB_TRY(add_nodes(p, graph));
+    GB_TRY(add_reached(p));
+    p->n_ids = (int) p->ids.n;
+    GB_TRY(find_roots(p));
+    GB_TRY(list_sources(p));
+    GB_TRY(find_outputs(p));
+    GB_TRY(allocate_tables(s, p));
+    GB_TRY(copy_leafs(p, graph));
+    return find_homes(s, p);
+}

@@ -1,0 +1,433 @@
+// copies.c - the program of a plan: for each split its copies, the tensors to compute, and what is written back.
+//
+// Every root has a version, raised by each node that writes it or a view of it. A copy of a root on a backend serves all readers there
+// until the version moves on; then the next reader gets a fresh one. The original is always up to date: a node that must compute on a
+// copy has its result written back, and the copy keeps up with the version it made. Copies hold the bytes that were asked for, as one
+// range that grows while the version lasts; all of the root when it is quantized, because such types may be stored in another form.
+//
+// A copy is filled before its split begins although it may be read later in it: within a split only its own backend writes, and where
+// that backend needs a copy its writes go through the copy.
+#include "sched/sched.h"
+
+#include <stdio.h>
+#include <string.h>
+
+enum { BLOCK = 64 };
+
+struct gb_shadow_block {
+    struct gb_shadow_block * next;
+    int                      n;
+    struct gb_shadow         items[BLOCK];
+};
+
+// -------------------------------------------------------------------------------------------------------------------- shadows
+
+static struct gb_shadow * new_shadow(struct gb_sched_plan * p, int origin, int copy) {
+    struct gb_shadow_block * block = p->shadows;
+    if (block == NULL || block->n == BLOCK) {
+        block = GB_NEW(struct gb_shadow_block);
+        if (block == NULL) {
+            return NULL;
+        }
+        block->next = p->shadows;
+        p->shadows  = block;
+    }
+    struct gb_shadow * shadow = &block->items[block->n++];
+    shadow->tensor            = *p->ids.data[origin].tensor;
+    shadow->tensor.buffer     = NULL;
+    shadow->tensor.data       = NULL;
+    shadow->tensor.extra      = NULL;
+    shadow->tensor.grad       = NULL;
+    shadow->tensor.padding[0] = 0; // no input or output: the original is
+    shadow->origin            = origin;
+    shadow->copy              = copy;
+    return shadow;
+}
+
+struct gb_shadow * gb_sched_next_shadow(const struct gb_sched_plan * p, struct gb_shadow_iter * it) {
+    if (!it->started) {
+        *it = (struct gb_shadow_iter){ p->shadows, 0, true };
+    }
+    if (it->block && it->next == it->block->n) {
+        it->block = it->block->next; // blocks are never empty
+        it->next  = 0;
+    }
+    return it->block ? &it->block->items[it->next++] : NULL;
+}
+
+void gb_sched_free_shadows(struct gb_sched_plan * p) {
+    while (p->shadows) {
+        struct gb_shadow_block * next = p->shadows->next;
+        gb_free(p->shadows);
+        p->shadows = next;
+    }
+}
+
+static void name_copy(const struct ggml_backend_sched * s, int backend, struct ggml_tensor * t) { // "BACKEND#name"
+    char name[GGML_MAX_NAME];
+    memcpy(name, t->name, sizeof(name));
+    name[sizeof(name) - 1] = '\0';
+    snprintf(t->name, sizeof(t->name), "%.31s#%.*s", ggml_backend_name(s->devices[backend].backend), GGML_MAX_NAME - 33, name);
+}
+
+// -------------------------------------------------------------------------------------------------------------------- builder
+
+struct seen { // the shadow made last for reading a tensor
+    int                copy;
+    struct gb_shadow * shadow;
+};
+
+struct builder {
+    struct ggml_backend_sched * sched;
+    struct gb_sched_plan *      plan;
+    int *                       version; // owned; per id, of roots
+    int32_t *                   copy_of; // owned; per id and backend: the latest copy of a root + 1
+    struct seen *               seen;    // owned; per id
+    struct gb_ptrmap            domains; // buffers of the user -> domain
+    int                         host_domain; // of plain host memory; -1: none yet
+    uint8_t *                   modes;   // owned; per domain, of the current split
+    int                         modes_cap;
+    struct gb_split *           split;
+};
+
+static void free_builder(struct builder * b) {
+    gb_free(b->version);
+    gb_free(b->copy_of);
+    gb_free(b->seen);
+    gb_free(b->modes);
+    gb_ptrmap_free(&b->domains);
+}
+
+static bool init_builder(struct builder * b) {
+    const size_t n = (size_t) b->plan->n_ids;
+    b->version     = gb_calloc(n, sizeof(*b->version));
+    b->copy_of     = gb_calloc(n, (size_t) b->plan->n_backends * sizeof(*b->copy_of));
+    b->seen        = gb_calloc(n, sizeof(*b->seen));
+    b->host_domain = -1;
+    return b->version && b->copy_of && b->seen;
+}
+
+// --------------------------------------------------------------------------------------------------------------------- domains
+
+// Arenas are the first domains, leaf stores the next; buffers of the user follow as they are met.
+static int domain_of(struct builder * b, int root) {
+    struct gb_sched_plan * p  = b->plan;
+    const struct gb_id *   id = &p->ids.data[root];
+    switch ((enum gb_home) id->home) {
+        case GB_HOME_ARENA: return p->assignment[root].backend;
+        case GB_HOME_LEAF: return p->n_backends + p->assignment[root].backend;
+        case GB_HOME_HOST:
+            if (b->host_domain < 0) {
+                b->host_domain = p->n_domains++;
+            }
+            return b->host_domain;
+        default: break;
+    }
+    const int64_t known = gb_ptrmap_get(&b->domains, id->tensor->buffer);
+    if (known != GB_PTRMAP_ABSENT) {
+        return (int) known;
+    }
+    return gb_ptrmap_set(&b->domains, id->tensor->buffer, p->n_domains) ? p->n_domains++ : -1;
+}
+
+static bool note_domain(struct builder * b, int domain, int mode) {
+    if (domain < 0) {
+        return false;
+    }
+    if (domain >= b->modes_cap) {
+        const int cap   = domain + 16;
+        uint8_t * modes = gb_realloc(b->modes, (size_t) cap, 1);
+        if (modes == NULL) {
+            return false;
+        }
+        memset(modes + b->modes_cap, 0, (size_t) (cap - b->modes_cap));
+        b->modes     = modes;
+        b->modes_cap = cap;
+    }
+    b->modes[domain] |= (uint8_t) mode;
+    return true;
+}
+
+static bool note_access(struct builder * b, int root, int mode) {
+    return note_domain(b, domain_of(b, root), mode);
+}
+
+// ---------------------------------------------------------------------------------------------------------------------- copies
+
+// The copy holds at least what tensor id t uses of its root.
+static void widen(struct builder * b, struct gb_copy * copy, int t) {
+    const struct gb_sched_plan * p      = b->plan;
+    const struct ggml_tensor *   tensor = p->ids.data[t].tensor;
+    const struct ggml_tensor *   root   = p->ids.data[copy->root].tensor;
+    const size_t                 total  = ggml_nbytes(root);
+    size_t                       lo     = tensor->view_src ? tensor->view_offs : 0;
+    const size_t                 hi     = lo + ggml_nbytes(tensor);
+    lo -= lo % b->sched->devices[copy->backend].alignment; // views keep their alignment
+    copy->lo    = GB_MIN(copy->lo, lo);
+    copy->hi    = GB_MAX(copy->hi, hi);
+    copy->whole = copy->whole || ggml_is_quantized(root->type) || (copy->lo == 0 && copy->hi == total);
+    if (copy->whole) {
+        copy->lo = 0;
+        copy->hi = total;
+    }
+}
+
+static bool add_copy(struct builder * b, int root, int backend, int shown, bool fill) {
+    struct gb_sched_plan * p    = b->plan;
+    struct gb_copy         copy = {
+        .root = root, .backend = backend, .split = (int) (b->split - p->splits.data), .shown = shown, .fill = fill,
+        .lo = SIZE_MAX, .hi = 0, .version = b->version[root],
+    };
+    const int index = (int) p->copies.n;
+    copy.dst        = new_shadow(p, root, index);
+    if (copy.dst == NULL || !gb_vec_push(&p->copies, copy)) {
+        return false;
+    }
+    struct ggml_tensor * dst = &copy.dst->tensor;
+    memset(dst->src, 0, sizeof(dst->src));
+    dst->op = GGML_OP_CPY;
+    b->copy_of[(size_t) root * (size_t) p->n_backends + (size_t) backend] = index + 1;
+    return !fill || note_access(b, root, GB_READS);
+}
+
+// A copy of the current version of t's root on the split's backend, wide enough for t; its index, or -1 (no memory).
+static int need_copy(struct builder * b, int t, bool fill) {
+    struct gb_sched_plan * p     = b->plan;
+    const int              root  = p->ids.data[t].root;
+    const int32_t *        known = &b->copy_of[(size_t) root * (size_t) p->n_backends + (size_t) b->split->backend];
+    if (*known == 0 || p->copies.data[*known - 1].version != b->version[root]) {
+        if (!add_copy(b, root, b->split->backend, t, fill)) {
+            return -1;
+        }
+    }
+    widen(b, &p->copies.data[*known - 1], t);
+    return *known - 1;
+}
+
+// The tensor t as it appears on a copy of its root. view_offs is relative to the root until finish_copies.
+static struct gb_shadow * on_copy(struct builder * b, int t, int copy) {
+    struct gb_sched_plan * p = b->plan;
+    if (b->seen[t].shadow && b->seen[t].copy == copy) {
+        return b->seen[t].shadow;
+    }
+    struct gb_shadow * shadow = new_shadow(p, t, copy);
+    if (shadow) {
+        struct ggml_tensor * dst = &p->copies.data[copy].dst->tensor;
+        memset(shadow->tensor.src, 0, sizeof(shadow->tensor.src));
+        shadow->tensor.op        = GGML_OP_VIEW;
+        shadow->tensor.src[0]    = dst;
+        shadow->tensor.view_offs = p->ids.data[t].tensor->view_src ? p->ids.data[t].tensor->view_offs : 0;
+        shadow->tensor.view_src  = dst;
+        name_copy(b->sched, b->split->backend, &shadow->tensor);
+        b->seen[t] = (struct seen){ copy, shadow };
+    }
+    return shadow;
+}
+
+// ----------------------------------------------------------------------------------------------------------------------- nodes
+
+static bool is_reached(const struct builder * b, int t) {
+    return gb_sched_plan_reaches(b->sched, b->plan, b->split->backend, b->plan->ids.data[t].root);
+}
+
+// Result and all sources can be used where they are.
+static bool runs_as_it_is(const struct builder * b, int node) {
+    const struct gb_sched_plan * p = b->plan;
+    for (uint32_t k = p->src_begin[node]; k < p->src_begin[node + 1]; k++) {
+        if (!is_reached(b, p->srcs[k])) {
+            return false;
+        }
+    }
+    return is_reached(b, node);
+}
+
+static bool reads_own_root(const struct gb_sched_plan * p, int node) {
+    for (uint32_t k = p->src_begin[node]; k < p->src_begin[node + 1]; k++) {
+        if (p->ids.data[p->srcs[k]].root == p->ids.data[node].root) {
+            return true;
+        }
+    }
+    return false;
+}
+
+// Replaces the sources of a shadow that are out of reach.
+static bool replace_sources(struct builder * b, struct gb_shadow * shadow) {
+    struct gb_sched_plan *     p    = b->plan;
+    const struct ggml_tensor * node = p->ids.data[shadow->origin].tensor;
+    for (int s = 0; s < GGML_MAX_SRC; s++) {
+        if (node->src[s] == NULL) {
+            continue;
+        }
+        if (node->src[s] == node) {
+            shadow->tensor.src[s] = &shadow->tensor;
+            continue;
+        }
+        const int t = (int) gb_ptrmap_get(&p->map, node->src[s]);
+        if (is_reached(b, t)) {
+            continue;
+        }
+        const int          copy = need_copy(b, t, true);
+        struct gb_shadow * src  = copy < 0 ? NULL : on_copy(b, t, copy);
+        if (src == NULL) {
+            return false;
+        }
+        shadow->tensor.src[s] = &src->tensor;
+    }
+    return true;
+}
+
+// The node computes on a copy of its root; afterwards the result goes home.
+static bool add_write_back(struct builder * b, struct gb_shadow * shadow, int copy) {
+    struct gb_sched_plan * p    = b->plan;
+    const int              node = shadow->origin;
+    struct ggml_tensor *   dst  = &p->copies.data[copy].dst->tensor;
+    shadow->copy                = copy;
+    shadow->tensor.view_offs    = p->ids.data[node].tensor->view_src ? p->ids.data[node].tensor->view_offs : 0;
+    shadow->tensor.view_src     = dst;
+    struct gb_shadow * marker   = new_shadow(p, node, -1);
+    if (marker == NULL) {
+        return false;
+    }
+    struct ggml_tensor * home = p->ids.data[p->ids.data[node].root].tensor;
+    memset(marker->tensor.src, 0, sizeof(marker->tensor.src));
+    marker->tensor.op       = GGML_OP_CPY;
+    marker->tensor.src[0]   = &shadow->tensor;
+    marker->tensor.view_src = home;
+    return gb_vec_push(&p->backs, ((struct gb_write_back){ node, shadow, marker })) && note_access(b, p->ids.data[node].root, GB_WRITES);
+}
+
+static bool add_shadow_node(struct builder * b, int node) {
+    struct gb_sched_plan * p      = b->plan;
+    const int              root   = p->ids.data[node].root;
+    struct gb_shadow *     shadow = new_shadow(p, node, -1);
+    if (shadow == NULL) {
+        return false;
+    }
+    int copy = -1;
+    if (!is_reached(b, node)) { // before the sources: what they read of the same root is in the same copy
+        copy = need_copy(b, node, root != node || reads_own_root(p, node));
+        if (copy < 0) {
+            return false;
+        }
+    }
+    if (!replace_sources(b, shadow) || !gb_vec_push(&p->exec, &shadow->tensor)) {
+        return false;
+    }
+    return copy < 0 || add_write_back(b, shadow, copy);
+}
+
+static bool note_accesses(struct builder * b, int node) {
+    const struct gb_sched_plan * p = b->plan;
+    for (uint32_t k = p->src_begin[node]; k < p->src_begin[node + 1]; k++) {
+        if (is_reached(b, p->srcs[k]) && !note_access(b, p->ids.data[p->srcs[k]].root, GB_READS)) {
+            return false;
+        }
+    }
+    return !is_reached(b, node) || note_access(b, p->ids.data[node].root, GB_WRITES);
+}
+
+static bool add_node(struct builder * b, int node) {
+    struct gb_sched_plan * p = b->plan;
+    if (!note_accesses(b, node)) {
+        return false;
+    }
+    const size_t n_backs = p->backs.n;
+    if (runs_as_it_is(b, node) ? !gb_vec_push(&p->exec, p->ids.data[node].tensor) : !add_shadow_node(b, node)) {
+        return false;
+    }
+    const int root = p->ids.data[node].root;
+    b->version[root]++;
+    if (p->backs.n > n_backs) {
+        p->copies.data[p->backs.data[n_backs].from->copy].version = b->version[root];
+    }
+    return gb_vec_push(&p->exec_node, node);
+}
+
+static bool add_split(struct builder * b, struct gb_split * split) {
+    struct gb_sched_plan * p = b->plan;
+    b->split                 = split;
+    split->copies_begin      = p->copies.n;
+    split->exec_begin        = p->exec.n;
+    split->backs_begin       = p->backs.n;
+    split->accesses_begin    = p->accesses.n;
+    if (b->modes_cap > 0) {
+        memset(b->modes, 0, (size_t) b->modes_cap);
+    }
+    for (int i = split->start; i < split->end; i++) {
+        if (p->ids.data[i].computes && !add_node(b, i)) {
+            return false;
+        }
+    }
+    if ((p->copies.n > split->copies_begin || p->backs.n > split->backs_begin) && !note_domain(b, split->backend, GB_READS | GB_WRITES)) {
+        return false;
+    }
+    for (int d = 0; d < b->modes_cap; d++) {
+        if (b->modes[d] && !gb_vec_push(&p->accesses, ((struct gb_access){ d, b->modes[d] }))) {
+            return false;
+        }
+    }
+    split->copies_end   = p->copies.n;
+    split->exec_end     = p->exec.n;
+    split->backs_end    = p->backs.n;
+    split->accesses_end = p->accesses.n;
+    return true;
+}
+
+// ---------------------------------------------------------------------------------------------------------------------- finish
+
+static void as_bytes(struct ggml_tensor * t, size_t size) {
+    t->type  = GGML_TYPE_I8;
+    t->ne[0] = (int64_t) size;
+    t->nb[0] = 1;
+    for (int d = 1; d < GGML_MAX_DIMS; d++) {
+        t->ne[d] = 1;
+        t->nb[d] = size;
+    }
+}
+
+// Now that the ranges are known: layouts of the copies, names, sources, and offsets of what is on them.
+static bool finish_copies(struct gb_sched_plan * p, const struct ggml_backend_sched * s) {
+    for (size_t c = 0; c < p->copies.n; c++) {
+        struct gb_copy *     copy  = &p->copies.data[c];
+        struct ggml_tensor * dst   = &copy->dst->tensor;
+        struct ggml_tensor * root  = p->ids.data[copy->root].tensor;
+        const char *         shown = p->ids.data[copy->whole ? copy->root : copy->shown].tensor->name;
+        dst->src[0]                = copy->fill ? root : NULL;
+        if (!copy->whole) {
+            as_bytes(dst, copy->hi - copy->lo);
+            copy->range = new_shadow(p, copy->root, -1);
+            if (copy->range == NULL) {
+                return false;
+            }
+            struct ggml_tensor * range = &copy->range->tensor;
+            as_bytes(range, copy->hi - copy->lo);
+            memset(range->src, 0, sizeof(range->src));
+            range->op        = GGML_OP_VIEW;
+            range->src[0]    = root;
+            range->view_src  = root;
+            range->view_offs = copy->lo;
+            dst->src[0]      = range;
+        }
+        memcpy(dst->name, shown, sizeof(dst->name));
+        name_copy(s, copy->backend, dst);
+    }
+    struct gb_shadow_iter it = { 0 };
+    for (struct gb_shadow * sh = gb_sched_next_shadow(p, &it); sh; sh = gb_sched_next_shadow(p, &it)) {
+        if (sh->copy >= 0 && sh != p->copies.data[sh->copy].dst) {
+            sh->tensor.view_offs -= p->copies.data[sh->copy].lo;
+        }
+    }
+    return true;
+}
+
+enum ggml_status gb_sched_make_program(struct ggml_backend_sched * s, struct gb_sched_plan * p) {
+    struct builder b = { .sched = s, .plan = p };
+    p->n_domains     = 2 * p->n_backends;
+    bool ok          = init_builder(&b);
+    for (size_t k = 0; ok && k < p->splits.n; k++) {
+        ok = add_split(&b, &p->splits.data[k]);
+    }
+    ok = ok && finish_copies(p, s);
+    free_builder(&b);
+    return ok ? GGML_STATUS_SUCCESS : GGML_STATUS_ALLOC_FAILED;
+}

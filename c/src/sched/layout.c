@@ -1,0 +1,317 @@
+// layout.c - where everything lies: arenas from lifetimes, leafs one after another.
+//
+// The lifetimes are those of the private node list: of each split first its copies, then what it runs, then its write-backs. That is
+// the order of execution, so what planning proves about positions holds for the memory; what runs at the same time on several queues is
+// kept apart by the waits of run.c.
+#include "sched/sched.h"
+
+#include <stdlib.h>
+
+#include "alloc/liveness.h"
+#include "alloc/plan.h"
+
+struct layout {
+    struct ggml_backend_sched * sched;
+    struct gb_sched_plan *      plan;
+    GB_VEC(struct ggml_tensor *) list; // the private node list
+    struct gb_ptrmap   stands_for;     // roots in the list -> lifetime id: tensor ids, then copies
+    struct gb_liveness live;
+};
+
+static void free_layout(struct layout * l) {
+    gb_vec_free(&l->list);
+    gb_ptrmap_free(&l->stands_for);
+    gb_liveness_free(&l->live);
+}
+
+// ------------------------------------------------------------------------------------------------------------------- lifetimes
+
+static bool list_nodes(struct layout * l) {
+    const struct gb_sched_plan * p  = l->plan;
+    bool                         ok = true;
+    for (size_t k = 0; ok && k < p->splits.n; k++) {
+        const struct gb_split * split = &p->splits.data[k];
+        for (size_t c = split->copies_begin; ok && c < split->copies_end; c++) {
+            ok = gb_vec_push(&l->list, &p->copies.data[c].dst->tensor);
+        }
+        for (size_t e = split->exec_begin; ok && e < split->exec_end; e++) {
+            ok = gb_vec_push(&l->list, p->exec.data[e]);
+        }
+        for (size_t w = split->backs_begin; ok && w < split->backs_end; w++) {
+            ok = gb_vec_push(&l->list, &p->backs.data[w].marker->tensor);
+        }
+    }
+    return ok;
+}
+
+static bool map_roots(struct layout * l) {
+    const struct gb_sched_plan * p = l->plan;
+    for (int i = 0; i < p->n_ids; i++) {
+        if (p->ids.data[i].root == i && !gb_ptrmap_set(&l->stands_for, p->ids.data[i].tensor, i)) {
+            return false;
+        }
+    }
+    struct gb_shadow_iter it = { 0 };
+    for (struct gb_shadow * sh = gb_sched_next_shadow(p, &it); sh; sh = gb_sched_next_shadow(p, &it)) {
+        const int64_t id = sh->copy >= 0 ? (int64_t) p->n_ids + sh->copy : sh->origin;
+        if (sh->tensor.view_src == NULL && !gb_ptrmap_set(&l->stands_for, &sh->tensor, id)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+static int64_t id_of(void * user, const struct ggml_tensor * t) {
+    const struct layout * l  = user;
+    const int64_t         id = gb_ptrmap_get(&l->stands_for, t);
+    return id == GB_PTRMAP_ABSENT ? -1 : id;
+}
+
+static int arena_of(void * user, const struct ggml_tensor * t) {
+    const struct layout *        l  = user;
+    const struct gb_sched_plan * p  = l->plan;
+    const int64_t                id = id_of(user, t);
+    if (id >= p->n_ids) {
+        return p->copies.data[id - p->n_ids].backend;
+    }
+    return id >= 0 && p->ids.data[id].home == GB_HOME_ARENA ? p->assignment[id].backend : -1;
+}
+
+static size_t alloc_size(const struct ggml_backend_sched * s, int backend, struct ggml_tensor * t) {
+    const size_t size = ggml_backend_buft_get_alloc_size(s->devices[backend].buft, t);
+    return GB_MAX(size, 1); // an empty tensor has an address, too
+}
+
+static size_t size_of(void * user, const struct ggml_tensor * t) {
+    const struct layout *        l  = user;
+    const struct gb_sched_plan * p  = l->plan;
+    const int64_t                id = id_of(user, t);
+    struct ggml_tensor *         of = id >= p->n_ids ? &p->copies.data[id - p->n_ids].dst->tensor : p->ids.data[id].tensor;
+    return alloc_size(l->sched, arena_of(user, t), of);
+}
+
+static bool keep(void * user, const struct ggml_tensor * t) {
+    const struct layout * l  = user;
+    const int64_t         id = id_of(user, gb_root(t));
+    return id >= 0 && id < l->plan->n_ids && l->plan->ids.data[id].keep;
+}
+
+static enum ggml_status find_lifetimes(struct layout * l) {
+    GB_FAIL_IF(l->list.n > INT32_MAX, GGML_STATUS_INVALID_ARGUMENT, GGML_STATUS_INVALID_ARGUMENT, "ggml_backend_sched: the graph has too many nodes");
+    const struct gb_liveness_input in = {
+        .nodes = l->list.data, .n_nodes = (int) l->list.n, .user = l, .id_of = id_of,
+        .n_ids = (int64_t) l->plan->n_ids + (int64_t) l->plan->copies.n,
+        .arena_of = arena_of, .size_of = size_of, .keep = keep, .drop_unread = true,
+    };
+    return gb_liveness_compute(&in, &l->live);
+}
+
+// --------------------------------------------------------------------------------------------------------------------- chunks
+
+struct by_size {
+    size_t size;
+    size_t index;
+};
+
+static int larger_first(const void * pa, const void * pb) {
+    const struct by_size *a = pa, *b = pb;
+    return a->size != b->size ? (a->size > b->size ? -1 : 1) : (a->index > b->index) - (a->index < b->index);
+}
+
+// First fit by decreasing size in a space cut into chunks of `chunk` bytes that no item may straddle. Quadratic, and used only
+// when an arena exceeds what one buffer can hold.
+static enum ggml_status offsets_in_chunks(struct gb_plan_item * items, size_t n, size_t alignment, size_t chunk) {
+    struct by_size * order = gb_calloc(n, sizeof(*order));
+    if (order == NULL) {
+        return GGML_STATUS_ALLOC_FAILED;
+    }
+    for (size_t i = 0; i < n; i++) {
+        order[i] = (struct by_size){ items[i].size, i };
+    }
+    qsort(order, n, sizeof(*order), larger_first);
+    for (size_t i = 0; i < n; i++) {
+        struct gb_plan_item * item = &items[order[i].index];
+        item->offset               = 0;
+        for (size_t j = 0; j < i; j++) { // again from the start after each move: offsets only grow, so it ends
+            const struct gb_plan_item * other = &items[order[j].index];
+            const bool   together = item->lower < other->upper && other->lower < item->upper;
+            const size_t room     = chunk - item->offset % chunk;
+            if (room < item->size) {
+                item->offset += room;
+                j = (size_t) -1;
+            } else if (together && item->offset < other->offset + other->size && other->offset < item->offset + item->size) {
+                item->offset = GGML_PAD(other->offset + other->size, alignment);
+                j            = (size_t) -1;
+            }
+        }
+        const size_t room = chunk - item->offset % chunk;
+        item->offset += room < item->size ? room : 0;
+    }
+    gb_free(order);
+    return GGML_STATUS_SUCCESS;
+}
+
+// ---------------------------------------------------------------------------------------------------------------------- arenas
+
+static struct gb_chunk_need * chunk_need(struct gb_sched_plan * p, int backend, int chunk, bool leafs) {
+    for (size_t k = 0; k < p->chunks.n; k++) {
+        struct gb_chunk_need * need = &p->chunks.data[k];
+        if (need->backend == backend && need->chunk == chunk && need->leafs == leafs) {
+            return need;
+        }
+    }
+    return gb_vec_push(&p->chunks, ((struct gb_chunk_need){ backend, chunk, leafs, 0 })) ? &p->chunks.data[p->chunks.n - 1] : NULL;
+}
+
+static bool need_room(struct gb_sched_plan * p, const struct gb_item * item, bool leafs) {
+    struct gb_chunk_need * need = chunk_need(p, item->backend, item->chunk, leafs);
+    if (need) {
+        need->size = GB_MAX(need->size, item->offset + item->size);
+    }
+    return need != NULL;
+}
+
+static enum ggml_status plan_arena(struct layout * l, int backend, struct gb_plan_item * items, size_t n, size_t * max_chunk) {
+    const struct gb_sched_device * d = &l->sched->devices[backend];
+    struct gb_plan_result          result;
+    GB_TRY(gb_plan_offsets(items, n, d->alignment, &result));
+    *max_chunk = SIZE_MAX;
+    if (result.peak <= d->max_size) {
+        return GGML_STATUS_SUCCESS;
+    }
+    *max_chunk = d->max_size - d->max_size % d->alignment;
+    for (size_t i = 0; i < n; i++) {
+        GB_FAIL_IF(items[i].size > *max_chunk, GGML_STATUS_ALLOC_FAILED, GGML_STATUS_ALLOC_FAILED,
+                   "ggml_backend_sched: a tensor of %zu bytes exceeds the largest buffer of backend %s, %zu bytes", items[i].size,
+                   ggml_backend_name(d->backend), d->max_size);
+    }
+    return offsets_in_chunks(items, n, d->alignment, *max_chunk);
+}
+
+// The offsets of one arena: plans its items and notes them, by item, in `at`.
+static enum ggml_status lay_out_arena(struct layout * l, int backend, struct gb_plan_item * items, size_t * index, struct gb_item * at) {
+    size_t n = 0, chunk;
+    for (size_t k = 0; k < l->live.n_items; k++) {
+        const struct gb_live_item * live = &l->live.items[k];
+        if (live->arena == backend) {
+            items[n]   = (struct gb_plan_item){ live->lower, live->upper, live->size, 0 };
+            index[n++] = k;
+        }
+    }
+    if (n == 0) {
+        return GGML_STATUS_SUCCESS;
+    }
+    GB_TRY(plan_arena(l, backend, items, n, &chunk));
+    for (size_t i = 0; i < n; i++) {
+        struct gb_item * item = &at[index[i]];
+        *item = (struct gb_item){ backend, (int) (items[i].offset / chunk), items[i].offset % chunk, items[i].size, true };
+        if (!need_room(l->plan, item, false)) {
+            return GGML_STATUS_ALLOC_FAILED;
+        }
+    }
+    return GGML_STATUS_SUCCESS;
+}
+
+static void hand_out(struct layout * l, const struct gb_item * at) {
+    struct gb_sched_plan * p = l->plan;
+    for (int64_t id = 0; id < p->n_ids + (int64_t) p->copies.n; id++) {
+        const int64_t k = l->live.item_of[id];
+        if (k < 0) {
+            continue;
+        }
+        struct gb_item *     item = id < p->n_ids ? &p->ids.data[id].item : &p->copies.data[id - p->n_ids].item;
+        struct ggml_tensor * t    = id < p->n_ids ? p->ids.data[id].tensor : &p->copies.data[id - p->n_ids].dst->tensor;
+        *item                     = at[k];
+        item->size                = alloc_size(l->sched, item->backend, t);
+        p->need[item->backend].no_reuse += GGML_PAD(item->size, l->sched->devices[item->backend].alignment);
+    }
+}
+
+static enum ggml_status lay_out_arenas(struct layout * l) {
+    const size_t          n     = l->live.n_items;
+    struct gb_plan_item * items = gb_calloc(n, sizeof(*items));
+    size_t *              index = gb_calloc(n, sizeof(*index));
+    struct gb_item *      at    = gb_calloc(n, sizeof(*at));
+    enum ggml_status status = items && index && at ? GGML_STATUS_SUCCESS : GGML_STATUS_ALLOC_FAILED;
+    for (int b = 0; b < l->plan->n_backends && status == GGML_STATUS_SUCCESS; b++) {
+        status = lay_out_arena(l, b, items, index, at);
+    }
+    if (status == GGML_STATUS_SUCCESS) {
+        hand_out(l, at);
+    }
+    gb_free(items);
+    gb_free(index);
+    gb_free(at);
+    return status;
+}
+
+// A result that the program neither writes in its home nor reads from it (nothing refers to it) still gets memory: it is asked for.
+static bool has_all_homes(const struct gb_sched_plan * p) {
+    for (int i = 0; i < p->n_ids; i++) {
+        if (p->ids.data[i].home == GB_HOME_ARENA && !p->ids.data[i].item.valid) {
+            return false;
+        }
+    }
+    return true;
+}
+
+// ----------------------------------------------------------------------------------------------------------------------- leafs
+
+static enum ggml_status lay_out_leaf(struct layout * l, int id, struct gb_item * end) {
+    struct gb_sched_plan *         p    = l->plan;
+    const int                      b    = p->assignment[id].backend;
+    const struct gb_sched_device * d    = &l->sched->devices[b];
+    const size_t                   size = alloc_size(l->sched, b, p->ids.data[id].tensor);
+    size_t padded, total;
+    GB_FAIL_IF(size > d->max_size, GGML_STATUS_ALLOC_FAILED, GGML_STATUS_ALLOC_FAILED,
+               "ggml_backend_sched: tensor '%s' of %zu bytes exceeds the largest buffer of backend %s, %zu bytes", p->ids.data[id].tensor->name,
+               size, ggml_backend_name(d->backend), d->max_size);
+    GB_FAIL_IF(!gb_pad_size(size, d->alignment, &padded) || !gb_add_size(end[b].offset, padded, &total), GGML_STATUS_ALLOC_FAILED,
+               GGML_STATUS_ALLOC_FAILED, "ggml_backend_sched: the sizes of the leafs overflow");
+    if (size > d->max_size - GB_MIN(end[b].offset, d->max_size)) {
+        end[b].chunk++;
+        end[b].offset = 0;
+        total         = padded;
+    }
+    p->ids.data[id].item = (struct gb_item){ b, end[b].chunk, end[b].offset, size, true };
+    end[b].offset        = total;
+    p->need[b].leafs += padded;
+    return need_room(p, &p->ids.data[id].item, true) ? GGML_STATUS_SUCCESS : GGML_STATUS_ALLOC_FAILED;
+}
+
+static enum ggml_status lay_out_leafs(struct layout * l) {
+    struct gb_sched_plan * p   = l->plan;
+    struct gb_item *       end = gb_calloc((size_t) p->n_backends, sizeof(*end)); // per backend: the first free place
+    enum ggml_status status    = end ? GGML_STATUS_SUCCESS : GGML_STATUS_ALLOC_FAILED;
+    for (int i = 0; i < p->n_ids && status == GGML_STATUS_SUCCESS; i++) {
+        if (p->ids.data[i].home == GB_HOME_LEAF) {
+            status = lay_out_leaf(l, i, end);
+        }
+    }
+    gb_free(end);
+    return status;
+}
+
+// -----------------------------------------------------------------------------------------------------------------------------
+
+static enum ggml_status lay_out(struct layout * l) {
+    if (!list_nodes(l) || !map_roots(l)) {
+        return GGML_STATUS_ALLOC_FAILED;
+    }
+    GB_TRY(find_lifetimes(l));
+    GB_TRY(lay_out_arenas(l));
+    GB_FAIL_IF(!has_all_homes(l->plan), GGML_STATUS_FAILED, GGML_STATUS_FAILED, "ggml_backend_sched: a result has no memory (internal error)");
+    GB_TRY(lay_out_leafs(l));
+    for (size_t k = 0; k < l->plan->chunks.n; k++) {
+        const struct gb_chunk_need * need = &l->plan->chunks.data[k];
+        l->plan->need[need->backend].peak += need->leafs ? 0 : need->size;
+    }
+    return GGML_STATUS_SUCCESS;
+}
+
+enum ggml_status gb_sched_lay_out(struct ggml_backend_sched * s, struct gb_sched_plan * p) {
+    struct layout          l      = { .sched = s, .plan = p };
+    const enum ggml_status status = lay_out(&l);
+    free_layout(&l);
+    return status;
+}

@@ -1,0 +1,211 @@
+// memory.c - the scheduler's buffers: made, counted, retired. See sched.h for the three kinds and why handles outlive their memory.
+#include "sched/sched.h"
+
+#include <string.h>
+
+// Gives the memory back and leaves a handle without hooks, which every access through it reports.
+static void retire(struct gb_mem * mem) {
+    ggml_backend_buffer_t buffer = mem->buffer;
+    if (buffer->iface.free_buffer) {
+        buffer->iface.free_buffer(buffer);
+    }
+    buffer->iface   = (struct ggml_backend_buffer_i){ 0 };
+    buffer->context = NULL;
+    buffer->size    = 0;
+    buffer->usage   = GB_USAGE_SCHED;
+    mem->base       = NULL;
+    mem->size       = 0;
+}
+
+static bool is_spare(const struct gb_mem * mem) {
+    return mem->kind == GB_MEM_LEAFS && mem->n_refs == 0 && mem->size > 0;
+}
+
+static void retire_spares(struct ggml_backend_sched * s, int backend) { // -1: of all
+    for (size_t i = 0; i < s->mems.n; i++) {
+        if (is_spare(s->mems.data[i]) && (backend < 0 || s->mems.data[i]->backend == backend)) {
+            retire(s->mems.data[i]);
+        }
+    }
+}
+
+// A buffer of the device; when it has no room, spare leaf stores are given up first.
+static ggml_backend_buffer_t alloc_buffer(struct ggml_backend_sched * s, int backend, size_t size) {
+    struct gb_sched_device * d      = &s->devices[backend];
+    ggml_backend_buffer_t    buffer = ggml_backend_buft_alloc_buffer(d->buft, size);
+    for (size_t i = 0; buffer == NULL && i < s->mems.n; i++) {
+        if (is_spare(s->mems.data[i]) && s->mems.data[i]->backend == backend) {
+            retire_spares(s, backend);
+            buffer = ggml_backend_buft_alloc_buffer(d->buft, size);
+        }
+    }
+    return buffer;
+}
+
+// Room for one more handle, so that a buffer that was allocated can always be noted.
+static bool reserve_handle(struct ggml_backend_sched * s) {
+    return gb_vec_reserve(&s->mems, s->mems.n + 1) && gb_ptrmap_reserve(&s->mem_of, s->mem_of.n + 1);
+}
+
+struct gb_mem * gb_sched_mem_new(struct ggml_backend_sched * s, int backend, size_t size, enum gb_mem_kind kind) {
+    if (!reserve_handle(s)) {
+        return NULL;
+    }
+    struct gb_mem * mem = GB_NEW(struct gb_mem);
+    if (mem == NULL) {
+        return NULL;
+    }
+    mem->buffer = alloc_buffer(s, backend, size);
+    mem->base   = mem->buffer ? ggml_backend_buffer_get_base(mem->buffer) : NULL;
+    if (mem->base == NULL) {
+        ggml_backend_buffer_free(mem->buffer);
+        gb_free(mem);
+        return NULL;
+    }
+    mem->size    = size;
+    mem->backend = backend;
+    mem->kind    = kind;
+    if (kind != GB_MEM_INPUTS) {
+        mem->buffer->usage = GB_USAGE_SCHED;
+    }
+    gb_ptrmap_set(&s->mem_of, mem->buffer, (int64_t) s->mems.n); // has room
+    s->mems.data[s->mems.n++] = mem;
+    return mem;
+}
+
+struct gb_mem * gb_sched_mem_of(const struct ggml_backend_sched * s, ggml_backend_buffer_t buffer) {
+    const int64_t i = buffer ? gb_ptrmap_get(&s->mem_of, buffer) : GB_PTRMAP_ABSENT;
+    return i == GB_PTRMAP_ABSENT ? NULL : s->mems.data[i];
+}
+
+void gb_sched_mem_ref(struct gb_mem * mem) {
+    mem->n_refs++;
+}
+
+// Leaf stores stay as spares for the next graph, a few of them.
+void gb_sched_mem_unref(struct ggml_backend_sched * s, struct gb_mem * mem) {
+    if (--mem->n_refs > 0 || mem->size == 0) {
+        return;
+    }
+    size_t n_spares = 0;
+    for (size_t i = 0; i < s->mems.n; i++) {
+        n_spares += is_spare(s->mems.data[i]);
+    }
+    if (mem->kind != GB_MEM_LEAFS || n_spares > GB_SCHED_SPARES_MAX) {
+        retire(mem);
+    }
+}
+
+struct gb_mem * gb_sched_take_store(struct ggml_backend_sched * s, int backend, size_t size) {
+    struct gb_mem * best = NULL;
+    for (size_t i = 0; i < s->mems.n; i++) {
+        struct gb_mem * mem = s->mems.data[i];
+        if (is_spare(mem) && mem->backend == backend && mem->size >= size && (best == NULL || mem->size < best->size)) {
+            best = mem;
+        }
+    }
+    if (best == NULL) {
+        best = gb_sched_mem_new(s, backend, size, GB_MEM_LEAFS);
+    }
+    if (best) {
+        gb_sched_mem_ref(best);
+    }
+    return best;
+}
+
+// ---------------------------------------------------------------------------------------------------------------------- arenas
+
+// Chunk `chunk` of the arena gets at least `size` bytes. Plans that are bound to the old one keep it until they are bound again. If
+// there is no room for both and nobody is bound to the old one, it goes first; should the new one fail even then, the old size is
+// taken back.
+static enum ggml_status grow_chunk(struct ggml_backend_sched * s, int backend, int chunk, size_t size) {
+    struct gb_sched_device * d = &s->devices[backend];
+    while (d->arena.n <= (size_t) chunk) {
+        if (!gb_vec_push(&d->arena, NULL)) {
+            return GGML_STATUS_ALLOC_FAILED;
+        }
+    }
+    struct gb_mem * old = d->arena.data[chunk];
+    if (old && old->size >= size) {
+        return GGML_STATUS_SUCCESS;
+    }
+    struct gb_mem * mem = gb_sched_mem_new(s, backend, size, GB_MEM_ARENA);
+    if (mem == NULL && old && old->n_refs == 1) {
+        const size_t old_size = old->size;
+        d->arena.data[chunk]  = NULL;
+        gb_sched_mem_unref(s, old);
+        mem = gb_sched_mem_new(s, backend, size, GB_MEM_ARENA);
+        if (mem == NULL) {
+            d->arena.data[chunk] = gb_sched_mem_new(s, backend, old_size, GB_MEM_ARENA);
+            if (d->arena.data[chunk]) {
+                gb_sched_mem_ref(d->arena.data[chunk]);
+            }
+            return GGML_STATUS_ALLOC_FAILED;
+        }
+        old = NULL;
+    }
+    if (mem == NULL) {
+        return GGML_STATUS_ALLOC_FAILED;
+    }
+    gb_sched_mem_ref(mem);
+    d->arena.data[chunk] = mem;
+    if (old) {
+        gb_sched_mem_unref(s, old);
+    }
+    return GGML_STATUS_SUCCESS;
+}
+
+enum ggml_status gb_sched_reserve_arenas(struct ggml_backend_sched * s, const struct gb_sched_plan * p) {
+    for (size_t k = 0; k < p->chunks.n; k++) {
+        const struct gb_chunk_need * need = &p->chunks.data[k];
+        if (!need->leafs) {
+            GB_TRY(grow_chunk(s, need->backend, need->chunk, need->size));
+        }
+    }
+    return GGML_STATUS_SUCCESS;
+}
+
+// ---------------------------------------------------------------------------------------------------------------------- inputs
+
+// Before init_measure a measure allocator; after it a real one, with a buffer as large as was measured, or larger if a later graph
+// measured more. A buffer that is outgrown stays: the user's tensors may lie in it.
+ggml_tallocr_t gb_sched_inputs(struct ggml_backend_sched * s, int backend) {
+    struct gb_sched_device * d = &s->devices[backend];
+    if (!s->measured) {
+        if (d->measure == NULL) {
+            d->measure = ggml_tallocr_new_measure_from_buft(d->buft);
+        }
+        return d->measure;
+    }
+    if (d->tallocr && d->inputs->size >= d->inputs_need) {
+        return d->tallocr;
+    }
+    const size_t    size = GB_MAX(d->inputs_need, d->alignment);
+    struct gb_mem * mem  = gb_sched_mem_new(s, backend, size, GB_MEM_INPUTS);
+    ggml_tallocr_t  next = mem ? ggml_tallocr_new_from_buffer(mem->buffer) : NULL;
+    if (next == NULL) {
+        if (mem) {
+            retire(mem);
+        }
+        return NULL;
+    }
+    ggml_tallocr_free(d->tallocr);
+    d->tallocr = next;
+    d->inputs  = mem;
+    return next;
+}
+
+void gb_sched_free_mems(struct ggml_backend_sched * s) {
+    for (int b = 0; s->devices && b < s->n_backends; b++) {
+        struct gb_sched_device * d = &s->devices[b];
+        ggml_tallocr_free(d->measure);
+        ggml_tallocr_free(d->tallocr);
+        gb_vec_free(&d->arena);
+    }
+    for (size_t i = 0; i < s->mems.n; i++) {
+        ggml_backend_buffer_free(s->mems.data[i]->buffer);
+        gb_free(s->mems.data[i]);
+    }
+    gb_vec_free(&s->mems);
+    gb_ptrmap_free(&s->mem_of);
+}

@@ -1,0 +1,123 @@
+// place.c - the assignment of a plan: answers assign.c's questions about real backends and buffers.
+#include "sched/sched.h"
+
+static bool supports(const struct ggml_backend_sched * s, ggml_backend_buffer_type_t buft, int backend) {
+    return ggml_backend_buft_supports_backend(buft, s->devices[backend].backend);
+}
+
+// The type of the memory that a root has already; NULL: it has none yet.
+static ggml_backend_buffer_type_t placed_buft(const struct gb_sched_plan * p, int root) {
+    const struct gb_id * id = &p->ids.data[root];
+    switch ((enum gb_home) id->home) {
+        case GB_HOME_USER:
+        case GB_HOME_SHARED: return id->tensor->buffer->buft;
+        case GB_HOME_HOST: return ggml_backend_cpu_buffer_type();
+        default: return NULL;
+    }
+}
+
+static int place_of(const struct ggml_backend_sched * s, const struct gb_sched_plan * p, int root) {
+    const ggml_backend_buffer_type_t buft = placed_buft(p, root);
+    const struct gb_mem *            mem  = buft ? gb_sched_mem_of(s, p->ids.data[root].tensor->buffer) : NULL;
+    if (mem) {
+        return mem->backend;
+    }
+    for (int b = 0; buft && b < s->n_backends; b++) {
+        if (supports(s, buft, b)) {
+            return b;
+        }
+    }
+    return -1;
+}
+
+struct asked {
+    struct ggml_backend_sched * sched;
+    struct gb_sched_plan *      plan;
+};
+
+static bool runs(void * user_data, int backend, int node) {
+    const struct asked * a     = user_data;
+    uint8_t *            known = &a->plan->supports[(size_t) node * (size_t) a->plan->n_backends + (size_t) backend];
+    if (*known == 0) {
+        *known = ggml_backend_supports_op(a->sched->devices[backend].backend, a->plan->ids.data[node].tensor) ? 1 : 2;
+    }
+    return *known == 1;
+}
+
+static bool reaches(void * user_data, int backend, int root) {
+    const struct asked *             a    = user_data;
+    const ggml_backend_buffer_type_t buft = placed_buft(a->plan, root);
+    return buft != NULL && supports(a->sched, buft, backend);
+}
+
+static bool shares(void * user_data, int backend, int of_backend) {
+    const struct asked * a = user_data;
+    return backend == of_backend || supports(a->sched, a->sched->devices[of_backend].buft, backend);
+}
+
+bool gb_sched_plan_reaches(const struct ggml_backend_sched * s, const struct gb_sched_plan * p, int backend, int root) {
+    struct asked a = { (struct ggml_backend_sched *) s, (struct gb_sched_plan *) p };
+    if (placed_buft(p, root) != NULL) {
+        return reaches(&a, backend, root);
+    }
+    return shares(&a, backend, p->assignment[root].backend);
+}
+
+struct tables { // per id, for the length of one call; owned
+    int32_t * root;
+    int32_t * place;
+    uint8_t * placed;
+    uint8_t * computes;
+    size_t *  bytes;
+};
+
+static void free_tables(struct tables * t) {
+    gb_free(t->root);
+    gb_free(t->place);
+    gb_free(t->placed);
+    gb_free(t->computes);
+    gb_free(t->bytes);
+}
+
+static bool fill_tables(const struct ggml_backend_sched * s, const struct gb_sched_plan * p, struct tables * t) {
+    const size_t n = (size_t) p->n_ids;
+    t->root        = gb_calloc(n, sizeof(*t->root));
+    t->place       = gb_calloc(n, sizeof(*t->place));
+    t->placed      = gb_calloc(n, sizeof(*t->placed));
+    t->computes    = gb_calloc(n, sizeof(*t->computes));
+    t->bytes       = gb_calloc(n, sizeof(*t->bytes));
+    if (!t->root || !t->place || !t->placed || !t->computes || !t->bytes) {
+        return false;
+    }
+    for (int i = 0; i < p->n_ids; i++) {
+        const struct gb_id * id = &p->ids.data[i];
+        t->root[i]              = id->root;
+        t->placed[i]            = placed_buft(p, i) != NULL;
+        t->computes[i]          = id->computes;
+        t->bytes[i]             = ggml_nbytes(id->tensor);
+        t->place[i]             = t->placed[i] ? place_of(s, p, i) : -1;
+    }
+    for (int i = 0; i < p->n_ids; i++) {
+        t->place[i] = t->place[t->root[i]];
+    }
+    return true;
+}
+
+enum ggml_status gb_sched_assign_plan(struct ggml_backend_sched * s, struct gb_sched_plan * p) {
+    struct tables tables = { 0 };
+    if (!fill_tables(s, p, &tables)) {
+        free_tables(&tables);
+        return GGML_STATUS_ALLOC_FAILED;
+    }
+    struct asked                 asked = { s, p };
+    const struct gb_assign_graph graph = {
+        .n_backends = s->n_backends, .n_tensors = p->n_ids, .n_nodes = p->n_nodes,
+        .root = tables.root, .src_begin = p->src_begin, .srcs = p->srcs, .computes = tables.computes, .user = p->user,
+        .placed = tables.placed, .place = tables.place, .weight = p->weight, .bytes = tables.bytes,
+        .user_data = &asked, .runs = runs, .reaches = reaches, .shares = shares,
+    };
+    gb_assign(&graph, p->policy, p->assignment);
+    const int bad = gb_assign_check(&graph, p->assignment);
+    free_tables(&tables);
+    return bad < 0 ? GGML_STATUS_SUCCESS : gb_sched_fail_assignment(s, p, bad);
+}

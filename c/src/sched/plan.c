@@ -1,0 +1,270 @@
+// plan.c - plans: made from a graph, found again, given up.
+//
+// A plan is found again by comparing the graph with what the plan was made from, field by field: no hash that could collide, no node count or
+// address taken as proof. A graph whose tensors carry exactly the places that the plan gave them runs at once; one that differs only in
+// places that are ours to give is bound again; anything else is another graph. The most recent GB_SCHED_PLANS_MAX plans are kept.
+#include "sched/sched.h"
+
+#include <string.h>
+
+static void free_plan(struct ggml_backend_sched * s, struct gb_sched_plan * p) {
+    if (p == NULL) {
+        return;
+    }
+    gb_sched_drop_prepared(s, p);
+    gb_sched_unbind(s, p);
+    gb_sched_free_shadows(p);
+    gb_ptrmap_free(&p->map);
+    gb_vec_free(&p->ids);
+    gb_vec_free(&p->splits);
+    gb_vec_free(&p->copies);
+    gb_vec_free(&p->exec);
+    gb_vec_free(&p->exec_node);
+    gb_vec_free(&p->backs);
+    gb_vec_free(&p->accesses);
+    gb_vec_free(&p->chunks);
+    gb_free(p->nodes);
+    gb_free(p->leafs);
+    gb_free(p->key);
+    gb_free(p->src_begin);
+    gb_free(p->srcs);
+    gb_free(p->assignment);
+    gb_free(p->user);
+    gb_free(p->weight);
+    gb_free(p->supports);
+    gb_free(p->need);
+    gb_free(p->pending);
+    gb_free(p);
+}
+
+static void forget(struct ggml_backend_sched * s, struct gb_sched_plan * p) {
+    s->current = s->current == p ? NULL : s->current;
+    s->last    = s->last == p ? NULL : s->last;
+    free_plan(s, p);
+}
+
+void gb_sched_drop_plans(struct ggml_backend_sched * s) {
+    for (size_t k = 0; k < s->plans.n; k++) {
+        forget(s, s->plans.data[k]);
+    }
+    s->plans.n = 0;
+}
+
+int gb_sched_user_of(const struct ggml_backend_sched * s, const struct ggml_tensor * t) {
+    const int64_t backend = gb_ptrmap_get(&s->user, t);
+    return backend == GB_PTRMAP_ABSENT ? -1 : (int) backend;
+}
+
+// ---------------------------------------------------------------------------------------------------------------------- making
+
+static enum ggml_status cut(struct gb_sched_plan * p) {
+    int32_t *     backend  = gb_calloc((size_t) p->n_nodes, sizeof(*backend));
+    uint8_t *     computes = gb_calloc((size_t) p->n_nodes, sizeof(*computes));
+    gb_split_list ranges   = { 0 };
+    bool          ok       = backend && computes;
+    for (int i = 0; ok && i < p->n_nodes; i++) {
+        backend[i]  = p->assignment[i].backend;
+        computes[i] = p->ids.data[i].computes;
+    }
+    ok = ok && gb_split_nodes(backend, computes, p->n_nodes, &ranges);
+    for (size_t k = 0; ok && k < ranges.n; k++) {
+        const struct gb_split_range * r = &ranges.data[k];
+        ok = gb_vec_push(&p->splits, ((struct gb_split){ .backend = r->backend, .start = r->start, .end = r->end }));
+    }
+    gb_free(backend);
+    gb_free(computes);
+    gb_vec_free(&ranges);
+    return ok ? GGML_STATUS_SUCCESS : GGML_STATUS_ALLOC_FAILED;
+}
+
+static enum ggml_status fill(struct ggml_backend_sched * s, struct gb_sched_plan * p, const struct ggml_cgraph * graph) {
+    GB_TRY(gb_sched_collect(s, p, graph));
+    GB_TRY(gb_sched_assign_plan(s, p));
+    GB_TRY(cut(p));
+    GB_TRY(gb_sched_make_program(s, p));
+    GB_TRY(gb_sched_lay_out(s, p));
+    p->pending = gb_calloc((size_t) p->n_backends, (size_t) p->n_domains);
+    return p->pending ? GGML_STATUS_SUCCESS : GGML_STATUS_ALLOC_FAILED;
+}
+
+static enum ggml_status make_plan(struct ggml_backend_sched * s, const struct ggml_cgraph * graph, struct gb_sched_plan ** plan) {
+    struct gb_sched_plan * p = GB_NEW(struct gb_sched_plan);
+    if (p == NULL) {
+        return GGML_STATUS_ALLOC_FAILED;
+    }
+    const enum ggml_status status = fill(s, p, graph);
+    if (status != GGML_STATUS_SUCCESS) {
+        free_plan(s, p);
+        return status;
+    }
+    *plan = p;
+    return GGML_STATUS_SUCCESS;
+}
+
+// ------------------------------------------------------------------------------------------------------------------- comparing
+
+static bool same_lists(const struct gb_sched_plan * p, const struct ggml_cgraph * graph) {
+    return p->n_nodes == graph->n_nodes && p->n_leafs == graph->n_leafs &&
+           (p->n_nodes == 0 || memcmp(p->nodes, graph->nodes, (size_t) p->n_nodes * sizeof(*p->nodes)) == 0) &&
+           (p->n_leafs == 0 || memcmp(p->leafs, graph->leafs, (size_t) p->n_leafs * sizeof(*p->leafs)) == 0);
+}
+
+// Two parts of the struct are compared as bytes: they are copies of the same bytes unless somebody wrote to the tensor.
+static bool same_bytes(const struct ggml_tensor * a, const struct ggml_tensor * b, size_t from, size_t to) {
+    return memcmp((const char *) a + from, (const char *) b + from, to - from) == 0;
+}
+
+static bool same_structure(const struct ggml_tensor * a, const struct ggml_tensor * b) {
+    return a->type == b->type && same_bytes(a, b, offsetof(struct ggml_tensor, ne), offsetof(struct ggml_tensor, is_param)) &&
+           same_bytes(a, b, offsetof(struct ggml_tensor, src), offsetof(struct ggml_tensor, perf_runs)) && a->view_src == b->view_src &&
+           a->view_offs == b->view_offs && a->padding[0] == b->padding[0];
+}
+
+// Each tensor is led to by one that was compared before it (collect.c), so no pointer is followed that the graph does not hold.
+static bool is_as_bound(const struct gb_sched_plan * p) {
+    for (int i = 0; i < p->n_ids; i++) {
+        const struct ggml_tensor * t = p->nodes[i];
+        if (t->data != p->key[i].data || t->buffer != p->key[i].buffer || !same_structure(t, &p->key[i])) {
+            return false;
+        }
+    }
+    return true;
+}
+
+// The user's buffers still are what they were. (A buffer of another scheduler may have been retired.)
+static bool has_same_buffers(const struct gb_sched_plan * p) {
+    for (int i = 0; i < p->n_ids; i++) {
+        const struct ggml_backend_buffer * buffer = p->ids.data[i].home == GB_HOME_USER ? p->key[i].buffer : NULL;
+        if (buffer && ((buffer->usage == GB_USAGE_SCHED && buffer->size == 0) ||
+                       p->weight[i] != (buffer->usage == GGML_BACKEND_BUFFER_USAGE_WEIGHTS))) {
+            return false;
+        }
+    }
+    return true;
+}
+
+static bool has_same_users(const struct ggml_backend_sched * s, const struct gb_sched_plan * p) {
+    for (int i = 0; i < p->n_ids && (s->user.n > 0 || p->has_users); i++) {
+        if (gb_sched_user_of(s, p->nodes[i]) != p->user[i]) {
+            return false;
+        }
+    }
+    return true;
+}
+
+static bool arenas_are_current(const struct ggml_backend_sched * s, const struct gb_sched_plan * p) {
+    size_t k = 0;
+    for (size_t i = 0; i < p->chunks.n; i++) {
+        const struct gb_chunk_need * need = &p->chunks.data[i];
+        if (!need->leafs && p->mems.data[k++] != s->devices[need->backend].arena.data[need->chunk]) {
+            return false;
+        }
+    }
+    return true;
+}
+
+static bool has_same_homes(struct ggml_backend_sched * s, const struct gb_sched_plan * p) {
+    for (int i = 0; i < p->n_ids; i++) {
+        const struct gb_id * id = &p->ids.data[i];
+        enum gb_home         home;
+        if (id->root != i) {
+            continue;
+        }
+        if (!gb_sched_find_home(s, id->tensor, id->computes, p->user[i], &home)) {
+            return false; // making a plan reports it again, and better once than not at all
+        }
+        // A leaf of this very plan that is where the plan put it.
+        const bool own = id->home == GB_HOME_LEAF && home == GB_HOME_SHARED && id->mem && id->mem->buffer == id->tensor->buffer &&
+                         p->key[i].data == id->tensor->data;
+        if (home != id->home && !own) {
+            return false;
+        }
+        if (home >= GB_HOME_SHARED && !own && (id->tensor->buffer != p->key[i].buffer || id->tensor->data != p->key[i].data)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+static bool is_structure_of(const struct gb_sched_plan * p, const struct ggml_cgraph * graph) {
+    if (!same_lists(p, graph)) {
+        return false;
+    }
+    for (int i = 0; i < p->n_ids; i++) {
+        if (!same_structure(p->nodes[i], &p->key[i])) {
+            return false;
+        }
+    }
+    return true;
+}
+
+static bool fits_as_it_is(const struct ggml_backend_sched * s, const struct gb_sched_plan * p, const struct ggml_cgraph * graph) {
+    return p->bound && !p->stale && p->policy == s->policy && same_lists(p, graph) && is_as_bound(p) && has_same_users(s, p) &&
+           has_same_buffers(p) && arenas_are_current(s, p);
+}
+
+static bool fits_when_bound(struct ggml_backend_sched * s, const struct gb_sched_plan * p, const struct ggml_cgraph * graph) {
+    return p->policy == s->policy && is_structure_of(p, graph) && has_same_users(s, p) && has_same_homes(s, p) && has_same_buffers(p);
+}
+
+// --------------------------------------------------------------------------------------------------------------------- keeping
+
+static void move_to_front(struct ggml_backend_sched * s, size_t k) {
+    struct gb_sched_plan * p = s->plans.data[k];
+    memmove(s->plans.data + 1, s->plans.data, k * sizeof(*s->plans.data));
+    s->plans.data[0] = p;
+}
+
+static enum ggml_status add_plan(struct ggml_backend_sched * s, struct gb_sched_plan * p) {
+    if (!gb_vec_push(&s->plans, p)) {
+        free_plan(s, p);
+        return GGML_STATUS_ALLOC_FAILED;
+    }
+    move_to_front(s, s->plans.n - 1);
+    return GGML_STATUS_SUCCESS;
+}
+
+static void drop_oldest(struct ggml_backend_sched * s) {
+    while (s->plans.n > GB_SCHED_PLANS_MAX) {
+        forget(s, s->plans.data[--s->plans.n]);
+    }
+}
+
+// The plan of the graph, made if there is none; at the front of the list.
+static enum ggml_status find_or_make(struct ggml_backend_sched * s, struct ggml_cgraph * graph, struct gb_sched_plan ** plan) {
+    for (size_t k = 0; k < s->plans.n; k++) {
+        if (fits_when_bound(s, s->plans.data[k], graph)) {
+            move_to_front(s, k);
+            *plan = s->plans.data[0];
+            return GGML_STATUS_SUCCESS;
+        }
+    }
+    GB_TRY(make_plan(s, graph, plan));
+    return add_plan(s, *plan);
+}
+
+enum ggml_status gb_sched_prepare(struct ggml_backend_sched * s, struct ggml_cgraph * graph, bool bind, struct gb_sched_plan ** plan) {
+    for (size_t k = 0; k < s->plans.n; k++) {
+        struct gb_sched_plan * p = s->plans.data[k];
+        if (fits_as_it_is(s, p, graph)) {
+            if (s->current != p) {
+                GB_TRY(gb_sched_wait(s));
+            }
+            move_to_front(s, k);
+            s->current = bind ? p : s->current;
+            s->last    = p;
+            *plan      = p;
+            return GGML_STATUS_SUCCESS;
+        }
+    }
+    GB_TRY(gb_sched_wait(s));
+    GB_TRY(find_or_make(s, graph, plan));
+    GB_TRY(gb_sched_reserve_arenas(s, *plan));
+    if (bind) {
+        GB_TRY(gb_sched_bind(s, *plan));
+        s->current = *plan;
+    }
+    s->last = *plan;
+    drop_oldest(s);
+    return GGML_STATUS_SUCCESS;
+}

@@ -1,0 +1,293 @@
+// sched.c - the public functions of the scheduler.
+#include "sched/sched.h"
+
+#include <string.h>
+
+#define INVALID GGML_STATUS_INVALID_ARGUMENT
+
+// ---------------------------------------------------------------------------------------------------------------- life and death
+
+static enum ggml_status init_device(struct gb_sched_device * d, ggml_backend_t backend, ggml_backend_buffer_type_t buft, int i) {
+    GB_FAIL_IF(backend == NULL, INVALID, INVALID, "ggml_backend_sched_new: argument 'backends': entry %d is NULL", i);
+    d->backend = backend;
+    d->buft    = buft ? buft : ggml_backend_get_default_buffer_type(backend);
+    GB_FAIL_IF(d->buft == NULL, INVALID, INVALID, "ggml_backend_sched_new: backend %s has no default buffer type", ggml_backend_name(backend));
+    GB_FAIL_IF(!ggml_backend_buft_supports_backend(d->buft, backend), INVALID, INVALID,
+               "ggml_backend_sched_new: backend %s cannot use buffers of type %s", ggml_backend_name(backend), ggml_backend_buft_name(d->buft));
+    d->alignment = ggml_backend_buft_get_alignment(d->buft);
+    d->max_size  = ggml_backend_buft_get_max_size(d->buft);
+    return d->alignment == 0 ? ggml_last_status() : GGML_STATUS_SUCCESS;
+}
+
+static enum ggml_status init_devices(struct ggml_backend_sched * s, ggml_backend_t * backends, ggml_backend_buffer_type_t * bufts, int n) {
+    s->devices = gb_calloc((size_t) n, sizeof(*s->devices));
+    if (s->devices == NULL) {
+        return GGML_STATUS_ALLOC_FAILED;
+    }
+    s->n_backends = n;
+    for (int i = 0; i < n; i++) {
+        GB_TRY(init_device(&s->devices[i], backends[i], bufts ? bufts[i] : NULL, i));
+        for (int j = 0; j < i; j++) {
+            GB_FAIL_IF(backends[j] == backends[i], INVALID, INVALID, "ggml_backend_sched_new: backend %s occurs twice, as %d and %d",
+                       ggml_backend_name(backends[i]), j, i);
+        }
+    }
+    return GGML_STATUS_SUCCESS;
+}
+
+ggml_backend_sched_t ggml_backend_sched_new(ggml_backend_t * backends, ggml_backend_buffer_type_t * bufts, int n_backends, size_t graph_size) {
+    (void) graph_size; // everything grows
+    GB_CHECK_ARG(backends, NULL);
+    GB_FAIL_IF(n_backends <= 0, NULL, INVALID, "%s: argument 'n_backends': needs at least 1, has %d", __func__, n_backends);
+    struct ggml_backend_sched * s = GB_NEW(struct ggml_backend_sched);
+    if (s && init_devices(s, backends, bufts, n_backends) != GGML_STATUS_SUCCESS) {
+        ggml_backend_sched_free(s);
+        s = NULL;
+    }
+    return s;
+}
+
+void ggml_backend_sched_free(ggml_backend_sched_t sched) {
+    if (sched == NULL) {
+        return;
+    }
+    gb_sched_wait(sched); // a failure has been reported; nothing more can be done about it
+    gb_sched_drop_plans(sched);
+    gb_sched_free_mems(sched);
+    gb_vec_free(&sched->plans);
+    gb_vec_free(&sched->text);
+    gb_ptrmap_free(&sched->user);
+    gb_free(sched->devices);
+    gb_free(sched);
+}
+
+// Forgets everything about tensors without touching any: their contexts may be gone.
+enum ggml_status ggml_backend_sched_reset(ggml_backend_sched_t sched) {
+    GB_CHECK_ARG(sched, INVALID);
+    const enum ggml_status status = gb_sched_wait(sched);
+    gb_sched_drop_plans(sched);
+    gb_ptrmap_clear(&sched->user);
+    for (int b = 0; b < sched->n_backends; b++) {
+        if (sched->devices[b].tallocr) {
+            ggml_tallocr_reset(sched->devices[b].tallocr);
+        }
+    }
+    return status;
+}
+
+// ---------------------------------------------------------------------------------------------------------------------- asking
+
+// Index of the backend; -1 and reported if it is not one of ours.
+static int index_of(const struct ggml_backend_sched * s, ggml_backend_t backend, const char * func) {
+    for (int b = 0; b < s->n_backends; b++) {
+        if (s->devices[b].backend == backend) {
+            return b;
+        }
+    }
+    gb_fail(INVALID, "%s: argument 'backend': %s is not a backend of this scheduler", func, ggml_backend_name(backend));
+    return -1;
+}
+
+int ggml_backend_sched_get_n_backends(ggml_backend_sched_t sched) {
+    GB_CHECK_ARG(sched, 0);
+    return sched->n_backends;
+}
+
+ggml_backend_t ggml_backend_sched_get_backend(ggml_backend_sched_t sched, int i) {
+    GB_CHECK_ARG(sched, NULL);
+    GB_FAIL_IF(i < 0 || i >= sched->n_backends, NULL, INVALID, "%s: argument 'i': needs 0 to %d, has %d", __func__, sched->n_backends - 1, i);
+    return sched->devices[i].backend;
+}
+
+ggml_tallocr_t ggml_backend_sched_get_tallocr(ggml_backend_sched_t sched, ggml_backend_t backend) {
+    GB_CHECK_ARG(sched, NULL);
+    const int b = index_of(sched, backend, __func__);
+    return b < 0 ? NULL : gb_sched_inputs(sched, b);
+}
+
+ggml_backend_buffer_t ggml_backend_sched_get_buffer(ggml_backend_sched_t sched, ggml_backend_t backend) {
+    GB_CHECK_ARG(sched, NULL);
+    const int b = index_of(sched, backend, __func__);
+    return b < 0 || sched->devices[b].arena.n == 0 || sched->devices[b].arena.data[0] == NULL ? NULL : sched->devices[b].arena.data[0]->buffer;
+}
+
+size_t ggml_backend_sched_get_buffer_size(ggml_backend_sched_t sched, ggml_backend_t backend) {
+    GB_CHECK_ARG(sched, 0);
+    const int b    = index_of(sched, backend, __func__);
+    size_t    size = 0;
+    for (size_t i = 0; b >= 0 && i < sched->mems.n; i++) {
+        size += sched->mems.data[i]->backend == b ? sched->mems.data[i]->size : 0;
+    }
+    return size;
+}
+
+enum ggml_status ggml_backend_sched_get_memory(ggml_backend_sched_t sched, ggml_backend_t backend, size_t * peak, size_t * no_reuse) {
+    GB_CHECK_ARG(sched, INVALID);
+    const int b = index_of(sched, backend, __func__);
+    if (b < 0) {
+        return INVALID;
+    }
+    GB_FAIL_IF(sched->last == NULL, GGML_STATUS_INVALID_STATE, GGML_STATUS_INVALID_STATE, "%s: no graph was given yet", __func__);
+    const struct gb_backend_need * need = &sched->last->need[b];
+    if (peak) {
+        *peak = need->peak + need->leafs;
+    }
+    if (no_reuse) {
+        *no_reuse = need->no_reuse + need->leafs;
+    }
+    return GGML_STATUS_SUCCESS;
+}
+
+int ggml_backend_sched_get_n_splits(ggml_backend_sched_t sched) {
+    GB_CHECK_ARG(sched, 0);
+    return sched->last ? (int) sched->last->splits.n : 0;
+}
+
+static const struct gb_split * split_at(ggml_backend_sched_t sched, int i, const char * func) {
+    const int n = sched->last ? (int) sched->last->splits.n : 0;
+    GB_FAIL_IF(i < 0 || i >= n, NULL, INVALID, "%s: split %d: the last graph has %d splits", func, i, n);
+    return &sched->last->splits.data[i];
+}
+
+// Calls for each copy into the split: the k-th one, or NULL.
+static const struct gb_copy * input_at(const struct gb_sched_plan * p, const struct gb_split * split, int k) {
+    for (size_t c = split->copies_begin; c < split->copies_end; c++) {
+        if (p->copies.data[c].fill && k-- == 0) {
+            return &p->copies.data[c];
+        }
+    }
+    return NULL;
+}
+
+enum ggml_status ggml_backend_sched_get_split(ggml_backend_sched_t sched, int i, struct ggml_backend_sched_split_info * info) {
+    GB_CHECK_ARG(sched, INVALID);
+    GB_CHECK_ARG(info, INVALID);
+    const struct gb_split * split = split_at(sched, i, __func__);
+    if (split == NULL) {
+        return INVALID;
+    }
+    *info = (struct ggml_backend_sched_split_info){
+        .index = i, .backend = sched->devices[split->backend].backend, .i_start = split->start, .i_end = split->end,
+    };
+    for (const struct gb_copy * copy; (copy = input_at(sched->last, split, info->n_inputs)) != NULL; info->n_inputs++) {
+        info->input_bytes += copy->hi - copy->lo;
+    }
+    return GGML_STATUS_SUCCESS;
+}
+
+struct ggml_tensor * ggml_backend_sched_get_split_input(ggml_backend_sched_t sched, int i_split, int i_input) {
+    GB_CHECK_ARG(sched, NULL);
+    const struct gb_split * split = split_at(sched, i_split, __func__);
+    const struct gb_copy *  copy  = split && i_input >= 0 ? input_at(sched->last, split, i_input) : NULL;
+    GB_FAIL_IF(split != NULL && copy == NULL, NULL, INVALID, "%s: split %d has no input %d", __func__, i_split, i_input);
+    return copy ? sched->last->ids.data[copy->whole ? copy->root : copy->shown].tensor : NULL;
+}
+
+static int id_in_last(const struct ggml_backend_sched * s, const struct ggml_tensor * t) {
+    const int64_t id = s->last ? gb_ptrmap_get(&s->last->map, t) : GB_PTRMAP_ABSENT;
+    return id == GB_PTRMAP_ABSENT ? -1 : (int) id;
+}
+
+const char * ggml_backend_sched_explain(ggml_backend_sched_t sched, struct ggml_tensor * node) {
+    GB_CHECK_ARG(sched, "");
+    GB_CHECK_ARG(node, "");
+    const int id = id_in_last(sched, node);
+    return id < 0 ? "" : gb_sched_explain(sched, sched->last, id);
+}
+
+// ------------------------------------------------------------------------------------------------------------------ assignments
+
+enum ggml_status ggml_backend_sched_set_node_backend(ggml_backend_sched_t sched, struct ggml_tensor * node, ggml_backend_t backend) {
+    GB_CHECK_ARG(sched, INVALID);
+    GB_CHECK_ARG(node, INVALID);
+    if (backend == NULL) {
+        const bool known = gb_ptrmap_get(&sched->user, node) != GB_PTRMAP_ABSENT;
+        return !known || gb_ptrmap_set(&sched->user, node, -1) ? GGML_STATUS_SUCCESS : GGML_STATUS_ALLOC_FAILED;
+    }
+    const int b = index_of(sched, backend, __func__);
+    if (b < 0) {
+        return INVALID;
+    }
+    return gb_ptrmap_set(&sched->user, node, b) ? GGML_STATUS_SUCCESS : GGML_STATUS_ALLOC_FAILED;
+}
+
+ggml_backend_t ggml_backend_sched_get_node_backend(ggml_backend_sched_t sched, struct ggml_tensor * node) {
+    GB_CHECK_ARG(sched, NULL);
+    GB_CHECK_ARG(node, NULL);
+    int b = gb_sched_user_of(sched, node);
+    if (b < 0) {
+        const int id = id_in_last(sched, node);
+        b            = id < 0 ? -1 : sched->last->assignment[id].backend;
+    }
+    return b < 0 ? NULL : sched->devices[b].backend;
+}
+
+enum ggml_status ggml_backend_sched_set_policy(ggml_backend_sched_t sched, enum ggml_backend_sched_policy policy) {
+    GB_CHECK_ARG(sched, INVALID);
+    GB_FAIL_IF(policy != GGML_BACKEND_SCHED_POLICY_WEIGHTS && policy != GGML_BACKEND_SCHED_POLICY_SOURCES, INVALID, INVALID,
+               "%s: argument 'policy': %d is neither WEIGHTS (0) nor SOURCES (1)", __func__, (int) policy);
+    sched->policy = policy == GGML_BACKEND_SCHED_POLICY_SOURCES ? GB_ASSIGN_SOURCES : GB_ASSIGN_WEIGHTS;
+    return GGML_STATUS_SUCCESS;
+}
+
+enum ggml_status ggml_backend_sched_set_eval_callback(ggml_backend_sched_t sched, ggml_backend_sched_eval_callback callback, void * user_data) {
+    GB_CHECK_ARG(sched, INVALID);
+    sched->callback      = callback;
+    sched->callback_data = user_data;
+    return GGML_STATUS_SUCCESS;
+}
+
+// ------------------------------------------------------------------------------------------------------------------------ graphs
+
+static enum ggml_status prepare(ggml_backend_sched_t sched, struct ggml_cgraph * graph, bool bind, const char * func, struct gb_sched_plan ** plan) {
+    GB_FAIL_IF(sched == NULL, INVALID, INVALID, "%s: argument 'sched' is NULL", func);
+    GB_FAIL_IF(graph == NULL, INVALID, INVALID, "%s: argument 'graph' is NULL", func);
+    GB_FAIL_IF(graph->n_nodes < 0 || graph->n_leafs < 0 || (graph->n_nodes > 0 && graph->nodes == NULL) ||
+                   (graph->n_leafs > 0 && graph->leafs == NULL), INVALID, INVALID,
+               "%s: argument 'graph': has %d nodes and %d leafs", func, graph->n_nodes, graph->n_leafs);
+    return gb_sched_prepare(sched, graph, bind, plan);
+}
+
+// What programs will place themselves through get_tallocr: what they placed while measuring, or else the leafs that nobody placed.
+static void note_inputs_need(struct ggml_backend_sched * s, const struct gb_sched_plan * p) {
+    for (int b = 0; b < s->n_backends; b++) {
+        struct gb_sched_device * d    = &s->devices[b];
+        const size_t             seen = d->measure ? ggml_tallocr_max_size(d->measure) : 0;
+        d->inputs_need                = GB_MAX(d->inputs_need, GB_MAX(seen, p->need[b].leafs));
+    }
+    s->measured = true;
+}
+
+enum ggml_status ggml_backend_sched_reserve(ggml_backend_sched_t sched, struct ggml_cgraph * measure_graph) {
+    struct gb_sched_plan * plan;
+    GB_TRY(prepare(sched, measure_graph, false, __func__, &plan));
+    note_inputs_need(sched, plan);
+    return GGML_STATUS_SUCCESS;
+}
+
+enum ggml_status ggml_backend_sched_init_measure(ggml_backend_sched_t sched, struct ggml_cgraph * measure_graph) {
+    return ggml_backend_sched_reserve(sched, measure_graph);
+}
+
+enum ggml_status ggml_backend_sched_alloc_graph(ggml_backend_sched_t sched, struct ggml_cgraph * graph) {
+    struct gb_sched_plan * plan;
+    return prepare(sched, graph, true, __func__, &plan);
+}
+
+enum ggml_status ggml_backend_sched_graph_compute_async(ggml_backend_sched_t sched, struct ggml_cgraph * graph) {
+    struct gb_sched_plan * plan;
+    GB_TRY(prepare(sched, graph, true, __func__, &plan));
+    return gb_sched_run(sched, plan, __func__);
+}
+
+enum ggml_status ggml_backend_sched_graph_compute(ggml_backend_sched_t sched, struct ggml_cgraph * graph) {
+    struct gb_sched_plan * plan;
+    GB_TRY(prepare(sched, graph, true, __func__, &plan));
+    GB_TRY(gb_sched_run(sched, plan, __func__));
+    return gb_sched_wait(sched);
+}
+
+enum ggml_status ggml_backend_sched_synchronize(ggml_backend_sched_t sched) {
+    GB_CHECK_ARG(sched, INVALID);
+    return gb_sched_wait(sched);
+}

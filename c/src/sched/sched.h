@@ -1,0 +1,266 @@
+// sched.h - the scheduler inside: what a plan holds, whose memory is whose, and which file does what.
+//
+//   assign.c    which backend runs each node (pure)             split.c   where the node list is cut (pure)
+//   collect.c   a graph's tensors as dense ids, and what memory each has     place.c   the assignment of a plan
+//   copies.c    the program: copies, shadow nodes, write-backs
+//   layout.c    offsets in the arenas, packing of leafs         memory.c  the buffers: arenas, leaf stores, retired handles
+//   bind.c      writes data and buffer of the user's tensors    plan.c    making, comparing and keeping plans
+//   run.c       executes a plan                                 explain.c texts;   sched.c  the public functions
+//
+// The user's graph is never changed. A node that must read or write a copy runs as a shadow: a clone of its tensor, owned by the plan,
+// whose sources are replaced. Binding writes only buffer, data and extra of tensors that had no memory, and of their views.
+//
+// Memory, per backend:
+//   arena   results and copies of one run. All plans share it; a plan's content is overwritten by the next plan that runs.
+//           Tensors that carry a handle of it count as unplaced for every scheduler: they are placed again.
+//   leafs   unplaced tensors that no node computes (inputs, weights of small programs). They keep their memory, and so their
+//           content, as long as a plan that uses them is kept: until reset, or until GB_SCHED_PLANS_MAX other graphs came by.
+//   inputs  what programs place themselves through ggml_backend_sched_get_tallocr. Never reused by us.
+//
+// A handle (struct ggml_backend_buffer) of the scheduler is never freed before the scheduler itself, because the user's tensors go on
+// pointing to it; memory that is given back leaves a handle of size 0 without hooks behind (a "retired" one), so an old pointer is
+// recognised and never confused with a live buffer of somebody else. Handles of the scheduler have usage GB_USAGE_SCHED. Therefore reset
+// and free need not touch tensors, whose context may be gone: a tensor that carries a handle of ours which no kept plan vouches for is
+// simply unplaced.
+#ifndef GB_SCHED_SCHED_H
+#define GB_SCHED_SCHED_H
+
+#include "base/hash.h"
+#include "base/vec.h"
+#include "ggml-backend-impl.h"
+#include "ggml-backend.h"
+#include "sched/assign.h"
+#include "sched/split.h"
+#include "tensor/tensor.h"
+
+enum { GB_SCHED_PLANS_MAX = 16, GB_SCHED_SPARES_MAX = 8 };
+
+// The usage of the scheduler's own buffers, beyond the public values.
+#define GB_USAGE_SCHED ((enum ggml_backend_buffer_usage) 0x5343)
+
+// ------------------------------------------------------------------------------------------------------------------- memory
+
+enum gb_mem_kind { GB_MEM_ARENA, GB_MEM_LEAFS, GB_MEM_INPUTS };
+
+struct gb_mem { // one buffer of the scheduler; the object lives as long as the scheduler
+    ggml_backend_buffer_t buffer; // owned
+    char *                base;
+    size_t                size;    // bytes; 0 when retired
+    int                   backend;
+    enum gb_mem_kind      kind;
+    int                   n_refs;  // the arena slot, and each plan bound to it
+};
+
+typedef GB_VEC(struct gb_mem *) gb_mem_list;
+
+struct gb_sched_device { // what the scheduler keeps per backend
+    ggml_backend_t             backend; // borrowed
+    ggml_backend_buffer_type_t buft;    // borrowed
+    size_t                     alignment, max_size;
+    gb_mem_list                arena;   // chunk i; refs held. More than one only when max_size demands it
+    struct gb_mem *            inputs;  // behind `tallocr`; NULL before its first use
+    ggml_tallocr_t             measure, tallocr; // owned
+    size_t                     inputs_need;      // bytes
+};
+
+// ---------------------------------------------------------------------------------------------------------------------- plan
+
+enum gb_home { // what memory a root has
+    GB_HOME_VIEW,   // not a root
+    GB_HOME_ARENA,  // placed by the plan, computed by a node
+    GB_HOME_LEAF,   // placed by the plan, content from outside
+    GB_HOME_SHARED, // a leaf that another kept plan placed
+    GB_HOME_USER,   // in a buffer of the user (or of another scheduler)
+    GB_HOME_HOST,   // plain host memory, no buffer
+};
+
+struct gb_item { // a tensor that uses memory of one root id or copy: where in its arena or leaf store
+    int    backend;
+    int    chunk;
+    size_t offset, size; // bytes
+    bool   valid;        // is placed by the plan
+};
+
+struct gb_id { // what the plan knows of a tensor of the graph
+    struct ggml_tensor * tensor; // borrowed
+    int32_t              root;   // id of the owner of its memory
+    uint8_t              home;   // enum gb_home, of roots
+    bool                 computes;
+    bool                 keep;   // roots: to the end of the graph
+    struct gb_item       item;   // roots of home ARENA and LEAF
+    struct gb_mem *      mem;    // roots: where it is bound; NULL if not by us
+};
+
+struct gb_shadow {
+    struct ggml_tensor tensor;
+    int32_t            origin; // id of the original
+    int32_t            copy;   // its memory is in this copy; -1: in the original's
+};
+
+struct gb_shadow_block;
+
+struct gb_shadow_iter { // all zero: before the first
+    struct gb_shadow_block * block;
+    int                      next;
+    bool                     started;
+};
+
+struct gb_copy { // content of a root, or of bytes [lo, hi) of it, made on another backend before a split runs
+    int                  root, backend, split;
+    int                  shown;   // id of the tensor that was first read through it
+    bool                 whole;   // has the root's layout; else plain bytes
+    bool                 fill;    // false: fully written by the node that needs it, nothing to copy in
+    size_t               lo, hi;
+    int                  version; // of the root that it equals (while building)
+    struct gb_shadow *   dst;
+    struct gb_shadow *   range;   // the source as plain bytes; NULL when whole
+    struct gb_item       item;
+};
+
+struct gb_write_back {
+    int                  node;   // after this node ...
+    struct gb_shadow *   from;   // ... its result, on a copy, goes to where it belongs
+    struct gb_shadow *   marker; // stands for it in the lifetimes
+};
+
+enum { GB_READS = 1, GB_WRITES = 2 };
+
+struct gb_access { // memory domain: an arena, the leaf stores of a backend, or a buffer of the user
+    int32_t domain;
+    int32_t mode;
+};
+
+struct gb_split { // each [begin, end) is a part of the plan's list of that name
+    int    backend;
+    int    start, end; // nodes
+    size_t copies_begin, copies_end;
+    size_t exec_begin, exec_end;
+    size_t backs_begin, backs_end;
+    size_t accesses_begin, accesses_end;
+    ggml_backend_graph_plan_t prepared; // owned; NULL: not yet, or the backend has none
+    bool   no_plan;                      // the backend could not prepare it
+};
+
+struct gb_chunk_need { // a buffer that the plan needs
+    int    backend, chunk;
+    bool   leafs; // a leaf store of its own; else chunk `chunk` of the arena
+    size_t size;  // bytes
+};
+
+struct gb_backend_need { // bytes
+    size_t peak;     // of the arena, all chunks
+    size_t leafs;    // leafs placed by this plan
+    size_t no_reuse; // if nothing shared memory, without leafs
+};
+
+struct gb_sched_plan {
+    // what it was made from
+    int     n_nodes, n_leafs, n_ids;
+    struct ggml_tensor ** nodes; // borrowed pointers, owned array: ids 0 .. n_nodes-1, then the leafs, then the rest
+    struct ggml_tensor ** leafs;
+    struct gb_ptrmap      map;   // tensor -> id
+    GB_VEC(struct gb_id) ids;
+    struct ggml_tensor *  key;   // per id: the tensor as it was when planned; after binding: as it is bound
+    uint32_t *            src_begin;
+    int32_t *             srcs;
+    struct gb_assignment * assignment; // per id
+    int32_t *             user;        // per id
+    bool                  has_users;   // some of them are set
+    enum gb_assign_policy policy;
+    uint8_t *             weight;      // per id: its buffer's usage was WEIGHTS
+    uint8_t *             supports;    // n_nodes x n_backends: 0 unknown, 1 yes, 2 no
+
+    // what was decided
+    int                   n_backends, n_domains;
+    GB_VEC(struct gb_split) splits;
+    GB_VEC(struct gb_copy) copies;
+    GB_VEC(struct ggml_tensor *) exec; // what runs: nodes of the user or shadows
+    GB_VEC(int32_t) exec_node;         // per exec: its node
+    GB_VEC(struct gb_write_back) backs;
+    GB_VEC(struct gb_access) accesses;
+    struct gb_shadow_block * shadows;  // owned
+
+    struct gb_backend_need * need; // owned, per backend
+    GB_VEC(struct gb_chunk_need) chunks;
+
+    // where it is bound
+    bool        bound;   // the user's tensors were given the places in `key`
+    bool        stale;   // its own tensors were not
+    gb_mem_list mems;       // refs held: arena chunks
+    gb_mem_list leaf_mems;  // refs held: own leaf stores, in the order of the leaf entries of `chunks`
+    gb_mem_list shared;     // refs held: stores of other plans
+    uint8_t *   pending;    // n_backends x n_domains, modes not waited for yet
+};
+
+// ----------------------------------------------------------------------------------------------------------------- scheduler
+
+struct ggml_backend_sched {
+    int                      n_backends;
+    struct gb_sched_device * devices; // owned
+    enum gb_assign_policy    policy;
+
+    struct gb_ptrmap user;   // tensor -> backend index of the user, -1: none
+
+    GB_VEC(struct gb_mem *) mems; // all handles ever made, owned
+    struct gb_ptrmap        mem_of; // buffer handle -> index in mems
+
+    GB_VEC(struct gb_sched_plan *) plans; // owned, latest used first
+    struct gb_sched_plan * current; // the plan whose results the arenas hold; NULL: none
+    struct gb_sched_plan * last;    // the plan that queries are about; NULL: none
+    bool measured;                  // init_measure was called
+    bool running;                   // work may be queued
+
+    ggml_backend_sched_eval_callback callback;
+    void *                           callback_data;
+    GB_VEC(char) text;              // of explain
+};
+
+// collect.c: fills ids, map, key, srcs, homes of a plan.
+enum ggml_status gb_sched_collect(struct ggml_backend_sched * s, struct gb_sched_plan * p, const struct ggml_cgraph * graph);
+// The home of a root as it stands now. LEAF and ARENA mean: to be placed. Reports and returns false if its content is lost.
+bool gb_sched_find_home(struct ggml_backend_sched * s, const struct ggml_tensor * t, bool computed, int user, enum gb_home * home);
+// The kept plan that vouches for the content of a leaf in its store, and the one whose arena content is still there.
+bool gb_sched_leaf_is_bound(const struct ggml_backend_sched * s, const struct ggml_tensor * t);
+bool gb_sched_result_is_alive(const struct ggml_backend_sched * s, const struct ggml_tensor * t);
+
+// place.c
+enum ggml_status gb_sched_assign_plan(struct ggml_backend_sched * s, struct gb_sched_plan * p);
+bool             gb_sched_plan_reaches(const struct ggml_backend_sched * s, const struct gb_sched_plan * p, int backend, int root);
+
+// plan.c
+enum ggml_status gb_sched_prepare(struct ggml_backend_sched * s, struct ggml_cgraph * graph, bool bind, struct gb_sched_plan ** plan);
+void             gb_sched_drop_plans(struct ggml_backend_sched * s); // all
+int              gb_sched_user_of(const struct ggml_backend_sched * s, const struct ggml_tensor * t);
+
+// copies.c
+enum ggml_status   gb_sched_make_program(struct ggml_backend_sched * s, struct gb_sched_plan * p);
+struct gb_shadow * gb_sched_next_shadow(const struct gb_sched_plan * p, struct gb_shadow_iter * it); // NULL at the end
+void               gb_sched_free_shadows(struct gb_sched_plan * p);
+
+// layout.c
+enum ggml_status gb_sched_lay_out(struct ggml_backend_sched * s, struct gb_sched_plan * p);
+
+// memory.c
+struct gb_mem *  gb_sched_mem_new(struct ggml_backend_sched * s, int backend, size_t size, enum gb_mem_kind kind);
+struct gb_mem *  gb_sched_mem_of(const struct ggml_backend_sched * s, ggml_backend_buffer_t buffer); // NULL: not ours
+void             gb_sched_mem_ref(struct gb_mem * mem);
+void             gb_sched_mem_unref(struct ggml_backend_sched * s, struct gb_mem * mem);
+struct gb_mem *  gb_sched_take_store(struct ggml_backend_sched * s, int backend, size_t size); // for leafs, with one ref
+enum ggml_status gb_sched_reserve_arenas(struct ggml_backend_sched * s, const struct gb_sched_plan * p);
+void             gb_sched_free_mems(struct ggml_backend_sched * s);
+ggml_tallocr_t   gb_sched_inputs(struct ggml_backend_sched * s, int backend);
+
+// bind.c
+enum ggml_status gb_sched_bind(struct ggml_backend_sched * s, struct gb_sched_plan * p);
+void             gb_sched_drop_prepared(struct ggml_backend_sched * s, struct gb_sched_plan * p);
+void             gb_sched_unbind(struct ggml_backend_sched * s, struct gb_sched_plan * p); // gives the memory back, touches no tensor
+
+// run.c
+enum ggml_status gb_sched_run(struct ggml_backend_sched * s, struct gb_sched_plan * p, const char * func);
+enum ggml_status gb_sched_wait(struct ggml_backend_sched * s); // for all backends
+
+// explain.c
+enum ggml_status gb_sched_fail_assignment(struct ggml_backend_sched * s, struct gb_sched_plan * p, int id);
+const char *     gb_sched_explain(struct ggml_backend_sched * s, struct gb_sched_plan * p, int id);
+
+#endif // GB_SCHED_SCHED_H
