@@ -67,6 +67,45 @@ static void importance_lowers_the_weighted_error(void) {
     }
 }
 
+// Fewer bits, larger error; and every format keeps zero, constant and single-valued blocks.
+static void super_blocks(void) {
+    static const enum ggml_type types[]  = { GGML_TYPE_Q6_K, GGML_TYPE_Q5_K, GGML_TYPE_Q4_K, GGML_TYPE_Q3_K, GGML_TYPE_Q2_K };
+    static const double         limits[] = { 0.02, 0.04, 0.08, 0.17, 0.35 }; // rms error over rms value, normal-like input
+    static float                x[N], y[N], w[256];
+    static uint8_t              blocks[N * 2];
+    for (int i = 0; i < N; i++) {
+        x[i] = test_random_float(-1, 1) + test_random_float(-1, 1) + test_random_float(-1, 1);
+    }
+    for (int i = 0; i < 256; i++) w[i] = i % 5 == 0 ? 20.0f : 0.05f;
+    double previous = 0;
+    for (int t = 0; t < 5; t++) {
+        double error[2], weighted[2], power = 0;
+        for (int with = 0; with < 2; with++) {
+            CHECK_INT(ggml_quantize_chunk(types[t], x, blocks, 0, N / 256, 256, NULL, with ? w : NULL), ggml_row_size(types[t], N));
+            dequantize(types[t], blocks, y);
+            error[with] = weighted[with] = power = 0;
+            for (int i = 0; i < N; i++) {
+                const double d = (double) y[i] - x[i];
+                error[with] += d * d, power += (double) x[i] * x[i], weighted[with] += w[i % 256] * d * d;
+            }
+        }
+        const double rms = sqrt(error[0] / power);
+        CHECK_MSG(rms < limits[t] && rms > previous, "%s: relative error %g", ggml_type_name(types[t]), rms);
+        CHECK_MSG(weighted[1] < weighted[0], "%s: weighted error %g with weights, %g without", ggml_type_name(types[t]), weighted[1], weighted[0]);
+        previous = rms;
+        for (int i = 0; i < N; i++) y[i] = 0;
+        ggml_quantize_chunk(types[t], y, blocks, 0, N / 256, 256, NULL, NULL);
+        dequantize(types[t], blocks, y);
+        for (int i = 0; i < N; i++) CHECK(y[i] == 0);
+        for (int i = 0; i < N; i++) x[i] = i % 9 == 0 ? NAN : i % 7 == 0 ? INFINITY : x[i];
+        CHECK(ggml_quantize_chunk(types[t], x, blocks, 0, N / 256, 256, NULL, w) > 0);
+        CHECK(ggml_quantize_chunk(types[t], x, blocks, 0, N / 256, 256, NULL, NULL) > 0);
+        for (int i = 0; i < N; i++) {
+            x[i] = test_random_float(-1, 1) + test_random_float(-1, 1) + test_random_float(-1, 1);
+        }
+    }
+}
+
 static void hostile_values_are_harmless(void) {
     static const float specials[] = { NAN, INFINITY, -INFINITY, 3e38f, -3e38f, 1e-45f, 0 };
     static float       x[N], w[64];
@@ -114,5 +153,5 @@ static void arguments(void) {
     CHECK(ggml_quantize_requires_imatrix(GGML_TYPE_IQ2_XS) && !ggml_quantize_requires_imatrix(GGML_TYPE_Q4_K));
 }
 
-TEST_MAIN(TEST(errors_are_bounded), TEST(importance_lowers_the_weighted_error), TEST(hostile_values_are_harmless), TEST(chunks_land_in_their_place),
+TEST_MAIN(TEST(errors_are_bounded), TEST(super_blocks), TEST(importance_lowers_the_weighted_error), TEST(hostile_values_are_harmless), TEST(chunks_land_in_their_place),
           TEST(arguments))

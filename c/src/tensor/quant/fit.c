@@ -9,12 +9,11 @@
 
 enum { MAX_BLOCK = 256 };
 
-static int round_even(float v) { // to nearest, ties to even, as the specification asks
-    return (int) lrintf(v);
-}
-
-static int clamp(int v, int low, int high) {
-    return v < low ? low : v > high ? high : v;
+int gb_fit_round(float v, int low, int high) {
+    if (!(v > (float) low)) {
+        return low;
+    }
+    return v >= (float) high ? high : (int) lrintf(v);
 }
 
 float gb_fit_extreme(int n, const float * x) {
@@ -45,7 +44,7 @@ void gb_fit_importance(int n, const float * x, const float * importance, float s
 static void symmetric_sums(int n, int n_levels, const float * x, const float * w, float factor, float * wxl, float * wll) {
     *wxl = *wll = 0;
     for (int i = 0; i < n; i++) {
-        const float l = (float) clamp(round_even(factor * x[i]), -n_levels, n_levels - 1);
+        const float l = (float) gb_fit_round(factor * x[i], -n_levels, n_levels - 1);
         *wxl += w[i] * x[i] * l;
         *wll += w[i] * l * l;
     }
@@ -72,7 +71,7 @@ float gb_fit_symmetric(int n, int n_levels, const float * x, const float * w, ui
         }
     }
     for (int i = 0; i < n; i++) {
-        levels[i] = (uint8_t) (clamp(round_even(factor * x[i]), -n_levels, n_levels - 1) + n_levels);
+        levels[i] = (uint8_t) (gb_fit_round(factor * x[i], -n_levels, n_levels - 1) + n_levels);
     }
     return scale;
 }
@@ -111,7 +110,11 @@ static bool regress(int n, const float * x, const float * w, const uint8_t * lev
 }
 
 float gb_fit_affine(int n, int n_levels, const float * x, const float * w, const struct gb_fit_search * search, uint8_t * levels, float * minimum) {
-    float low = 0, high = n > 0 ? x[0] : 0;
+    if (n <= 0) {
+        *minimum = 0;
+        return 0;
+    }
+    float low = 0, high = x[0];
     for (int i = 0; i < n; i++) {
         low  = GB_MIN(low, x[i]);
         high = GB_MAX(high, x[i]);
@@ -125,14 +128,14 @@ float gb_fit_affine(int n, int n_levels, const float * x, const float * w, const
     float       factor = (float) n_levels / range;
     float       scale  = 1 / factor;
     for (int i = 0; i < n; i++) {
-        levels[i] = (uint8_t) clamp(round_even(factor * (x[i] - low)), 0, n_levels);
+        levels[i] = (uint8_t) gb_fit_round(factor * (x[i] - low), 0, n_levels);
     }
     float   best = affine_error(n, x, w, levels, scale, low, search->absolute);
     uint8_t tried[MAX_BLOCK];
     for (int t = 0; t <= search->steps; t++) {
         factor = (search->start + search->step * (float) t + (float) n_levels) / range;
         for (int i = 0; i < n; i++) {
-            tried[i] = (uint8_t) clamp(round_even(factor * (x[i] - low)), 0, n_levels);
+            tried[i] = (uint8_t) gb_fit_round(factor * (x[i] - low), 0, n_levels);
         }
         float s, m;
         if (!regress(n, x, w, tried, &s, &m)) {
@@ -148,4 +151,97 @@ float gb_fit_affine(int n, int n_levels, const float * x, const float * w, const
     }
     *minimum = -low;
     return scale;
+}
+
+// One pass of coordinate descent over signed levels in [low, high]: for each element, the level that the scale fitted to the
+// others asks for is taken when it improves the fit. wxl, wll: sums over the current levels. Returns whether any level changed.
+static bool descend(int n, int low, int high, const float * x, const float * w, int8_t * l, float * wxl, float * wll) {
+    bool changed = false;
+    for (int i = 0; i < n; i++) {
+        float p = *wxl - w[i] * x[i] * (float) l[i];
+        float q = *wll - w[i] * (float) l[i] * (float) l[i];
+        if (!(p > 0) || (low == 0 && !(q > 0))) {
+            continue;
+        }
+        const int next = gb_fit_round(x[i] * q / p, low, high);
+        if (next == l[i]) {
+            continue;
+        }
+        p += w[i] * x[i] * (float) next;
+        q += w[i] * (float) next * (float) next;
+        if (q > 0 && p * p * *wll > *wxl * *wxl * q) {
+            l[i]    = (int8_t) next;
+            *wxl    = p;
+            *wll    = q;
+            changed = true;
+        }
+    }
+    return changed;
+}
+
+enum { DESCENT_PASSES = 5 };
+
+float gb_fit_symmetric_descent(int n, int n_levels, const float * x, uint8_t * levels) {
+    const float extreme = gb_fit_extreme(n, x);
+    if (extreme == 0 || isinf(extreme)) {
+        memset(levels, 0, (size_t) n);
+        return 0;
+    }
+    float  w[MAX_BLOCK], wxl = 0, wll = 0;
+    int8_t l[MAX_BLOCK];
+    for (int i = 0; i < n; i++) {
+        w[i] = x[i] * x[i];
+        l[i] = (int8_t) gb_fit_round((float) -n_levels / extreme * x[i], -n_levels, n_levels - 1);
+        wxl += w[i] * x[i] * (float) l[i];
+        wll += w[i] * (float) l[i] * (float) l[i];
+    }
+    for (int pass = 0; pass < DESCENT_PASSES && descend(n, -n_levels, n_levels - 1, x, w, l, &wxl, &wll); pass++) {
+    }
+    for (int i = 0; i < n; i++) {
+        levels[i] = (uint8_t) (l[i] + n_levels);
+    }
+    return wll > 0 ? wxl / wll : 0;
+}
+
+static float positive_error(int n, int n_levels, const float * x, const float * w, float factor) {
+    float error = 0;
+    for (int i = 0; i < n; i++) {
+        const float d = x[i] - (float) gb_fit_round(factor * x[i], 0, n_levels) / factor;
+        error += w[i] * d * d;
+    }
+    return error;
+}
+
+float gb_fit_positive(int n, int n_levels, const float * x, const float * w, uint8_t * levels) {
+    float high = 0;
+    for (int i = 0; i < n; i++) {
+        high = GB_MAX(high, x[i]);
+    }
+    if (high == 0 || isinf(high)) {
+        memset(levels, 0, (size_t) n);
+        return 0;
+    }
+    float factor = (float) n_levels / high;
+    float best   = positive_error(n, n_levels, x, w, factor);
+    for (int t = -4; t <= 4; t++) {
+        const float candidate = (0.1f * (float) t + (float) n_levels) / high;
+        const float error     = t == 0 ? best : positive_error(n, n_levels, x, w, candidate);
+        if (error < best) {
+            best   = error;
+            factor = candidate;
+        }
+    }
+    float  wxl = 0, wll = 0;
+    int8_t l[MAX_BLOCK];
+    for (int i = 0; i < n; i++) {
+        l[i] = (int8_t) gb_fit_round(factor * x[i], 0, n_levels);
+        wxl += w[i] * x[i] * (float) l[i];
+        wll += w[i] * (float) l[i] * (float) l[i];
+    }
+    for (int pass = 0; pass < DESCENT_PASSES && descend(n, 0, n_levels, x, w, l, &wxl, &wll); pass++) {
+    }
+    for (int i = 0; i < n; i++) {
+        levels[i] = (uint8_t) l[i];
+    }
+    return wll > 0 ? wxl / wll : 0;
 }

@@ -10,6 +10,12 @@
 // x ~ scale (level - n_levels): symmetric, levels 0 .. 2 n_levels - 1. Tries 19 scales around -n_levels / extreme.
 float gb_fit_symmetric(int n, int n_levels, const float * x, const float * w, uint8_t * levels);
 
+// The same with weights x^2 and coordinate descent: each level in turn goes where the fit of the others wants it.
+float gb_fit_symmetric_descent(int n, int n_levels, const float * x, uint8_t * levels);
+
+// x ~ scale level with x >= 0, levels 0 .. n_levels.
+float gb_fit_positive(int n, int n_levels, const float * x, const float * w, uint8_t * levels);
+
 // How gb_fit_affine searches: scales (start + step t + n_levels) / range for t = 0 .. steps; error: squares, or absolute values.
 struct gb_fit_search {
     float start, step;
@@ -27,5 +33,8 @@ float gb_fit_mean_square(int64_t n, const float * x);
 
 // The element of largest magnitude, with its sign; 0 for n = 0.
 float gb_fit_extreme(int n, const float * x);
+
+// To nearest, ties to even, within [low, high]; NaN gives low.
+int gb_fit_round(float v, int low, int high);
 
 #endif // GB_TENSOR_QUANT_FIT_H

@@ -1,0 +1,75 @@
+// q3_k.c - 256 elements in 110 bytes: third bits, 2-bit levels, 16 scales of 6 bits, f16 d; y = d (scale - 32) (level - 4).
+#include "tensor/quant/kquant.h"
+
+enum { HMASK = 0, QS = 32, SCALES = 96, D = 108 };
+
+static void pack_scales(const uint8_t * scales, uint8_t * out) {
+    memset(out, 0, 12);
+    for (int s = 0; s < 16; s++) {
+        out[s % 8] |= (uint8_t) ((scales[s] & 15) << 4 * (s / 8));
+        out[8 + s % 4] |= (uint8_t) ((scales[s] >> 4) << 2 * (s / 4));
+    }
+}
+
+static int unpack_scale(const uint8_t * in, int s) {
+    const int low = in[s % 8] >> 4 * (s / 8) & 15, high = in[8 + s % 4] >> 2 * (s / 4) & 3;
+    return low + 16 * high - 32;
+}
+
+// 6-bit sub-block scales around 32 and their common step.
+static float quantize_scales(const float * scales, uint8_t * out) {
+    const float extreme = gb_fit_extreme(16, scales);
+    const float factor  = extreme != 0 ? -32 / extreme : 0;
+    for (int s = 0; s < 16; s++) {
+        out[s] = (uint8_t) (gb_fit_round(factor * scales[s], -32, 31) + 32);
+    }
+    return factor != 0 ? 1 / factor : 0;
+}
+
+static void quantize_block(const float * x, const float * importance, uint8_t * block) {
+    uint8_t levels[GB_SUPER], stored[16];
+    float   w[GB_SUPER], scales[16], sums[16] = { 0 }, d;
+    if (importance) {
+        gb_k_importance(x, importance, 2, w);
+        for (int s = 0; s < 16; s++) {
+            scales[s] = gb_fit_symmetric(16, 4, x + 16 * s, w + 16 * s, levels + 16 * s);
+            for (int i = 0; i < 16; i++) {
+                sums[s] += w[16 * s + i];
+            }
+        }
+        d = gb_fit_symmetric(16, 32, scales, sums, stored);
+    } else {
+        for (int s = 0; s < 16; s++) {
+            scales[s] = gb_fit_symmetric_descent(16, 4, x + 16 * s, levels + 16 * s);
+        }
+        d = quantize_scales(scales, stored);
+    }
+    if (d == 0) {
+        memset(stored, 0, sizeof(stored)); // all scale bytes are 0
+    }
+    d = gb_k_store_f16(block + D, d);
+    pack_scales(stored, block + SCALES);
+    for (int e = 0; e < GB_SUPER; e++) {
+        const float scale = d * (float) (stored[e / 16] - 32);
+        if (scale != 0) {
+            levels[e] = (uint8_t) (gb_fit_round(x[e] / scale, -4, 3) + 4);
+        }
+    }
+    memset(block + HMASK, 0, 32);
+    for (int e = 0; e < GB_SUPER; e++) {
+        block[HMASK + e % 32] |= (uint8_t) ((levels[e] > 3) << e / 32);
+    }
+    gb_k_pack2(levels, block + QS);
+}
+
+static void dequantize_block(const uint8_t * block, float * y) {
+    uint8_t     levels[GB_SUPER];
+    const float d = gb_k_load_f16(block + D);
+    gb_k_unpack2(block + QS, levels);
+    for (int e = 0; e < GB_SUPER; e++) {
+        const int q = levels[e] - (block[HMASK + e % 32] >> e / 32 & 1 ? 0 : 4);
+        y[e]        = d * (float) unpack_scale(block + SCALES, e / 16) * (float) q;
+    }
+}
+
+GB_K_FORMAT(q3_K, 110)

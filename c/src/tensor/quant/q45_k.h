@@ -1,0 +1,38 @@
+// q45_k.h - the common part of Q4_K and Q5_K: eight sub-blocks of 32 with 6-bit scales and minima, and 4 or 5 bits a level.
+#ifndef GB_TENSOR_QUANT_Q45_K_H
+#define GB_TENSOR_QUANT_Q45_K_H
+
+#include "tensor/quant/kquant.h"
+
+// Writes d, dmin and the scales to block[0 .. 15]; levels for the values as stored.
+static inline void gb_q45_fit(int n_levels, const struct gb_fit_search * search, const float * x, const float * importance, uint8_t * block,
+                              uint8_t * levels) {
+    float   w[GB_SUPER], scales[8], mins[8];
+    uint8_t sc[8], mn[8];
+    if (importance) {
+        gb_k_importance(x, importance, 1, w);
+        search = &gb_k_importance_search;
+    }
+    for (int s = 0; s < 8; s++) {
+        const float rms = sqrtf(gb_fit_mean_square(32, x + 32 * s));
+        for (int i = 32 * s; !importance && i < 32 * (s + 1); i++) {
+            w[i] = rms + fabsf(x[i]);
+        }
+        scales[s] = gb_fit_affine(32, n_levels, x + 32 * s, w + 32 * s, search, levels + 32 * s, &mins[s]);
+    }
+    const float d    = gb_k_store_f16(block, gb_k_quantize_scales(8, 63, scales, sc));
+    const float dmin = gb_k_store_f16(block + 2, gb_k_quantize_scales(8, 63, mins, mn));
+    gb_k_pack_scales(sc, mn, block + 4);
+    gb_k_requantize_affine(8, 32, n_levels, x, d, dmin, sc, mn, levels);
+}
+
+static inline void gb_q45_apply(const uint8_t * block, const uint8_t * levels, float * y) {
+    uint8_t     sc[8], mn[8];
+    const float d = gb_k_load_f16(block), dmin = gb_k_load_f16(block + 2);
+    gb_k_unpack_scales(block + 4, sc, mn);
+    for (int e = 0; e < GB_SUPER; e++) {
+        y[e] = d * (float) sc[e / 32] * (float) levels[e] - dmin * (float) mn[e / 32];
+    }
+}
+
+#endif // GB_TENSOR_QUANT_Q45_K_H

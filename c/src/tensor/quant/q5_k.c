@@ -1,0 +1,24 @@
+// q5_k.c - 256 elements in 176 bytes: f16 d and dmin, 12 bytes of scales, fifth bits, 4-bit levels; y = d sc level - dmin mn.
+#include "tensor/quant/q45_k.h"
+
+static void quantize_block(const float * x, const float * importance, uint8_t * block) {
+    static const struct gb_fit_search search = { -0.5f, 0.1f, 15, false };
+    uint8_t                           levels[GB_SUPER];
+    gb_q45_fit(31, &search, x, importance, block, levels);
+    memset(block + 16, 0, 32);
+    for (int e = 0; e < GB_SUPER; e++) {
+        block[16 + e % 32] |= (uint8_t) ((levels[e] >> 4) << e / 32);
+    }
+    gb_k_pack4(levels, block + 48);
+}
+
+static void dequantize_block(const uint8_t * block, float * y) {
+    uint8_t levels[GB_SUPER];
+    gb_k_unpack4(block + 48, levels);
+    for (int e = 0; e < GB_SUPER; e++) {
+        levels[e] |= (uint8_t) ((block[16 + e % 32] >> e / 32 & 1) << 4);
+    }
+    gb_q45_apply(block, levels, y);
+}
+
+GB_K_FORMAT(q5_K, 176)

@@ -1,0 +1,67 @@
+// q6_k.c - 256 elements in 210 bytes: low nibbles, upper bit pairs, 16 signed byte scales, f16 d; y = d scale (level - 32).
+#include "tensor/quant/kquant.h"
+
+enum { QL = 0, QH = 128, SCALES = 192, D = 208 };
+
+// Where the low four bits of an element lie.
+static int low_byte(int e) {
+    return QL + 64 * (e / 128) + 32 * (e % 64 / 32) + e % 32;
+}
+
+static int low_shift(int e) {
+    return e % 128 / 64 * 4;
+}
+
+static void pack(const uint8_t * levels, uint8_t * block) {
+    memset(block + QL, 0, 128);
+    for (int e = 0; e < GB_SUPER; e++) {
+        block[low_byte(e)] |= (uint8_t) ((levels[e] & 15) << low_shift(e));
+    }
+    uint8_t upper[GB_SUPER];
+    for (int e = 0; e < GB_SUPER; e++) {
+        upper[e] = levels[e] >> 4;
+    }
+    gb_k_pack2(upper, block + QH);
+}
+
+static void quantize_block(const float * x, const float * importance, uint8_t * block) {
+    uint8_t levels[GB_SUPER];
+    float   w[GB_SUPER], scales[16];
+    for (int e = 0; e < GB_SUPER; e++) {
+        w[e] = importance ? importance[e] : x[e] * x[e];
+    }
+    for (int s = 0; s < 16; s++) {
+        scales[s] = gb_fit_symmetric(16, 32, x + 16 * s, w + 16 * s, levels + 16 * s);
+    }
+    const float extreme = gb_fit_extreme(16, scales);
+    memset(block, 0, 210);
+    if (!(fabsf(extreme) > 0) || isinf(extreme)) {
+        return;
+    }
+    const float factor = -128 / extreme;
+    const float d      = gb_k_store_f16(block + D, 1 / factor);
+    int8_t      stored[16];
+    for (int s = 0; s < 16; s++) {
+        stored[s] = (int8_t) gb_fit_round(factor * scales[s], -128, 127);
+    }
+    memcpy(block + SCALES, stored, 16);
+    for (int e = 0; e < GB_SUPER; e++) {
+        const float scale = d * (float) stored[e / 16];
+        if (scale != 0) {
+            levels[e] = (uint8_t) (gb_fit_round(x[e] / scale, -32, 31) + 32);
+        }
+    }
+    pack(levels, block);
+}
+
+static void dequantize_block(const uint8_t * block, float * y) {
+    uint8_t     upper[GB_SUPER];
+    const float d = gb_k_load_f16(block + D);
+    gb_k_unpack2(block + QH, upper);
+    for (int e = 0; e < GB_SUPER; e++) {
+        const int q = (block[low_byte(e)] >> low_shift(e) & 15) + 16 * upper[e] - 32;
+        y[e]        = d * (float) (int8_t) block[SCALES + e / 16] * (float) q;
+    }
+}
+
+GB_K_FORMAT(q6_K, 210)
