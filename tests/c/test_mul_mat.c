@@ -227,7 +227,7 @@ static void mul_mat_random(void) {
 
 static void mul_mat_edges(void) { // ones, tile edges, more than one stretch of k, many rounds
     static const int64_t shapes[][3] = { { 1, 1, 1 }, { 1, 7, 1 }, { 7, 1, 1 }, { 1, 1, 300 }, { 64, 12, 256 }, { 65, 13, 257 }, { 33, 17, 513 },
-                                         { 128, 384, 32 }, { 129, 385, 33 }, { 300, 5, 40 }, { 1000, 1, 64 }, { 20, 1500, 300 }, { 3, 4000, 3 } };
+                                         { 128, 384, 32 }, { 129, 385, 33 }, { 300, 5, 40 }, { 1000, 1, 64 }, { 20, 1500, 300 }, { 3, 4000, 3 }, { 14, 1100, 1500 } };
     for (size_t i = 0; i < sizeof(shapes) / sizeof(shapes[0]); i++) {
         for (int t = 0; t < (shapes[i][1] > 1000 ? 1 : 3); t++) {
             mul_mat_of(float_types[t], GGML_TYPE_F32, shapes[i][0], shapes[i][1], shapes[i][2], (int64_t[]){ 1, 1 }, (int64_t[]){ 1, 1 });
