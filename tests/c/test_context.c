@@ -10,6 +10,11 @@ const char * __asan_default_options(void) {
     return "allocator_may_return_null=1";
 }
 
+const char * __tsan_default_options(void);
+const char * __tsan_default_options(void) {
+    return "allocator_may_return_null=1";
+}
+
 static struct ggml_context * own(size_t size) {
     return ggml_init((struct ggml_init_params){ size, NULL, false });
 }

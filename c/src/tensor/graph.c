@@ -304,16 +304,15 @@ static void take_back(struct builder * b) {
     *graph = b->before;
 }
 
-enum ggml_status ggml_build_forward_expand(struct ggml_cgraph * cgraph, struct ggml_tensor * tensor) {
-    if (cgraph == NULL || tensor == NULL) {
-        gb_fail_null(__func__, cgraph == NULL ? "cgraph" : "tensor");
-        return ggml_last_status();
+enum ggml_status gb_graph_expand(struct ggml_cgraph * graph, struct ggml_tensor * const * tensors, size_t n, const char * func) {
+    if (graph->visited_hash_table.size == 0) {
+        return fail_full(graph, func);
     }
-    if (cgraph->visited_hash_table.size == 0) {
-        return fail_full(cgraph, __func__);
+    struct builder   b      = { .graph = graph, .before = *graph, .func = func };
+    enum ggml_status status = GGML_STATUS_SUCCESS;
+    for (size_t i = 0; i < n && status == GGML_STATUS_SUCCESS; i++) {
+        status = visit(&b, tensors[i]);
     }
-    struct builder         b      = { .graph = cgraph, .before = *cgraph, .func = __func__ };
-    const enum ggml_status status = visit(&b, tensor);
     if (status == GGML_STATUS_SUCCESS) {
         name_new(&b);
     } else {
@@ -321,6 +320,14 @@ enum ggml_status ggml_build_forward_expand(struct ggml_cgraph * cgraph, struct g
     }
     gb_vec_free(&b.stack);
     return status;
+}
+
+enum ggml_status ggml_build_forward_expand(struct ggml_cgraph * cgraph, struct ggml_tensor * tensor) {
+    if (cgraph == NULL || tensor == NULL) {
+        gb_fail_null(__func__, cgraph == NULL ? "cgraph" : "tensor");
+        return ggml_last_status();
+    }
+    return gb_graph_expand(cgraph, &tensor, 1, __func__);
 }
 
 // ------------------------------------------------------------------------------------------------------------- whole graphs

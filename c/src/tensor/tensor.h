@@ -62,6 +62,11 @@ static inline bool gb_tensor_has_flag(const struct ggml_tensor * t, enum gb_tens
     return (t->padding[0] & flag) != 0;
 }
 
+// ------------------------------------------------------------------------------------------------------------------- graphs
+
+// Appends the ancestors of all n tensors, in turn, as ggml_build_forward_expand does; all of them or, on failure, none.
+enum ggml_status gb_graph_expand(struct ggml_cgraph * graph, struct ggml_tensor * const * tensors, size_t n, const char * func);
+
 // ---------------------------------------------------------------------------------------------------------------------- ops
 
 bool gb_op_is_view(enum ggml_op op);    // NONE, RESHAPE, VIEW, PERMUTE, TRANSPOSE: nothing is computed

@@ -1,0 +1,417 @@
+// backward.c - reverse-mode differentiation of graphs.
+//
+// A sweep takes the gradient fields off all tensors of the forward graph, goes through the nodes from last to first, sums up in
+// its entries what each node contributes to its sources (derivatives.c), and at the end writes the sums back as the tensors'
+// gradients. Until then nothing the caller sees has changed, so a failure only has to put the old gradients back.
+// With checkpoints, forward nodes that the backward part reads are cloned, recomputed from the checkpoints.
+#include "tensor/derivatives.h"
+
+// -------------------------------------------------------------------------------------------------------------------- parameters
+
+enum ggml_status ggml_set_param(struct ggml_context * ctx, struct ggml_tensor * tensor) {
+    if (ctx == NULL || tensor == NULL) {
+        gb_fail_null(__func__, ctx == NULL ? "ctx" : "tensor");
+        return ggml_last_status();
+    }
+    GB_FAIL_IF(tensor->grad != NULL, GGML_STATUS_INVALID_STATE, GGML_STATUS_INVALID_STATE, "%s: tensor '%s' has a gradient already", __func__,
+               tensor->name);
+    struct ggml_tensor * grad = ggml_dup_tensor(ctx, tensor);
+    if (grad == NULL) {
+        return ggml_last_status();
+    }
+    ggml_format_name(grad, "%s (grad)", tensor->name);
+    tensor->grad     = grad;
+    tensor->is_param = true;
+    return GGML_STATUS_SUCCESS;
+}
+
+enum ggml_status ggml_graph_reset(struct ggml_cgraph * cgraph) {
+    GB_CHECK_ARG(cgraph, GGML_STATUS_INVALID_ARGUMENT);
+    GB_FAIL_IF(cgraph->grads == NULL, GGML_STATUS_INVALID_ARGUMENT, GGML_STATUS_INVALID_ARGUMENT,
+               "%s: the graph was made without gradients (ggml_new_graph_custom)", __func__);
+    for (int i = 0; i < cgraph->n_nodes; i++) {
+        if (cgraph->grads[i] != NULL && ggml_set_zero(cgraph->grads[i]) == NULL) {
+            return ggml_last_status();
+        }
+    }
+    return GGML_STATUS_SUCCESS;
+}
+
+// ---------------------------------------------------------------------------------------------------------------------- the sums
+
+static struct gb_grad_entry * entry_of(const struct gb_sweep * sweep, const struct ggml_tensor * tensor) {
+    const int64_t i = tensor ? gb_ptrmap_get(&sweep->ids, tensor) : GB_PTRMAP_ABSENT;
+    return i == GB_PTRMAP_ABSENT ? NULL : &sweep->entries.data[i];
+}
+
+bool gb_grad_wanted(const struct gb_sweep * sweep, const struct ggml_tensor * tensor) {
+    return entry_of(sweep, tensor) != NULL;
+}
+
+static bool set_current(struct gb_sweep * sweep, struct ggml_tensor * tensor, struct ggml_tensor * sum) {
+    struct gb_grad_entry * entry = entry_of(sweep, tensor);
+    if (sum != NULL && !ggml_is_contiguous(sum)) {
+        sum = ggml_cont(sweep->ctx, sum);
+    }
+    if (sum == NULL) {
+        return false;
+    }
+    entry->current = sum;
+    entry->is_zero = false;
+    return true;
+}
+
+bool gb_grad_add(struct gb_sweep * sweep, struct ggml_tensor * tensor, struct ggml_tensor * expr) {
+    if (expr == NULL) {
+        return false;
+    }
+    char of[GB_DESCRIBE_SIZE], is[GB_DESCRIBE_SIZE];
+    GB_FAIL_IF(!ggml_are_same_shape(tensor, expr), false, GGML_STATUS_UNSUPPORTED, "%s: the gradient of %s came out as %s", sweep->func,
+               gb_describe(tensor, of), gb_describe(expr, is));
+    const struct gb_grad_entry * entry = entry_of(sweep, tensor);
+    return set_current(sweep, tensor, entry->is_zero ? expr : ggml_add(sweep->ctx, entry->current, expr));
+}
+
+bool gb_grad_add_region(struct gb_sweep * sweep, struct ggml_tensor * tensor, struct ggml_tensor * expr, const size_t nb[4], size_t offset) {
+    const struct gb_grad_entry * entry = entry_of(sweep, tensor);
+    struct ggml_tensor *         base  = entry->is_zero ? ggml_scale(sweep->ctx, entry->current, 0.0f) : entry->current;
+    return set_current(sweep, tensor, base && expr ? ggml_acc(sweep->ctx, base, expr, nb[1], nb[2], nb[3], offset) : NULL);
+}
+
+// ---------------------------------------------------------------------------------------------------------------------- the sweep
+
+static bool add_entry(struct gb_sweep * sweep, struct ggml_tensor * tensor, bool is_zero) {
+    if (tensor == NULL || tensor->grad == NULL || entry_of(sweep, tensor) != NULL) {
+        return true;
+    }
+    const struct gb_grad_entry entry = { tensor, tensor->grad, tensor->grad, is_zero };
+    return gb_vec_push(&sweep->entries, entry) && gb_ptrmap_set(&sweep->ids, tensor, (int64_t) sweep->entries.n - 1);
+}
+
+// Entries for all tensors with a gradient: nodes, whose initial gradients are zero, and what they read from outside the graph.
+static bool add_entries(struct gb_sweep * sweep, const struct ggml_cgraph * gf) {
+    for (int i = 0; i < gf->n_nodes; i++) {
+        if (!add_entry(sweep, gf->nodes[i], gf->nodes[i]->grad == gf->grads[i])) {
+            return false;
+        }
+    }
+    for (int i = 0; i < gf->n_nodes; i++) {
+        for (int k = 0; k < GGML_MAX_SRC; k++) {
+            if (!add_entry(sweep, gf->nodes[i]->src[k], false)) {
+                return false;
+            }
+        }
+    }
+    return true;
+}
+
+// keep: the sums start from new tensors.
+static bool renew(struct gb_sweep * sweep, const struct ggml_cgraph * gf) {
+    for (int i = 0; i < gf->n_nodes; i++) {
+        struct gb_grad_entry * entry = entry_of(sweep, gf->nodes[i]);
+        if (entry != NULL) {
+            entry->current = ggml_dup_tensor(sweep->ctx, entry->tensor);
+            entry->is_zero = true;
+            if (entry->current == NULL) {
+                return false;
+            }
+        }
+    }
+    return true;
+}
+
+static bool has_sources_with_grad(const struct gb_sweep * sweep, const struct ggml_tensor * node) {
+    for (int k = 0; k < GGML_MAX_SRC; k++) {
+        if (node->src[k] != node && gb_grad_wanted(sweep, node->src[k])) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static bool sweep_nodes(struct gb_sweep * sweep, const struct ggml_cgraph * gf) {
+    for (int i = gf->n_nodes - 1; i >= 0; i--) {
+        const struct gb_grad_entry * entry = entry_of(sweep, gf->nodes[i]);
+        if (entry != NULL && has_sources_with_grad(sweep, gf->nodes[i]) && !gb_derive(sweep, gf->nodes[i], entry->current)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+enum which { BEFORE, NONE, CURRENT };
+
+static void write_grads(const struct gb_sweep * sweep, enum which which) {
+    for (size_t i = 0; i < sweep->entries.n; i++) {
+        const struct gb_grad_entry * entry = &sweep->entries.data[i];
+        entry->tensor->grad                = which == BEFORE ? entry->before : which == NONE ? NULL : entry->current;
+    }
+}
+
+static void sweep_free(struct gb_sweep * sweep) {
+    gb_vec_free(&sweep->entries);
+    gb_ptrmap_free(&sweep->ids);
+}
+
+// Derives all of gf. initial: receives the n_nodes gradient tensors that the sums started from. False: nothing has changed.
+static bool run_sweep(struct gb_sweep * sweep, const struct ggml_cgraph * gf, bool keep, struct ggml_tensor ** initial) {
+    if (!add_entries(sweep, gf) || (keep && !renew(sweep, gf))) {
+        return false;
+    }
+    for (int i = 0; i < gf->n_nodes; i++) {
+        const struct gb_grad_entry * entry = entry_of(sweep, gf->nodes[i]);
+        initial[i]                         = keep ? (entry ? entry->current : NULL) : gf->grads[i];
+    }
+    write_grads(sweep, NONE);
+    const bool ok = sweep_nodes(sweep, gf);
+    write_grads(sweep, ok ? CURRENT : BEFORE);
+    return ok;
+}
+
+static enum ggml_status expand_params(const struct ggml_cgraph * gf, struct ggml_cgraph * gb, const char * func) {
+    GB_VEC(struct ggml_tensor *) roots = { 0 };
+    bool ok = true;
+    for (int i = 0; i < gf->n_nodes && ok; i++) {
+        struct ggml_tensor * node = gf->nodes[i];
+        ok                        = !node->is_param || node->grad == NULL || gb_vec_push(&roots, node->grad);
+    }
+    const enum ggml_status status = ok ? gb_graph_expand(gb, roots.data, roots.n, func) : GGML_STATUS_ALLOC_FAILED;
+    gb_vec_free(&roots);
+    return status;
+}
+
+static enum ggml_status check_graphs(const char * func, const struct ggml_context * ctx, const struct ggml_cgraph * gf, const struct ggml_cgraph * gb) {
+    if (ctx == NULL || gf == NULL || gb == NULL) {
+        gb_fail_null(func, ctx == NULL ? "ctx" : gf == NULL ? "gf" : "gb");
+        return ggml_last_status();
+    }
+    GB_FAIL_IF(gf->grads == NULL, GGML_STATUS_INVALID_ARGUMENT, GGML_STATUS_INVALID_ARGUMENT,
+               "%s: argument 'gf' was made without gradients (ggml_new_graph_custom)", func);
+    GB_FAIL_IF(gf->n_nodes <= 0, GGML_STATUS_INVALID_ARGUMENT, GGML_STATUS_INVALID_ARGUMENT, "%s: argument 'gf' has no nodes", func);
+    return GGML_STATUS_SUCCESS;
+}
+
+// Derives gf and appends to gb. The sweep stays valid until sweep_free, for undoing. initial: gf->n_nodes gradients.
+static enum ggml_status build_backward(struct gb_sweep * sweep, struct ggml_cgraph * gf, struct ggml_cgraph * gb, bool keep,
+                                       struct ggml_tensor ** initial) {
+    if (!run_sweep(sweep, gf, keep, initial)) {
+        return ggml_last_status();
+    }
+    const enum ggml_status status = expand_params(gf, gb, sweep->func);
+    if (status != GGML_STATUS_SUCCESS) {
+        write_grads(sweep, BEFORE);
+    }
+    return status;
+}
+
+static struct ggml_tensor ** new_list(int n) {
+    return gb_calloc((size_t) n, sizeof(struct ggml_tensor *));
+}
+
+enum ggml_status ggml_build_backward_expand(struct ggml_context * ctx, struct ggml_cgraph * gf, struct ggml_cgraph * gb, bool keep) {
+    GB_TRY(check_graphs(__func__, ctx, gf, gb));
+    struct ggml_tensor ** initial = new_list(gf->n_nodes);
+    if (initial == NULL) {
+        return GGML_STATUS_ALLOC_FAILED;
+    }
+    const int              n      = gf->n_nodes; // gb may be gf
+    struct gb_sweep        sweep  = { .ctx = ctx, .func = __func__ };
+    const enum ggml_status status = build_backward(&sweep, gf, gb, keep, initial);
+    if (status == GGML_STATUS_SUCCESS) {
+        memcpy(gf->grads, initial, (size_t) n * sizeof(*initial));
+    }
+    sweep_free(&sweep);
+    gb_free(initial);
+    return status;
+}
+
+// ------------------------------------------------------------------------------------------------------------------- checkpoints
+
+struct clone { // a forward node and what stands for it
+    struct ggml_tensor * original;
+    struct ggml_tensor * copy; // NULL: not made yet
+};
+
+struct recompute {
+    struct ggml_context *      ctx;
+    const struct ggml_cgraph * gf;
+    struct gb_ptrmap           ids; // forward tensors -> index in clones
+    GB_VEC(struct clone) clones;
+    GB_VEC(struct ggml_tensor *) stack;
+};
+
+// What stands for t; *known false: t is a node to be cloned that has no clone yet.
+static struct ggml_tensor * stand_in(const struct recompute * r, struct ggml_tensor * t, bool * known) {
+    const int64_t i = t ? gb_ptrmap_get(&r->ids, t) : GB_PTRMAP_ABSENT;
+    *known          = i == GB_PTRMAP_ABSENT || r->clones.data[i].copy != NULL;
+    return i == GB_PTRMAP_ABSENT ? t : r->clones.data[i].copy;
+}
+
+static bool has_sources(const struct ggml_tensor * t) {
+    for (int k = 0; k < GGML_MAX_SRC; k++) {
+        if (t->src[k] != NULL && t->src[k] != t) {
+            return true;
+        }
+    }
+    return false;
+}
+
+// Nodes to be cloned when something reads them: those that are computed, but no checkpoints and no parameters.
+static bool list_clones(struct recompute * r, struct ggml_tensor * const * checkpoints, int n) {
+    struct gb_ptrmap kept = { 0 };
+    bool             ok   = true;
+    for (int i = 0; i < n && ok; i++) {
+        ok = checkpoints[i] == NULL || gb_ptrmap_set(&kept, checkpoints[i], 1);
+    }
+    for (int i = 0; i < r->gf->n_nodes && ok; i++) {
+        struct ggml_tensor * node = r->gf->nodes[i];
+        if (!node->is_param && has_sources(node) && gb_ptrmap_get(&kept, node) == GB_PTRMAP_ABSENT) {
+            ok = gb_vec_push(&r->clones, ((struct clone){ node, NULL })) && gb_ptrmap_set(&r->ids, node, (int64_t) r->clones.n - 1);
+        }
+    }
+    gb_ptrmap_free(&kept);
+    return ok;
+}
+
+// A copy of the node over the stand-ins of its sources; they exist.
+static struct ggml_tensor * make_clone(struct recompute * r, const struct ggml_tensor * node) {
+    bool                 known;
+    struct ggml_tensor * root = node->view_src ? stand_in(r, node->view_src, &known) : NULL;
+    struct ggml_tensor * copy;
+    if (root != NULL) {
+        copy = gb_tensor_view(r->ctx, root, GGML_MAX_DIMS, node->ne, node->nb, node->view_offs, __func__); // a root is no view
+    } else {
+        copy = ggml_dup_tensor(r->ctx, node);
+    }
+    if (copy == NULL) {
+        return NULL;
+    }
+    copy->op      = node->op;
+    copy->backend = node->backend;
+    copy->extra   = node->extra;
+    memcpy(copy->op_params, node->op_params, sizeof(copy->op_params));
+    for (int k = 0; k < GGML_MAX_SRC; k++) {
+        copy->src[k] = node->src[k] == node ? copy : stand_in(r, node->src[k], &known);
+    }
+    return ggml_format_name(copy, "%s (clone)", node->name);
+}
+
+// Pushes the first source (or root) of the node that has to be cloned before it. 1: pushed, 0: none left, -1: no memory.
+static int push_missing(struct recompute * r, const struct ggml_tensor * node) {
+    for (int k = -1; k < GGML_MAX_SRC; k++) {
+        struct ggml_tensor * src = k < 0 ? node->view_src : node->src[k];
+        bool                 known;
+        stand_in(r, src, &known);
+        if (!known && src != node) {
+            return gb_vec_push(&r->stack, src) ? 1 : -1;
+        }
+    }
+    return 0;
+}
+
+// Makes t's stand-in, and before it those of all it is computed from.
+static bool clone_chain(struct recompute * r, struct ggml_tensor * t) {
+    bool known;
+    stand_in(r, t, &known);
+    if (known) {
+        return true;
+    }
+    r->stack.n = 0;
+    if (!gb_vec_push(&r->stack, t)) {
+        return false;
+    }
+    while (r->stack.n > 0) {
+        struct ggml_tensor * top    = r->stack.data[r->stack.n - 1];
+        const int            pushed = push_missing(r, top);
+        if (pushed < 0) {
+            return false;
+        }
+        if (pushed == 0) {
+            struct clone * clone = &r->clones.data[gb_ptrmap_get(&r->ids, top)];
+            clone->copy          = make_clone(r, top);
+            r->stack.n--;
+            if (clone->copy == NULL) {
+                return false;
+            }
+        }
+    }
+    return true;
+}
+
+// A node of the backward part reads stand-ins instead of forward nodes.
+static bool rewire(struct recompute * r, struct ggml_tensor * node) {
+    bool known;
+    for (int k = 0; k < GGML_MAX_SRC; k++) {
+        if (!clone_chain(r, node->src[k])) {
+            return false;
+        }
+        node->src[k] = stand_in(r, node->src[k], &known);
+    }
+    struct ggml_tensor * root = node->view_src;
+    if (root != NULL) {
+        if (!clone_chain(r, root)) {
+            return false;
+        }
+        node->view_src = stand_in(r, root, &known);
+        node->data     = node->view_src->data ? (char *) node->view_src->data + node->view_offs : NULL;
+    }
+    return true;
+}
+
+static enum ggml_status rewrite(struct recompute * r, const struct ggml_cgraph * gf, const struct ggml_cgraph * gb_tmp, struct ggml_cgraph * gb) {
+    for (int i = gf->n_nodes; i < gb_tmp->n_nodes; i++) {
+        if (!rewire(r, gb_tmp->nodes[i])) {
+            return ggml_last_status();
+        }
+        GB_TRY(ggml_build_forward_expand(gb, gb_tmp->nodes[i]));
+    }
+    return GGML_STATUS_SUCCESS;
+}
+
+static enum ggml_status build_checkpointed(struct recompute * r, struct ggml_cgraph * gf, struct ggml_cgraph * gb, struct ggml_cgraph * gb_tmp,
+                                           struct ggml_tensor * const * checkpoints, int n) {
+    if (n <= 0) {
+        return ggml_graph_cpy(gb_tmp, gb);
+    }
+    if (!list_clones(r, checkpoints, n)) {
+        return ggml_last_status();
+    }
+    GB_TRY(ggml_graph_cpy(gf, gb));
+    return rewrite(r, gf, gb_tmp, gb);
+}
+
+enum ggml_status ggml_build_backward_gradient_checkpointing(struct ggml_context * ctx, struct ggml_cgraph * gf, struct ggml_cgraph * gb,
+                                                            struct ggml_cgraph * gb_tmp, struct ggml_tensor ** checkpoints, int n_checkpoints) {
+    GB_TRY(check_graphs(__func__, ctx, gf, gb));
+    GB_CHECK_ARG(gb_tmp, GGML_STATUS_INVALID_ARGUMENT);
+    GB_FAIL_IF(gf == gb || gf == gb_tmp || gb == gb_tmp, GGML_STATUS_INVALID_ARGUMENT, GGML_STATUS_INVALID_ARGUMENT,
+               "%s: gf, gb and gb_tmp need to be three graphs", __func__);
+    GB_FAIL_IF(n_checkpoints > 0 && checkpoints == NULL, GGML_STATUS_INVALID_ARGUMENT, GGML_STATUS_INVALID_ARGUMENT,
+               "%s: argument 'checkpoints' is NULL", __func__);
+    struct ggml_tensor ** initial = new_list(gf->n_nodes);
+    if (initial == NULL) {
+        return GGML_STATUS_ALLOC_FAILED;
+    }
+    struct gb_sweep  sweep  = { .ctx = ctx, .func = __func__ };
+    struct recompute r      = { .ctx = ctx, .gf = gf };
+    enum ggml_status status = ggml_graph_cpy(gf, gb_tmp);
+    if (status == GGML_STATUS_SUCCESS) {
+        status = build_backward(&sweep, gf, gb_tmp, true, initial);
+    }
+    if (status == GGML_STATUS_SUCCESS) {
+        status = build_checkpointed(&r, gf, gb, gb_tmp, checkpoints, n_checkpoints);
+    }
+    if (status == GGML_STATUS_SUCCESS) {
+        memcpy(gf->grads, initial, (size_t) gf->n_nodes * sizeof(*initial));
+    } else {
+        write_grads(&sweep, BEFORE);
+        ggml_graph_clear(gb_tmp);
+        ggml_graph_clear(gb);
+    }
+    sweep_free(&sweep);
+    gb_ptrmap_free(&r.ids);
+    gb_vec_free(&r.clones);
+    gb_vec_free(&r.stack);
+    gb_free(initial);
+    return status;
+}

@@ -1,0 +1,289 @@
+// derivatives.c - the derivative of each operator that has one.
+//
+// A rule gets a node and its gradient g (same shape as the node, contiguous) and adds to the gradients of those sources that have one.
+// Rules are pure algebra over the public builders: none looks at data. With y the node, a and b its sources, dx the gradient of x.
+#include "tensor/derivatives.h"
+
+#include "tensor/check.h"
+
+typedef bool (*rule)(struct gb_sweep * s, struct ggml_tensor * y, struct ggml_tensor * g);
+
+// Builds expr only if the source has a gradient.
+#define ADD(source, expr) (!gb_grad_wanted(s, (source)) || gb_grad_add(s, (source), (expr)))
+
+// ----------------------------------------------------------------------------------------------------------------------- shapes
+
+static struct ggml_tensor * contiguous(struct ggml_context * ctx, struct ggml_tensor * t) {
+    return t == NULL || ggml_is_contiguous(t) ? t : ggml_cont(ctx, t);
+}
+
+// g with the shape and type of `like`, which has as many elements.
+static struct ggml_tensor * shaped(struct ggml_context * ctx, struct ggml_tensor * g, struct ggml_tensor * like) {
+    if (g != NULL && g->type != like->type && !ggml_is_quantized(like->type)) {
+        g = ggml_cast(ctx, g, like->type);
+    }
+    return g == NULL || ggml_are_same_shape(g, like) ? g : ggml_reshape(ctx, contiguous(ctx, g), like);
+}
+
+// Sums over what `like` was repeated along.
+static struct ggml_tensor * unrepeated(struct ggml_context * ctx, struct ggml_tensor * expr, struct ggml_tensor * like) {
+    return expr == NULL || ggml_are_same_shape(expr, like) ? expr : ggml_repeat_back(ctx, expr, like);
+}
+
+// [n, r, m, k] -> [n, 1, m, k]: REPEAT_BACK reads only the shape of its second operand, so that one need not live.
+static struct ggml_tensor * sum_over_dim1(struct ggml_context * ctx, struct ggml_tensor * t, int64_t n, int64_t r, int64_t m, int64_t k) {
+    struct ggml_tensor shape = { .type = GGML_TYPE_F32, .ne = { n, 1, m, k } };
+    t                        = ggml_reshape_4d(ctx, t, n, r, m, k);
+    return t ? ggml_repeat_back(ctx, t, &shape) : NULL;
+}
+
+// MUL_MAT broadcasts a over b in runs: slice i2 of b meets slice i2 / r2 of a. Sums a gradient with b's slices over those runs.
+static struct ggml_tensor * unbroadcast(struct ggml_context * ctx, struct ggml_tensor * t, struct ggml_tensor * a) {
+    if (t == NULL || ggml_are_same_shape(t, a)) {
+        return t;
+    }
+    const int64_t n = a->ne[0] * a->ne[1], r2 = t->ne[2] / a->ne[2], r3 = t->ne[3] / a->ne[3], b3 = t->ne[3];
+    t = sum_over_dim1(ctx, t, n, r2, a->ne[2], b3);
+    t = t ? sum_over_dim1(ctx, t, n * a->ne[2], r3, a->ne[3], 1) : NULL;
+    return t ? ggml_reshape(ctx, t, a) : NULL;
+}
+
+// ------------------------------------------------------------------------------------------------------------------ elementwise
+
+static bool derive_copy(struct gb_sweep * s, struct ggml_tensor * y, struct ggml_tensor * g) { // DUP, CPY, CONT
+    return ADD(y->src[0], shaped(s->ctx, g, y->src[0]));
+}
+
+static bool derive_add(struct gb_sweep * s, struct ggml_tensor * y, struct ggml_tensor * g) {
+    return ADD(y->src[0], g) && ADD(y->src[1], unrepeated(s->ctx, g, y->src[1]));
+}
+
+static bool derive_add1(struct gb_sweep * s, struct ggml_tensor * y, struct ggml_tensor * g) {
+    return ADD(y->src[0], g) && ADD(y->src[1], ggml_sum(s->ctx, g));
+}
+
+static bool derive_sub(struct gb_sweep * s, struct ggml_tensor * y, struct ggml_tensor * g) {
+    return ADD(y->src[0], g) && ADD(y->src[1], unrepeated(s->ctx, ggml_neg(s->ctx, g), y->src[1]));
+}
+
+static bool derive_mul(struct gb_sweep * s, struct ggml_tensor * y, struct ggml_tensor * g) {
+    struct ggml_tensor *a = y->src[0], *b = y->src[1];
+    return ADD(a, ggml_mul(s->ctx, g, b)) && ADD(b, unrepeated(s->ctx, ggml_mul(s->ctx, g, a), b));
+}
+
+static bool derive_div(struct gb_sweep * s, struct ggml_tensor * y, struct ggml_tensor * g) { // db = -g y / b
+    struct ggml_tensor *a = y->src[0], *b = y->src[1];
+    return ADD(a, ggml_div(s->ctx, g, b)) &&
+           ADD(b, unrepeated(s->ctx, ggml_neg(s->ctx, ggml_mul(s->ctx, g, ggml_div(s->ctx, y, b))), b));
+}
+
+static bool derive_sqr(struct gb_sweep * s, struct ggml_tensor * y, struct ggml_tensor * g) {
+    return ADD(y->src[0], ggml_scale(s->ctx, ggml_mul(s->ctx, g, y->src[0]), 2.0f));
+}
+
+static bool derive_sqrt(struct gb_sweep * s, struct ggml_tensor * y, struct ggml_tensor * g) {
+    return ADD(y->src[0], ggml_scale(s->ctx, ggml_div(s->ctx, g, y), 0.5f));
+}
+
+static bool derive_log(struct gb_sweep * s, struct ggml_tensor * y, struct ggml_tensor * g) {
+    return ADD(y->src[0], ggml_div(s->ctx, g, y->src[0]));
+}
+
+static bool derive_scale(struct gb_sweep * s, struct ggml_tensor * y, struct ggml_tensor * g) {
+    return ADD(y->src[0], ggml_scale(s->ctx, g, gb_op_param_f32(y, 0)));
+}
+
+static bool fail_underivable(const struct gb_sweep * s, const struct ggml_tensor * y) {
+    char text[640];
+    gb_fail(GGML_STATUS_UNSUPPORTED, "%s: %s: the operator has no derivative", s->func, gb_describe_node(y, text, sizeof(text)));
+    return false;
+}
+
+static bool derive_unary(struct gb_sweep * s, struct ggml_tensor * y, struct ggml_tensor * g) {
+    struct ggml_tensor * a = y->src[0];
+    switch (y->op_params[0]) {
+        case GGML_UNARY_OP_ABS: return ADD(a, ggml_mul(s->ctx, g, ggml_sgn(s->ctx, a)));
+        case GGML_UNARY_OP_NEG: return ADD(a, ggml_neg(s->ctx, g));
+        case GGML_UNARY_OP_RELU: return ADD(a, ggml_mul(s->ctx, g, ggml_step(s->ctx, a)));
+        case GGML_UNARY_OP_SILU: return ADD(a, ggml_silu_back(s->ctx, contiguous(s->ctx, a), g));
+        case GGML_UNARY_OP_SGN:
+        case GGML_UNARY_OP_STEP: return true; // zero wherever there is a derivative
+        default: return fail_underivable(s, y);
+    }
+}
+
+// --------------------------------------------------------------------------------------------------------------- sums and repeats
+
+static bool derive_sum(struct gb_sweep * s, struct ggml_tensor * y, struct ggml_tensor * g) { // SUM, SUM_ROWS, REPEAT_BACK
+    return ADD(y->src[0], ggml_repeat(s->ctx, g, y->src[0]));
+}
+
+static bool derive_repeat(struct gb_sweep * s, struct ggml_tensor * y, struct ggml_tensor * g) {
+    return ADD(y->src[0], unrepeated(s->ctx, g, y->src[0]));
+}
+
+// ----------------------------------------------------------------------------------------------------------------------- regions
+
+static struct ggml_tensor * region_of(struct ggml_context * ctx, struct ggml_tensor * g, const struct ggml_tensor * y) {
+    const struct ggml_tensor * b = y->src[1];
+    const int32_t *            p = y->op_params; // nb1, nb2, nb3, offset
+    return ggml_cont(ctx, ggml_view_4d(ctx, g, b->ne[0], b->ne[1], b->ne[2], b->ne[3], (size_t) p[0], (size_t) p[1], (size_t) p[2], (size_t) p[3]));
+}
+
+static bool derive_acc(struct gb_sweep * s, struct ggml_tensor * y, struct ggml_tensor * g) {
+    return ADD(y->src[0], g) && ADD(y->src[1], region_of(s->ctx, g, y));
+}
+
+static bool derive_set(struct gb_sweep * s, struct ggml_tensor * y, struct ggml_tensor * g) { // what was overwritten gets nothing
+    const int32_t * p = y->op_params;
+    return ADD(y->src[0], ggml_set(s->ctx, g, ggml_scale(s->ctx, region_of(s->ctx, g, y), 0.0f), (size_t) p[0], (size_t) p[1], (size_t) p[2],
+                                   (size_t) p[3])) &&
+           ADD(y->src[1], region_of(s->ctx, g, y));
+}
+
+static bool derive_view(struct gb_sweep * s, struct ggml_tensor * y, struct ggml_tensor * g) {
+    struct ggml_tensor * a = y->src[0];
+    if (!gb_grad_wanted(s, a)) {
+        return true;
+    }
+    char text[640];
+    GB_FAIL_IF(!ggml_is_contiguous(a), false, GGML_STATUS_UNSUPPORTED, "%s: %s: a view has a derivative only if its source is contiguous",
+               s->func, gb_describe_node(y, text, sizeof(text)));
+    size_t offset;
+    memcpy(&offset, y->op_params, sizeof(offset));
+    return gb_grad_add_region(s, a, g, y->nb, offset);
+}
+
+static bool derive_reshape(struct gb_sweep * s, struct ggml_tensor * y, struct ggml_tensor * g) {
+    return ADD(y->src[0], shaped(s->ctx, g, y->src[0]));
+}
+
+static bool derive_permute(struct gb_sweep * s, struct ggml_tensor * y, struct ggml_tensor * g) { // dimension d went to axis p[d]
+    int from[GGML_MAX_DIMS];
+    for (int d = 0; d < GGML_MAX_DIMS; d++) {
+        const int32_t axis = y->op_params[d];
+        if (axis < 0 || axis >= GGML_MAX_DIMS) {
+            return fail_underivable(s, y);
+        }
+        from[axis] = d;
+    }
+    return ADD(y->src[0], ggml_permute(s->ctx, g, from[0], from[1], from[2], from[3]));
+}
+
+static bool derive_transpose(struct gb_sweep * s, struct ggml_tensor * y, struct ggml_tensor * g) {
+    return ADD(y->src[0], ggml_transpose(s->ctx, g));
+}
+
+static bool derive_get_rows(struct gb_sweep * s, struct ggml_tensor * y, struct ggml_tensor * g) {
+    return ADD(y->src[0], ggml_get_rows_back(s->ctx, g, y->src[1], y->src[0]));
+}
+
+// --------------------------------------------------------------------------------------------------------- products, rows, attention
+
+static bool derive_mul_mat(struct gb_sweep * s, struct ggml_tensor * y, struct ggml_tensor * g) {
+    struct ggml_tensor *a = y->src[0], *b = y->src[1];
+    return ADD(a, unbroadcast(s->ctx, ggml_out_prod(s->ctx, ggml_is_transposed(b) ? ggml_cont(s->ctx, b) : b, g), a)) &&
+           ADD(b, ggml_out_prod(s->ctx, a, ggml_transpose(s->ctx, g)));
+}
+
+static bool derive_rms_norm(struct gb_sweep * s, struct ggml_tensor * y, struct ggml_tensor * g) {
+    return ADD(y->src[0], ggml_rms_norm_back(s->ctx, y->src[0], g, gb_op_param_f32(y, 0)));
+}
+
+static bool derive_diag_mask(struct gb_sweep * s, struct ggml_tensor * y, struct ggml_tensor * g) {
+    return ADD(y->src[0], ggml_diag_mask_zero(s->ctx, g, y->op_params[0]));
+}
+
+static bool derive_soft_max(struct gb_sweep * s, struct ggml_tensor * y, struct ggml_tensor * g) { // of scale a + mask
+    const float scale = gb_op_param_f32(y, 0);
+    if (!gb_grad_wanted(s, y->src[0]) && !gb_grad_wanted(s, y->src[1])) {
+        return true;
+    }
+    struct ggml_tensor * inner = ggml_soft_max_back(s->ctx, g, y);
+    return ADD(y->src[0], scale == 1.0f ? inner : ggml_scale(s->ctx, inner, scale)) &&
+           ADD(y->src[1], unrepeated(s->ctx, inner, y->src[1]));
+}
+
+static bool derive_rope(struct gb_sweep * s, struct ggml_tensor * y, struct ggml_tensor * g) {
+    struct gb_rope p;
+    memcpy(&p, y->op_params, sizeof(p));
+    return ADD(y->src[0], ggml_rope_back(s->ctx, g, y->src[1], p.n_dims, p.mode, p.n_ctx, p.n_orig_ctx, p.freq_base, p.freq_scale, p.ext_factor,
+                                         p.attn_factor, p.beta_fast, p.beta_slow, p.xpos_base, p.xpos_down));
+}
+
+static bool derive_rope_back(struct gb_sweep * s, struct ggml_tensor * y, struct ggml_tensor * g) {
+    struct gb_rope p;
+    memcpy(&p, y->op_params, sizeof(p));
+    if (p.xpos_base != 0.0f) { // no builder rotates forward with these parameters and not in place
+        return fail_underivable(s, y);
+    }
+    return ADD(y->src[0], ggml_rope_custom(s->ctx, g, y->src[1], p.n_dims, p.mode, p.n_ctx, p.n_orig_ctx, p.freq_base, p.freq_scale,
+                                           p.ext_factor, p.attn_factor, p.beta_fast, p.beta_slow));
+}
+
+// The part at `offset` of FLASH_ATTN_BACK's result that has the shape of t. Advances the offset past it.
+static struct ggml_tensor * attention_part(struct ggml_context * ctx, struct ggml_tensor * parts, const struct ggml_tensor * t, size_t * offset) {
+    const size_t nb1 = (size_t) t->ne[0] * sizeof(float), nb2 = nb1 * (size_t) t->ne[1], nb3 = nb2 * (size_t) t->ne[2];
+    const size_t at = *offset;
+    *offset += GGML_PAD(nb3 * (size_t) t->ne[3], (size_t) GGML_MEM_ALIGN);
+    return ggml_view_4d(ctx, parts, t->ne[0], t->ne[1], t->ne[2], t->ne[3], nb1, nb2, nb3, at);
+}
+
+static bool derive_flash_attn(struct gb_sweep * s, struct ggml_tensor * y, struct ggml_tensor * g) {
+    struct ggml_tensor * parts = ggml_flash_attn_back(s->ctx, y->src[0], y->src[1], y->src[2], g, y->op_params[0] != 0);
+    size_t               at    = 0;
+    for (int i = 0; i < 3; i++) {
+        struct ggml_tensor * part = parts ? attention_part(s->ctx, parts, y->src[i], &at) : NULL;
+        if (part == NULL || !ADD(y->src[i], part)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+static bool derive_cross_entropy_loss(struct gb_sweep * s, struct ggml_tensor * y, struct ggml_tensor * g) {
+    return ADD(y->src[0], ggml_cross_entropy_loss_back(s->ctx, y->src[0], y->src[1], g));
+}
+
+// ------------------------------------------------------------------------------------------------------------------------- table
+
+static const rule rules[GGML_OP_COUNT] = {
+    [GGML_OP_DUP]                = derive_copy,
+    [GGML_OP_CPY]                = derive_copy,
+    [GGML_OP_CONT]               = derive_copy,
+    [GGML_OP_ADD]                = derive_add,
+    [GGML_OP_ADD1]               = derive_add1,
+    [GGML_OP_ACC]                = derive_acc,
+    [GGML_OP_SUB]                = derive_sub,
+    [GGML_OP_MUL]                = derive_mul,
+    [GGML_OP_DIV]                = derive_div,
+    [GGML_OP_SQR]                = derive_sqr,
+    [GGML_OP_SQRT]               = derive_sqrt,
+    [GGML_OP_LOG]                = derive_log,
+    [GGML_OP_SUM]                = derive_sum,
+    [GGML_OP_SUM_ROWS]           = derive_sum,
+    [GGML_OP_REPEAT]             = derive_repeat,
+    [GGML_OP_REPEAT_BACK]        = derive_sum,
+    [GGML_OP_RMS_NORM]           = derive_rms_norm,
+    [GGML_OP_MUL_MAT]            = derive_mul_mat,
+    [GGML_OP_SCALE]              = derive_scale,
+    [GGML_OP_SET]                = derive_set,
+    [GGML_OP_RESHAPE]            = derive_reshape,
+    [GGML_OP_VIEW]               = derive_view,
+    [GGML_OP_PERMUTE]            = derive_permute,
+    [GGML_OP_TRANSPOSE]          = derive_transpose,
+    [GGML_OP_GET_ROWS]           = derive_get_rows,
+    [GGML_OP_DIAG_MASK_INF]      = derive_diag_mask,
+    [GGML_OP_DIAG_MASK_ZERO]     = derive_diag_mask,
+    [GGML_OP_SOFT_MAX]           = derive_soft_max,
+    [GGML_OP_ROPE]               = derive_rope,
+    [GGML_OP_ROPE_BACK]          = derive_rope_back,
+    [GGML_OP_FLASH_ATTN]         = derive_flash_attn,
+    [GGML_OP_UNARY]              = derive_unary,
+    [GGML_OP_CROSS_ENTROPY_LOSS] = derive_cross_entropy_loss,
+};
+
+bool gb_derive(struct gb_sweep * sweep, struct ggml_tensor * node, struct ggml_tensor * grad) {
+    const rule derive = (int) node->op >= 0 && (int) node->op < GGML_OP_COUNT ? rules[node->op] : NULL;
+    return derive != NULL ? derive(sweep, node, grad) : fail_underivable(sweep, node);
+}

@@ -1,0 +1,36 @@
+// derivatives.h - from the gradient of a node to the gradients of its sources, one rule an operator.
+//
+// backward.c runs a sweep over a graph and asks gb_derive for each node; derivatives.c has the rules and hands what they make to
+// gb_grad_add. During the sweep the forward tensors have no grad field: gradients are kept in the sweep, so that the builders
+// used by the rules neither make gradients of gradients nor refuse operands that have one.
+#ifndef GB_TENSOR_DERIVATIVES_H
+#define GB_TENSOR_DERIVATIVES_H
+
+#include "base/hash.h"
+#include "base/vec.h"
+#include "tensor/tensor.h"
+
+struct gb_grad_entry { // a forward tensor that has a gradient
+    struct ggml_tensor * tensor;
+    struct ggml_tensor * before;  // its grad when the sweep began
+    struct ggml_tensor * current; // what has been summed up; always contiguous unless it is `before`
+    bool                 is_zero; // nothing added yet, and `before` is a gradient that ggml_graph_reset zeroes
+};
+
+struct gb_sweep {
+    struct ggml_context * ctx;
+    struct gb_ptrmap      ids; // tensor -> index in entries
+    GB_VEC(struct gb_grad_entry) entries;
+    const char * func; // for messages
+};
+
+bool gb_grad_wanted(const struct gb_sweep * sweep, const struct ggml_tensor * tensor); // has it a gradient
+
+// The gradient of `tensor` grows by `expr`; with a region, only there. A NULL expr (reported by its builder) gives false.
+bool gb_grad_add(struct gb_sweep * sweep, struct ggml_tensor * tensor, struct ggml_tensor * expr);
+bool gb_grad_add_region(struct gb_sweep * sweep, struct ggml_tensor * tensor, struct ggml_tensor * expr, const size_t nb[4], size_t offset);
+
+// Adds what `node`, whose gradient is `grad`, contributes to its sources. False: reported.
+bool gb_derive(struct gb_sweep * sweep, struct ggml_tensor * node, struct ggml_tensor * grad);
+
+#endif // GB_TENSOR_DERIVATIVES_H

@@ -1,0 +1,241 @@
+// The derivative of every operator that has one, against central differences of the computed function.
+//
+// A case builds an expression over up to three inputs; the loss is the sum of its elements times fixed random weights. Each input
+// element is moved up and down by a small step, the forward graph computed, and the slope compared with the gradient.
+#include "base/mem.h"
+#include "test.h"
+
+enum { MAX_INPUTS = 3 };
+
+struct inputs {
+    struct ggml_context * ctx;
+    struct ggml_tensor *  x[MAX_INPUTS]; // parameters, F32, random
+    struct ggml_tensor *  ids;           // I32, as many as `n_ids`
+};
+
+typedef struct ggml_tensor * (*expression)(const struct inputs * in);
+
+struct grad_case {
+    const char * name;
+    expression   build;
+    int64_t      ne[MAX_INPUTS][4]; // all 0: no such input
+    float        low, high;         // range of the inputs
+    float        step, tolerance;   // 0: 1e-2 and 2e-2
+};
+
+static struct ggml_tensor * random_tensor(struct ggml_context * ctx, const int64_t ne[4], float low, float high) {
+    struct ggml_tensor * t = ggml_new_tensor(ctx, GGML_TYPE_F32, 4, ne);
+    for (int64_t i = 0; i < ggml_nelements(t); i++) ((float *) t->data)[i] = test_random_float(low, high);
+    return t;
+}
+
+static float compute_loss(struct ggml_context * ctx, struct ggml_cgraph * g, struct ggml_tensor * loss) {
+    CHECK_INT(ggml_graph_compute_with_ctx(ctx, g, 1), GGML_STATUS_SUCCESS);
+    return ggml_get_f32_1d(loss, 0);
+}
+
+static void compare_input(struct ggml_context * ctx, const struct grad_case * c, struct ggml_cgraph * gf, struct ggml_tensor * loss,
+                          struct ggml_tensor * x, const float * grad, int which) {
+    const float step = c->step > 0 ? c->step : 1e-2f, tolerance = c->tolerance > 0 ? c->tolerance : 2e-2f;
+    int         nonzero = 0;
+    for (int64_t i = 0; i < ggml_nelements(x); i++) {
+        float *     value = (float *) x->data + i;
+        const float keep  = *value;
+        *value            = keep + step;
+        const double up   = compute_loss(ctx, gf, loss);
+        *value            = keep - step;
+        const double down = compute_loss(ctx, gf, loss);
+        *value            = keep;
+        const double slope = (up - down) / (2.0 * (double) step);
+        nonzero += grad[i] != 0.0f;
+        CHECK_MSG(fabs(slope - (double) grad[i]) <= (double) tolerance * (1.0 + fabs(slope)), "%s: input %d, element %d: gradient %g, slope %g",
+                  c->name, which, (int) i, (double) grad[i], slope);
+    }
+    if (strcmp(c->name, "sgn") != 0 && strcmp(c->name, "step") != 0) CHECK_MSG(nonzero > 0, "%s: input %d: all gradients are 0", c->name, which);
+}
+
+static void run_case(const struct grad_case * c) {
+    struct ggml_context * ctx = ggml_init((struct ggml_init_params){ 0, NULL, false });
+    struct inputs         in  = { .ctx = ctx };
+    int                   n   = 0;
+    for (; n < MAX_INPUTS && c->ne[n][0] > 0; n++) {
+        in.x[n] = random_tensor(ctx, c->ne[n], c->low, c->high);
+        CHECK_INT(ggml_set_param(ctx, in.x[n]), GGML_STATUS_SUCCESS);
+    }
+    in.ids = ggml_new_tensor_1d(ctx, GGML_TYPE_I32, 5);
+    for (int i = 0; i < 5; i++) ggml_set_i32_1d(in.ids, i, (i * 3 + 1) % 4);
+
+    struct ggml_tensor * y = c->build(&in);
+    if (y == NULL || y->grad == NULL) {
+        test_fail(__FILE__, __LINE__, "%s: no expression with gradient: %s", c->name, ggml_last_error());
+        ggml_free(ctx);
+        return;
+    }
+    struct ggml_tensor * loss = ggml_sum(ctx, ggml_mul(ctx, y, random_tensor(ctx, y->ne, -1, 1)));
+    struct ggml_cgraph * gf   = ggml_new_graph_custom(ctx, 64, true);
+    CHECK_INT(ggml_build_forward_expand(gf, loss), GGML_STATUS_SUCCESS);
+    const int            n_forward = gf->n_nodes;
+    struct ggml_cgraph * gb        = ggml_graph_dup(ctx, gf);
+    const enum ggml_status status  = ggml_build_backward_expand(ctx, gf, gb, false);
+    if (status != GGML_STATUS_SUCCESS) {
+        test_fail(__FILE__, __LINE__, "%s: %s", c->name, ggml_last_error());
+        ggml_free(ctx);
+        return;
+    }
+    CHECK_INT(gf->n_nodes, n_forward);
+    CHECK_INT(ggml_graph_reset(gf), GGML_STATUS_SUCCESS);
+    ggml_set_f32(loss->grad, 1.0f);
+    CHECK_MSG(ggml_graph_compute_with_ctx(ctx, gb, 2) == GGML_STATUS_SUCCESS, "%s: %s", c->name, ggml_last_error());
+    for (int k = 0; k < n; k++) {
+        const int64_t count = ggml_nelements(in.x[k]);
+        float *       grad  = gb_malloc((size_t) count * sizeof(float));
+        CHECK(ggml_are_same_shape(in.x[k], in.x[k]->grad) && ggml_is_contiguous(in.x[k]->grad));
+        memcpy(grad, in.x[k]->grad->data, (size_t) count * sizeof(float));
+        compare_input(ctx, c, gf, loss, in.x[k], grad, k);
+        gb_free(grad);
+    }
+    ggml_free(ctx);
+}
+
+// -------------------------------------------------------------------------------------------------------------- expressions
+
+#define EXPR(name, ...)                                                                                                \
+    static struct ggml_tensor * name(const struct inputs * in) {                                                       \
+        struct ggml_context * ctx = in->ctx;                                                                           \
+        struct ggml_tensor *  a   = in->x[0];                                                                          \
+        struct ggml_tensor *  b   = in->x[1];                                                                          \
+        struct ggml_tensor *  c   = in->x[2];                                                                          \
+        (void) ctx, (void) a, (void) b, (void) c;                                                                      \
+        return __VA_ARGS__;                                                                                            \
+    }
+
+EXPR(e_dup, ggml_dup(ctx, a))
+EXPR(e_cont, ggml_cont(ctx, ggml_permute(ctx, a, 2, 0, 3, 1)))
+EXPR(e_cpy, ggml_cpy(ctx, a, ggml_new_tensor_2d(ctx, GGML_TYPE_F32, 4, 6)))
+EXPR(e_add, ggml_add(ctx, a, b))
+EXPR(e_add_self, ggml_add(ctx, a, a))
+EXPR(e_add1, ggml_add1(ctx, a, b))
+EXPR(e_acc, ggml_acc(ctx, a, b, a->nb[1], a->nb[2], a->nb[3], a->nb[1] + 8))
+EXPR(e_set, ggml_set(ctx, a, b, a->nb[1], a->nb[2], a->nb[3], a->nb[1] + 8))
+EXPR(e_set_1d, ggml_set_1d(ctx, a, b, 12))
+EXPR(e_sub, ggml_sub(ctx, a, b))
+EXPR(e_mul, ggml_mul(ctx, a, b))
+EXPR(e_div, ggml_div(ctx, a, b))
+EXPR(e_sqr, ggml_sqr(ctx, a))
+EXPR(e_sqrt, ggml_sqrt(ctx, a))
+EXPR(e_log, ggml_log(ctx, a))
+EXPR(e_sum, ggml_sum(ctx, a))
+EXPR(e_sum_rows, ggml_sum_rows(ctx, a))
+EXPR(e_repeat, ggml_repeat(ctx, a, ggml_new_tensor_4d(ctx, GGML_TYPE_F32, 6, 4, 2, 3)))
+EXPR(e_repeat_back, ggml_repeat_back(ctx, a, ggml_new_tensor_2d(ctx, GGML_TYPE_F32, 3, 2)))
+EXPR(e_rms_norm, ggml_rms_norm(ctx, a, 1e-5f))
+EXPR(e_mul_mat, ggml_mul_mat(ctx, a, b))
+EXPR(e_mul_mat_permuted, ggml_mul_mat(ctx, ggml_permute(ctx, a, 0, 2, 1, 3), ggml_permute(ctx, b, 0, 2, 1, 3)))
+EXPR(e_scale, ggml_scale(ctx, a, -1.75f))
+EXPR(e_reshape, ggml_sqr(ctx, ggml_reshape_2d(ctx, a, 4, 6)))
+EXPR(e_view, ggml_view_3d(ctx, a, 2, 2, 2, a->nb[1], a->nb[2], a->nb[1] + 4))
+EXPR(e_views, ggml_add(ctx, ggml_view_1d(ctx, a, 6, 8), ggml_view_1d(ctx, a, 6, 16)))
+EXPR(e_permute, ggml_cont(ctx, ggml_permute(ctx, a, 1, 2, 3, 0)))
+EXPR(e_transpose, ggml_mul_mat(ctx, ggml_cont(ctx, ggml_transpose(ctx, a)), b))
+EXPR(e_get_rows, ggml_get_rows(ctx, a, in->ids))
+EXPR(e_diag_mask_zero, ggml_diag_mask_zero(ctx, a, 1))
+EXPR(e_diag_mask_inf, ggml_soft_max(ctx, ggml_diag_mask_inf(ctx, a, 1)))
+EXPR(e_soft_max, ggml_soft_max(ctx, a))
+EXPR(e_soft_max_ext, ggml_soft_max_ext(ctx, a, b, 0.7f))
+EXPR(e_rope, ggml_rope(ctx, a, in->ids, 4, 0, 0))
+EXPR(e_rope_neox, ggml_rope_custom(ctx, a, in->ids, 6, 2, 0, 64, 1000.0f, 0.5f, 0.5f, 1.2f, 32.0f, 1.0f))
+EXPR(e_abs, ggml_abs(ctx, a))
+EXPR(e_neg, ggml_neg(ctx, a))
+EXPR(e_relu, ggml_relu(ctx, a))
+EXPR(e_silu, ggml_silu(ctx, a))
+EXPR(e_sgn, ggml_sgn(ctx, a))
+EXPR(e_step, ggml_step(ctx, a))
+EXPR(e_cross_entropy, ggml_cross_entropy_loss(ctx, a, ggml_soft_max(ctx, random_tensor(ctx, a->ne, -1, 1))))
+EXPR(e_flash_attn, ggml_flash_attn(ctx, a, b, c, false))
+EXPR(e_flash_attn_masked, ggml_flash_attn(ctx, a, b, c, true))
+// a tensor used on several ways, through an in-place form and a cast
+EXPR(e_shared, ggml_add(ctx, ggml_mul(ctx, a, ggml_silu(ctx, a)), ggml_scale_inplace(ctx, ggml_sqr(ctx, a), 0.5f)))
+EXPR(e_block, ggml_mul_mat(ctx, a, ggml_silu(ctx, ggml_rms_norm(ctx, ggml_add(ctx, b, ggml_mul(ctx, b, b)), 1e-4f))))
+
+static const struct grad_case grad_cases[] = {
+    { "dup", e_dup, { { 4, 3, 2, 1 } }, -1, 1, 0, 0 },
+    { "cont", e_cont, { { 4, 3, 2, 1 } }, -1, 1, 0, 0 },
+    { "cpy", e_cpy, { { 3, 2, 2, 2 } }, -1, 1, 0, 0 },
+    { "add", e_add, { { 4, 3, 2, 2 }, { 4, 3, 2, 2 } }, -1, 1, 0, 0 },
+    { "add_self", e_add_self, { { 4, 3, 1, 1 } }, -1, 1, 0, 0 },
+    { "add1", e_add1, { { 4, 3, 1, 1 }, { 1, 1, 1, 1 } }, -1, 1, 0, 0 },
+    { "acc", e_acc, { { 5, 4, 3, 1 }, { 2, 2, 2, 1 } }, -1, 1, 0, 0 },
+    { "set", e_set, { { 5, 4, 3, 1 }, { 2, 2, 2, 1 } }, -1, 1, 0, 0 },
+    { "set_1d", e_set_1d, { { 9, 1, 1, 1 }, { 4, 1, 1, 1 } }, -1, 1, 0, 0 },
+    { "sub", e_sub, { { 4, 3, 1, 1 }, { 4, 3, 1, 1 } }, -1, 1, 0, 0 },
+    { "mul", e_mul, { { 4, 3, 1, 1 }, { 4, 3, 1, 1 } }, -1, 1, 0, 0 },
+    { "div", e_div, { { 4, 3, 1, 1 }, { 4, 3, 1, 1 } }, 0.5f, 2, 0, 0 },
+    { "sqr", e_sqr, { { 4, 3, 1, 1 } }, -1, 1, 0, 0 },
+    { "sqrt", e_sqrt, { { 4, 3, 1, 1 } }, 0.5f, 2, 0, 0 },
+    { "log", e_log, { { 4, 3, 1, 1 } }, 0.5f, 2, 0, 0 },
+    { "sum", e_sum, { { 4, 3, 2, 1 } }, -1, 1, 0, 0 },
+    { "sum_rows", e_sum_rows, { { 4, 3, 2, 1 } }, -1, 1, 0, 0 },
+    { "repeat", e_repeat, { { 3, 2, 1, 3 } }, -1, 1, 0, 0 },
+    { "repeat_back", e_repeat_back, { { 6, 4, 2, 1 } }, -1, 1, 0, 0 },
+    { "rms_norm", e_rms_norm, { { 5, 3, 1, 1 } }, 0.3f, 1, 0, 0 },
+    { "mul_mat", e_mul_mat, { { 5, 3, 1, 1 }, { 5, 4, 1, 1 } }, -1, 1, 0, 0 },
+    { "mul_mat_broadcast", e_mul_mat, { { 3, 2, 2, 2 }, { 3, 4, 6, 4 } }, -1, 1, 0, 0 },
+    { "mul_mat_broadcast_3", e_mul_mat, { { 3, 2, 2, 1 }, { 3, 2, 2, 3 } }, -1, 1, 0, 0 },
+    { "mul_mat_permuted", e_mul_mat_permuted, { { 3, 2, 2, 1 }, { 3, 2, 3, 1 } }, -1, 1, 0, 0 },
+    { "scale", e_scale, { { 4, 3, 1, 1 } }, -1, 1, 0, 0 },
+    { "reshape", e_reshape, { { 3, 2, 2, 2 } }, -1, 1, 0, 0 },
+    { "view", e_view, { { 4, 4, 3, 1 } }, -1, 1, 0, 0 },
+    { "views", e_views, { { 12, 1, 1, 1 } }, -1, 1, 0, 0 },
+    { "permute", e_permute, { { 4, 3, 2, 2 } }, -1, 1, 0, 0 },
+    { "transpose", e_transpose, { { 3, 5, 1, 1 }, { 5, 4, 1, 1 } }, -1, 1, 0, 0 },
+    { "get_rows", e_get_rows, { { 3, 4, 1, 1 } }, -1, 1, 0, 0 },
+    { "diag_mask_zero", e_diag_mask_zero, { { 5, 3, 2, 1 } }, -1, 1, 0, 0 },
+    { "diag_mask_inf", e_diag_mask_inf, { { 5, 3, 2, 1 } }, -1, 1, 0, 0 },
+    { "soft_max", e_soft_max, { { 5, 3, 2, 1 } }, -1, 1, 0, 0 },
+    { "soft_max_ext", e_soft_max_ext, { { 5, 4, 3, 1 }, { 5, 2, 1, 1 } }, -1, 1, 0, 0 },
+    { "rope", e_rope, { { 6, 2, 5, 1 } }, -1, 1, 0, 0 },
+    { "rope_neox", e_rope_neox, { { 8, 2, 5, 2 } }, -1, 1, 0, 0 },
+    { "abs", e_abs, { { 4, 3, 1, 1 } }, 0.2f, 1, 0, 0 },
+    { "abs_negative", e_abs, { { 4, 3, 1, 1 } }, -1, -0.2f, 0, 0 },
+    { "neg", e_neg, { { 4, 3, 1, 1 } }, -1, 1, 0, 0 },
+    { "relu", e_relu, { { 4, 3, 1, 1 } }, 0.2f, 1, 0, 0 },
+    { "silu", e_silu, { { 4, 3, 1, 1 } }, -2, 2, 0, 0 },
+    { "sgn", e_sgn, { { 4, 3, 1, 1 } }, 0.2f, 1, 0, 0 },
+    { "step", e_step, { { 4, 3, 1, 1 } }, 0.2f, 1, 0, 0 },
+    { "cross_entropy", e_cross_entropy, { { 5, 4, 1, 1 } }, -1, 1, 0, 0 },
+    { "flash_attn", e_flash_attn, { { 4, 3, 2, 1 }, { 4, 5, 2, 1 }, { 5, 4, 2, 1 } }, -1, 1, 0, 0 },
+    { "flash_attn_masked", e_flash_attn_masked, { { 3, 3, 4, 2 }, { 3, 5, 2, 2 }, { 5, 3, 2, 2 } }, -1, 1, 0, 0 },
+    { "shared", e_shared, { { 4, 3, 1, 1 } }, -1, 1, 0, 0 },
+    { "block", e_block, { { 5, 3, 1, 1 }, { 5, 4, 1, 1 } }, 0.2f, 1, 0, 0 },
+};
+
+static void central_differences(void) {
+    for (size_t i = 0; i < sizeof(grad_cases) / sizeof(grad_cases[0]); i++) run_case(&grad_cases[i]);
+}
+
+// Operators without a derivative say so, with the node, and nothing has changed.
+static void underivable(void) {
+    struct ggml_context * ctx = ggml_init((struct ggml_init_params){ 0, NULL, false });
+    struct ggml_tensor *  x   = ggml_set_name(ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 4), "x");
+    ggml_set_param(ctx, x);
+    struct ggml_tensor * y  = ggml_set_name(ggml_gelu(ctx, ggml_sqr(ctx, x)), "y");
+    struct ggml_cgraph * gf = ggml_new_graph_custom(ctx, 16, true);
+    ggml_build_forward_expand(gf, ggml_sum(ctx, y));
+    struct ggml_cgraph * gb     = ggml_graph_dup(ctx, gf);
+    struct ggml_tensor * before[4];
+    for (int i = 0; i < 4; i++) before[i] = gf->nodes[i]->grad;
+    CHECK_INT(ggml_build_backward_expand(ctx, gf, gb, false), GGML_STATUS_UNSUPPORTED);
+    CHECK_ERROR(GGML_STATUS_UNSUPPORTED, "GELU 'y' f32 [4] of 'node_1' f32 [4]: the operator has no derivative");
+    for (int i = 0; i < 4; i++) CHECK(gf->nodes[i]->grad == before[i] && before[i] != NULL);
+    CHECK_INT(gb->n_nodes, gf->n_nodes);
+
+    ggml_clear_error();
+    struct ggml_tensor * t  = ggml_view_1d(ctx, ggml_transpose(ctx, ggml_reshape_2d(ctx, x, 2, 2)), 2, 0);
+    struct ggml_cgraph * gv = ggml_new_graph_custom(ctx, 16, true);
+    ggml_build_forward_expand(gv, ggml_sum(ctx, t));
+    CHECK_INT(ggml_build_backward_expand(ctx, gv, ggml_graph_dup(ctx, gv), false), GGML_STATUS_UNSUPPORTED);
+    CHECK_ERROR(GGML_STATUS_UNSUPPORTED, "contiguous");
+    ggml_free(ctx);
+}
+
+TEST_MAIN(TEST(central_differences), TEST(underivable))
