@@ -91,8 +91,8 @@ static bool take_string_array(struct cursor * c, struct gb_gguf_value * v) {
     // First pass: sizes, nothing allocated. The strings then lie in one block.
     struct cursor scan  = *c;
     size_t        total = 0;
-    const char *  bytes;
-    uint64_t      length;
+    const char *  bytes = NULL;
+    uint64_t      length = 0;
     for (uint64_t i = 0; i < v->n; i++) {
         if (!take_string(&scan, &bytes, &length, "a string of an array")) {
             return false;
