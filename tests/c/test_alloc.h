@@ -113,7 +113,7 @@ static inline bool random_graph_make(struct random_graph * g, struct random_grap
         }
     }
     g->graph = ggml_new_graph(g->ctx);
-    for (int i = (int) test_random_int(1, 3); g->graph && i > 0; i--) {
+    for (int i = (int) test_random_int(1, GB_MIN(3, g->n)); g->graph && i > 0; i--) {
         ggml_build_forward_expand(g->graph, g->all[g->n - i]);
     }
     return g->graph != NULL;

@@ -1,0 +1,515 @@
+// Graph allocators: exact cases by hand; random graphs, parse sequences and several allocators against the simulation of test_alloc.h.
+#include "alloc/alloc.h"
+#include "test_alloc.h"
+#include "test_fake.h"
+
+struct scene {
+    struct fake           f;
+    struct ggml_context * ctx;
+    struct ggml_cgraph *  graph;
+    ggml_gallocr_t        galloc;
+    ggml_tallocr_t        talloc;
+};
+
+static void scene_open(struct scene * s) {
+    fake_new(&s->f);
+    s->ctx    = ggml_init((struct ggml_init_params){ 100000, NULL, true });
+    s->graph  = ggml_new_graph(s->ctx);
+    s->galloc = ggml_gallocr_new();
+    s->talloc = ggml_tallocr_new_from_buft(&s->f.buft, 4000);
+}
+
+static void scene_close(struct scene * s) {
+    ggml_gallocr_free(s->galloc);
+    ggml_tallocr_free(s->talloc);
+    ggml_free(s->ctx);
+    CHECK_INT(s->f.n_buffers, 0);
+}
+
+static struct ggml_tensor * vector(struct ggml_context * ctx) { // 64 bytes
+    return ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 16);
+}
+
+static size_t run(struct scene * s) {
+    return ggml_gallocr_alloc_graph(s->galloc, s->talloc, s->graph);
+}
+
+static ptrdiff_t at(const struct scene * s, const struct ggml_tensor * t) {
+    return (char *) t->data - s->talloc->base;
+}
+
+// A measuring run of the same graph gives the same figure, and touches nothing.
+static size_t measured(struct scene * s) {
+    ggml_tallocr_t measure = ggml_tallocr_new_measure_from_buft(&s->f.buft);
+    const size_t   size    = ggml_gallocr_alloc_graph(s->galloc, measure, s->graph);
+    for (int i = 0; i < s->graph->n_nodes; i++) {
+        CHECK(s->graph->nodes[i]->data == NULL && s->graph->nodes[i]->buffer == NULL);
+    }
+    ggml_tallocr_free(measure);
+    return size;
+}
+
+static void in_place_chain(void) {
+    struct scene s;
+    scene_open(&s);
+    struct ggml_tensor * x = vector(s.ctx);
+    struct ggml_tensor * a = ggml_sqr(s.ctx, x);
+    struct ggml_tensor * b = ggml_scale(s.ctx, a, 2);
+    struct ggml_tensor * c = ggml_add(s.ctx, b, x); // x has a second reader
+    ggml_build_forward_expand(s.graph, c);
+    const size_t size = measured(&s);
+    CHECK_INT(size, 128 + 12);
+    CHECK_INT(run(&s), size);
+    CHECK(at(&s, x) == 0 && at(&s, a) == 64 && b->data == a->data && c->data == b->data);
+    CHECK_INT(s.f.n_init, 4);
+    CHECK(s.f.n_free_tensor == 1 && s.f.freed[0] == x);
+    scene_close(&s);
+}
+
+static void reuse_and_views(void) {
+    struct scene s;
+    scene_open(&s);
+    struct ggml_tensor * x = vector(s.ctx);
+    struct ggml_tensor * a = ggml_cont(s.ctx, x);             // at 64; then x is free
+    struct ggml_tensor * v = ggml_view_1d(s.ctx, a, 8, 32);
+    struct ggml_tensor * b = ggml_cont(s.ctx, v);             // where x was
+    struct ggml_tensor * c = ggml_cont(s.ctx, a);             // a and v alive until here
+    struct ggml_tensor * d = ggml_add(s.ctx, ggml_cont(s.ctx, c), ggml_cont(s.ctx, b));
+    (void) d;
+    ggml_build_forward_expand(s.graph, b);
+    ggml_build_forward_expand(s.graph, c);
+    const size_t size = measured(&s);
+    CHECK_INT(run(&s), size);
+    CHECK(at(&s, x) == 0 && at(&s, a) == 64 && at(&s, v) == 96 && at(&s, b) == 0);
+    CHECK(v->buffer == s.talloc->buffer);
+    CHECK_INT(at(&s, c), 128); // the half of x's place that is left is too small
+    scene_close(&s);
+}
+
+static void view_as_source_taken_over(void) {
+    struct scene s;
+    scene_open(&s);
+    struct ggml_tensor * a = ggml_cont(s.ctx, vector(s.ctx));
+    struct ggml_tensor * r = ggml_reshape_2d(s.ctx, a, 4, 4);
+    struct ggml_tensor * b = ggml_sqr(s.ctx, r);              // over a: its only view, no readers left
+    struct ggml_tensor * v = ggml_view_2d(s.ctx, b, 4, 2, 16, 32);
+    struct ggml_tensor * c = ggml_sqr(s.ctx, v);              // not at the start of b
+    ggml_build_forward_expand(s.graph, c);
+    CHECK(run(&s) > 0);
+    CHECK(b->data == a->data && c->data != v->data && c->data != b->data);
+    scene_close(&s);
+}
+
+static void not_in_place(void) {
+    struct scene s;
+    scene_open(&s);
+    struct ggml_tensor * a = ggml_cont(s.ctx, vector(s.ctx));
+    struct ggml_tensor * b = ggml_mul(s.ctx, a, a);           // two readers
+    struct ggml_tensor * o = ggml_cont(s.ctx, b);
+    struct ggml_tensor * c = ggml_sqr(s.ctx, o);              // an output
+    struct ggml_tensor * p = vector(s.ctx);                   // placed beforehand
+    struct ggml_tensor * d = ggml_add(s.ctx, p, c);           // over c, not over p
+    ggml_set_output(o);
+    ggml_build_forward_expand(s.graph, d);
+    CHECK_INT(ggml_tallocr_alloc(s.talloc, p), GGML_STATUS_SUCCESS);
+    CHECK(run(&s) > 0);
+    CHECK(at(&s, p) == 0 && b->data != a->data && c->data != o->data && d->data == c->data);
+    for (int i = 0; i < s.f.n_free_tensor; i++) {
+        CHECK(s.f.freed[i] != o && s.f.freed[i] != p && s.f.freed[i] != d);
+    }
+    scene_close(&s);
+}
+
+static void source_behind_an_empty_slot(void) {
+    struct scene s;
+    scene_open(&s);
+    struct ggml_tensor * a = ggml_cont(s.ctx, vector(s.ctx));
+    struct ggml_tensor * b = ggml_cont(s.ctx, a);
+    struct ggml_tensor * c = ggml_cont(s.ctx, b);
+    c->src[5]              = a; // slots 1-4 are empty
+    c->src[7]              = c; // and it knows itself
+    ggml_build_forward_expand(s.graph, c);
+    CHECK(run(&s) > 0);
+    CHECK(c->data != NULL && c->data != a->data && c->data != b->data && b->data != a->data);
+    scene_close(&s);
+}
+
+static void inputs_and_unread_leafs(void) {
+    struct scene s;
+    scene_open(&s);
+    struct ggml_tensor * x = vector(s.ctx);
+    struct ggml_tensor * y = vector(s.ctx);
+    struct ggml_tensor * l = vector(s.ctx);
+    struct ggml_tensor * a = ggml_cont(s.ctx, ggml_cont(s.ctx, ggml_cont(s.ctx, x)));
+    struct ggml_tensor * b = ggml_add(s.ctx, a, y);
+    ggml_set_input(y);
+    ggml_build_forward_expand(s.graph, b);
+    ggml_build_forward_expand(s.graph, l);
+    CHECK_INT(run(&s), 4 * 64 + 25);
+    CHECK(y->data != NULL && l->data != NULL);
+    CHECK(at(&s, y) < 128 && at(&s, l) < 128); // before any node
+    for (int i = 0; i < s.graph->n_nodes; i++) {
+        CHECK((s.graph->nodes[i]->data != y->data) && s.graph->nodes[i]->data != l->data);
+    }
+    scene_close(&s);
+}
+
+static void barriers(void) {
+    struct scene s;
+    scene_open(&s);
+    struct ggml_tensor * x = vector(s.ctx);
+    struct ggml_tensor * n[4];
+    n[0] = ggml_cont(s.ctx, x);
+    n[1] = ggml_cont(s.ctx, n[0]);
+    n[2] = ggml_cont(s.ctx, n[1]);
+    n[3] = ggml_cont(s.ctx, n[2]);
+    ggml_build_forward_expand(s.graph, n[3]);
+    CHECK_INT(measured(&s), 128 + 12);
+    const int seq[] = { 0, 1, -1, 2, 3 };
+    CHECK_INT(ggml_gallocr_set_parse_seq(s.galloc, seq, 5), GGML_STATUS_SUCCESS);
+    CHECK_INT(measured(&s), 3 * 64 + 19); // x, n0 and n1 until the barrier; then n2 and n3 in the places of x and n0, beside n1
+    const int other[] = { 0, 1, 2, 3 };
+    CHECK_INT(ggml_gallocr_set_parse_seq(s.galloc, other, 4), GGML_STATUS_SUCCESS);
+    CHECK_INT(measured(&s), 5 * 64 + 32);
+    CHECK_INT(ggml_gallocr_set_parse_seq(s.galloc, NULL, 0), GGML_STATUS_SUCCESS);
+    CHECK_INT(measured(&s), 128 + 12);
+    const int bad[][4] = { { 0, 1, 2, 2 }, { 0, 1, 2, -1 }, { 0, 1, 2, 4 }, { 1, 0, 2, 3 } };
+    const char * const words[] = { "twice", "lists 3 nodes", "names node 4", "computed later" };
+    for (int i = 0; i < 4; i++) {
+        CHECK_INT(ggml_gallocr_set_parse_seq(s.galloc, bad[i], 4), GGML_STATUS_SUCCESS);
+        CHECK_INT(measured(&s), 0);
+        CHECK_ERROR(GGML_STATUS_INVALID_ARGUMENT, words[i]);
+    }
+    const int negative = -2;
+    CHECK_INT(ggml_gallocr_set_parse_seq(s.galloc, &negative, 1), GGML_STATUS_INVALID_ARGUMENT);
+    CHECK_INT(ggml_gallocr_set_parse_seq(s.galloc, NULL, 1), GGML_STATUS_INVALID_ARGUMENT);
+    CHECK_INT(ggml_gallocr_set_parse_seq(NULL, NULL, 0), GGML_STATUS_INVALID_ARGUMENT);
+    scene_close(&s);
+}
+
+static void nothing_half_done(void) {
+    struct scene s;
+    scene_open(&s);
+    struct ggml_tensor * x = vector(s.ctx);
+    struct ggml_tensor * p = vector(s.ctx);
+    struct ggml_tensor * v = ggml_view_1d(s.ctx, p, 16, 0);
+    struct ggml_tensor * a = ggml_add(s.ctx, ggml_cont(s.ctx, x), v);
+    struct ggml_tensor * w = ggml_view_1d(s.ctx, a, 16, 0);
+    struct ggml_tensor * b = ggml_cont(s.ctx, ggml_cont(s.ctx, w));
+    ggml_build_forward_expand(s.graph, b);
+    REQUIRE(ggml_tallocr_alloc(s.talloc, p) == GGML_STATUS_SUCCESS);
+    void * const p_data = p->data;
+    int          n;
+    for (n = 1;; n++) {
+        s.f.fail_init = n;
+        const size_t size = run(&s);
+        if (size > 0) {
+            break;
+        }
+        CHECK_ERROR(GGML_STATUS_DEVICE_ERROR, "cannot set up");
+        CHECK(p->data == p_data && x->data == NULL && x->buffer == NULL && v->data == NULL && v->buffer == NULL);
+        for (int i = 0; i < s.graph->n_nodes; i++) {
+            CHECK(s.graph->nodes[i]->data == NULL && s.graph->nodes[i]->buffer == NULL);
+        }
+        CHECK_INT(ggml_tallocr_max_size(s.talloc), 64 + 6);
+    }
+    CHECK_INT(n, 8); // x, cont, v, a, w, cont, cont were set up
+    // too large for the buffer
+    struct ggml_cgraph * large = ggml_new_graph(s.ctx);
+    struct ggml_tensor * q     = ggml_cont(s.ctx, ggml_new_tensor_1d(s.ctx, GGML_TYPE_F32, 900));
+    ggml_set_name(q, "q");
+    ggml_build_forward_expand(large, q);
+    const size_t before = ggml_tallocr_max_size(s.talloc);
+    CHECK_INT(ggml_gallocr_alloc_graph(s.galloc, s.talloc, large), 0);
+    CHECK_ERROR(GGML_STATUS_ALLOC_FAILED, "tensor 'q': needs 3616 bytes, largest free block");
+    CHECK(q->data == NULL && q->src[0]->data == NULL && ggml_tallocr_max_size(s.talloc) == before);
+    CHECK_INT(ggml_gallocr_alloc_graph(NULL, s.talloc, large), 0);
+    CHECK_INT(ggml_gallocr_alloc_graph(s.galloc, NULL, large), 0);
+    CHECK_INT(ggml_gallocr_alloc_graph(s.galloc, s.talloc, NULL), 0);
+    ggml_gallocr_free(NULL);
+    scene_close(&s);
+}
+
+// The same graph again after a reset, also next to inputs placed by hand anew.
+static void same_graph_again(void) {
+    struct scene s;
+    scene_open(&s);
+    struct ggml_tensor * x = vector(s.ctx);
+    struct ggml_tensor * y = vector(s.ctx);
+    struct ggml_tensor * a = ggml_cont(s.ctx, ggml_add(s.ctx, x, y));
+    struct ggml_tensor * v = ggml_view_1d(s.ctx, a, 4, 16);
+    struct ggml_tensor * b = ggml_cont(s.ctx, v);
+    ggml_build_forward_expand(s.graph, b);
+    REQUIRE(ggml_tallocr_alloc(s.talloc, x) == GGML_STATUS_SUCCESS);
+    const size_t size = run(&s);
+    CHECK(size > 0);
+    CHECK_INT(run(&s), size); // everything is placed: nothing happens
+    const int n_init = s.f.n_init;
+    struct ggml_tensor * z = ggml_new_tensor_1d(s.ctx, GGML_TYPE_F32, 64);
+    for (int round = 0; round < 3; round++) {
+        CHECK_INT(ggml_tallocr_reset(s.talloc), GGML_STATUS_SUCCESS);
+        if (round == 1) { // now all the rest is moved up
+            CHECK_INT(ggml_tallocr_alloc(s.talloc, z), GGML_STATUS_SUCCESS);
+            CHECK_INT(at(&s, z), 0);
+        }
+        CHECK_INT(ggml_tallocr_alloc(s.talloc, x), GGML_STATUS_SUCCESS);
+        CHECK(run(&s) >= size);
+        CHECK_INT(at(&s, x), round == 1 ? 256 : 0);
+        CHECK(y->data != x->data && at(&s, y) >= (round == 1 ? 256 : 0));
+        CHECK(v->data == (char *) a->data + 16);
+        CHECK(a->data != v->data && b->data != v->data);
+    }
+    CHECK(s.f.n_init > n_init);
+    scene_close(&s);
+}
+
+// A view whose source was placed elsewhere, in a buffer and in plain memory.
+static void views_of_what_is_placed(void) {
+    struct scene s;
+    static float memory[16];
+    scene_open(&s);
+    struct ggml_tensor *  w = vector(s.ctx);
+    struct ggml_tensor *  h = vector(s.ctx);
+    struct ggml_tensor *  v = ggml_view_1d(s.ctx, w, 8, 32);
+    struct ggml_tensor *  u = ggml_view_1d(s.ctx, h, 8, 32);
+    struct ggml_tensor *  a = ggml_add(s.ctx, v, u);
+    ggml_backend_buffer_t b = ggml_backend_buft_alloc_buffer(&s.f.buft, 64);
+    REQUIRE(ggml_backend_tensor_alloc(b, w, ggml_backend_buffer_get_base(b)) == GGML_STATUS_SUCCESS);
+    h->data = memory;
+    ggml_build_forward_expand(s.graph, a);
+    measured(&s); // leaves v and u alone
+    CHECK(run(&s) > 0);
+    CHECK(v->data == (char *) w->data + 32 && v->buffer == b);
+    CHECK(u->data == memory + 8 && u->buffer == NULL);
+    CHECK(at(&s, a) == 0);
+    ggml_backend_buffer_free(b);
+    scene_close(&s);
+}
+
+static void several_allocators(void) {
+    struct scene s;
+    scene_open(&s);
+    ggml_tallocr_t       second = ggml_tallocr_new_from_buft(&s.f.buft, 4000);
+    struct ggml_tensor * x      = vector(s.ctx);
+    struct ggml_tensor * a      = ggml_sqr(s.ctx, x);
+    struct ggml_tensor * b      = ggml_sqr(s.ctx, a); // on the other side: not in place
+    struct ggml_tensor * c      = ggml_sqr(s.ctx, b);
+    ggml_set_name(c, "c");
+    ggml_build_forward_expand(s.graph, c);
+    struct ggml_hash_set set = ggml_hash_set_new(10);
+    ggml_tallocr_t       by_slot[50] = { 0 };
+    by_slot[ggml_hash_insert(set, x)] = s.talloc;
+    by_slot[ggml_hash_insert(set, a)] = s.talloc;
+    by_slot[ggml_hash_insert(set, b)] = second;
+    CHECK_INT(ggml_gallocr_alloc_graph_n(s.galloc, s.graph, set, by_slot), GGML_STATUS_INVALID_ARGUMENT);
+    CHECK_ERROR(GGML_STATUS_INVALID_ARGUMENT, "'c' is not placed and has no allocator");
+    CHECK(x->data == NULL && a->data == NULL && b->data == NULL);
+    by_slot[ggml_hash_insert(set, c)] = second;
+    CHECK_INT(ggml_gallocr_alloc_graph_n(s.galloc, s.graph, set, by_slot), GGML_STATUS_SUCCESS);
+    CHECK(x->buffer == s.talloc->buffer && a->data == x->data && b->buffer == second->buffer && c->data == b->data);
+    CHECK_INT(ggml_tallocr_max_size(second), 64 + 6);
+    CHECK_INT(ggml_gallocr_alloc_graph_n(NULL, s.graph, set, by_slot), GGML_STATUS_INVALID_ARGUMENT);
+    CHECK_INT(ggml_gallocr_alloc_graph_n(s.galloc, NULL, set, by_slot), GGML_STATUS_INVALID_ARGUMENT);
+    CHECK_INT(ggml_gallocr_alloc_graph_n(s.galloc, s.graph, set, NULL), GGML_STATUS_INVALID_ARGUMENT);
+    ggml_hash_set_free(set);
+    set = (struct ggml_hash_set){ 0, NULL };
+    CHECK_INT(ggml_gallocr_alloc_graph_n(s.galloc, s.graph, set, by_slot), GGML_STATUS_INVALID_ARGUMENT);
+    ggml_tallocr_free(second);
+    scene_close(&s);
+}
+
+// ------------------------------------------------------------------------------------------------------------ random graphs
+
+struct two_buffers {
+    char * base[2];
+    ggml_backend_buffer_t buffer[2];
+};
+
+enum { SIM_SIZE = 1 << 18 };
+
+static int64_t address_of(void * user, struct ggml_tensor * t) {
+    const struct two_buffers * two = user;
+    const int                  i   = t->buffer == two->buffer[1];
+    if (t->data == NULL || t->buffer != two->buffer[i]) {
+        test_fail(__FILE__, __LINE__, "'%s' is not placed", t->name);
+        return -1;
+    }
+    return i * SIM_SIZE / 2 + ((char *) t->data - two->base[i]);
+}
+
+// Groups between barriers in random order, within what the sources allow.
+static void shuffle(const struct ggml_cgraph * graph, const int * seq, int n_seq, int * order) {
+    int n = 0;
+    for (int start = 0; start < n_seq;) {
+        int end = start;
+        while (end < n_seq && seq[end] >= 0) {
+            end++;
+        }
+        for (int left = end - start; left > 0; left--) {
+            int  ready[RANDOM_MAX], n_ready = 0;
+            for (int k = start; k < end; k++) {
+                bool ok = true;
+                for (int j = 0; j < n; j++) {
+                    ok = ok && order[j] != seq[k];
+                }
+                for (int s = 0; ok && s < GGML_MAX_SRC; s++) { // its sources within the group must have run
+                    for (int m = start; ok && m < end; m++) {
+                        bool done = false;
+                        for (int j = 0; j < n; j++) {
+                            done = done || order[j] == seq[m];
+                        }
+                        ok = done || graph->nodes[seq[m]] != graph->nodes[seq[k]]->src[s];
+                    }
+                }
+                if (ok) {
+                    ready[n_ready++] = seq[k];
+                }
+            }
+            order[n++] = ready[test_random_int(0, n_ready - 1)];
+        }
+        start = end + 1;
+    }
+}
+
+static int random_sequence(const struct ggml_cgraph * graph, int * seq) {
+    int n = 0;
+    for (int i = 0; i < graph->n_nodes; i++) {
+        seq[n++] = i;
+        if (test_random_int(0, 3) == 0) {
+            seq[n++] = -1;
+        }
+    }
+    return n;
+}
+
+static void random_graphs(void) {
+    size_t peak = 0, sum = 0;
+    for (int round = 0; round < 500; round++) {
+        struct random_graph g;
+        struct fake         f;
+        const bool          sequence = round % 3 == 2, by_hand = round % 4 == 1, two = round % 5 == 4;
+        fake_new(&f);
+        REQUIRE(random_graph_make(&g, (struct random_graph_params){ (int) test_random_int(1, 60), !sequence, !by_hand, round % 7 == 0 }));
+        ggml_gallocr_t galloc = ggml_gallocr_new();
+        ggml_tallocr_t t[2]   = { ggml_tallocr_new_from_buft(&f.buft, SIM_SIZE / 2), ggml_tallocr_new_from_buft(&f.buft, SIM_SIZE / 2) };
+        ggml_tallocr_t m[2]   = { ggml_tallocr_new_measure_from_buft(&f.buft), ggml_tallocr_new_measure_from_buft(&f.buft) };
+        int            seq[2 * RANDOM_MAX], order[RANDOM_MAX];
+        if (sequence) {
+            const int n = random_sequence(g.graph, seq);
+            CHECK_INT(ggml_gallocr_set_parse_seq(galloc, seq, n), GGML_STATUS_SUCCESS);
+            shuffle(g.graph, seq, n, order);
+        }
+        if (by_hand) {
+            for (int i = 0; i < g.n_leafs; i++) {
+                CHECK_INT(ggml_tallocr_alloc(m[0], g.leafs[i]), GGML_STATUS_SUCCESS);
+                CHECK_INT(ggml_tallocr_alloc(t[0], g.leafs[i]), GGML_STATUS_SUCCESS);
+            }
+            for (int i = 0; i < g.n_leafs; i++) {
+                g.leafs[i]->data = NULL; // for the measuring run
+                g.leafs[i]->buffer = NULL;
+            }
+        }
+        struct ggml_hash_set set = ggml_hash_set_new(4 * RANDOM_MAX);
+        ggml_tallocr_t *     real = calloc(set.size, sizeof(*real)), *measure = calloc(set.size, sizeof(*real));
+        for (int i = 0; i < g.n; i++) {
+            const size_t slot = ggml_hash_insert(set, g.all[i]);
+            const int    side = two && !(by_hand && i < g.n_leafs) ? (int) test_random_int(0, 1) : 0;
+            real[slot]        = t[side];
+            measure[slot]     = m[side];
+        }
+        CHECK_INT(ggml_gallocr_alloc_graph_n(galloc, g.graph, set, measure), GGML_STATUS_SUCCESS);
+        for (int i = 0; i < g.n; i++) {
+            CHECK(g.all[i]->data == NULL && g.all[i]->buffer == NULL);
+        }
+        if (by_hand) { // as they were
+            ggml_tallocr_reset(t[0]);
+            for (int i = 0; i < g.n_leafs; i++) {
+                CHECK_INT(ggml_tallocr_alloc(t[0], g.leafs[i]), GGML_STATUS_SUCCESS);
+            }
+        }
+        CHECK_INT(ggml_gallocr_alloc_graph_n(galloc, g.graph, set, real), GGML_STATUS_SUCCESS);
+        struct two_buffers buffers = { { t[0]->base, t[1]->base }, { t[0]->buffer, t[1]->buffer } };
+        struct memory_sim  sim     = { .address_of = address_of, .user = &buffers, .size = SIM_SIZE };
+        CHECK_MSG(sim_run(&sim, g.graph, sequence ? order : NULL), "round %d: %s", round, sim.problem);
+        for (int i = 0; i < 2; i++) {
+            CHECK_INT(ggml_tallocr_max_size(m[i]), ggml_tallocr_max_size(t[i]));
+            CHECK(gb_pool_is_valid(&t[i]->pool));
+            peak += t[i]->pool.high;
+        }
+        for (int i = 0; i < g.graph->n_nodes; i++) {
+            sum += g.graph->nodes[i]->view_src ? 0 : ggml_nbytes(g.graph->nodes[i]);
+        }
+        for (int i = 0; i < 2; i++) {
+            ggml_tallocr_free(t[i]);
+            ggml_tallocr_free(m[i]);
+        }
+        free(real);
+        free(measure);
+        ggml_hash_set_free(set);
+        ggml_gallocr_free(galloc);
+        random_graph_free(&g);
+        CHECK_INT(f.n_buffers, 0);
+    }
+    CHECK_MSG(peak < sum, "%zu of %zu", peak, sum); // with the leafs, and still less
+}
+
+static void out_of_memory(void) {
+    struct random_graph g;
+    struct fake         f;
+    fake_new(&f);
+    REQUIRE(random_graph_make(&g, (struct random_graph_params){ 40, true, true, true }));
+    const int64_t live = gb_test_live_allocs();
+    for (int n = 1;; n++) {
+        gb_test_fail_alloc(n, false);
+        ggml_gallocr_t galloc  = ggml_gallocr_new();
+        ggml_tallocr_t measure = ggml_tallocr_new_measure_from_buft(&f.buft);
+        ggml_tallocr_t talloc  = ggml_tallocr_new_from_buft(&f.buft, SIM_SIZE);
+        const int      seq     = 0;
+        const bool     ok      = galloc && measure && talloc && ggml_gallocr_set_parse_seq(galloc, &seq, 1) == GGML_STATUS_SUCCESS &&
+                        ggml_gallocr_set_parse_seq(galloc, NULL, 0) == GGML_STATUS_SUCCESS &&
+                        ggml_gallocr_alloc_graph(galloc, measure, g.graph) > 0 && ggml_gallocr_alloc_graph(galloc, talloc, g.graph) > 0;
+        const bool failed = gb_test_alloc_failed();
+        gb_test_fail_alloc(0, false);
+        CHECK_INT(ok, !failed);
+        for (int i = 0; i < g.n; i++) {
+            CHECK(ok || (g.all[i]->data == NULL && g.all[i]->buffer == NULL));
+        }
+        if (!ok && measure) {
+            CHECK(gb_pool_is_valid(&measure->pool));
+            for (int i = 0; talloc == NULL && i < g.n; i++) {
+                CHECK(!gb_tallocr_is_placed(measure, g.all[i]));
+            }
+        }
+        ggml_gallocr_free(galloc);
+        ggml_tallocr_free(measure);
+        ggml_tallocr_free(talloc);
+        CHECK_INT(gb_test_live_allocs(), live);
+        if (!failed) {
+            CHECK(n > 15);
+            break;
+        }
+    }
+    random_graph_free(&g);
+}
+
+static void long_chain(void) {
+    struct ggml_context * ctx   = ggml_init((struct ggml_init_params){ 1 << 20, NULL, true });
+    const int             n     = 100000;
+    struct ggml_cgraph *  graph = ggml_new_graph_custom(ctx, (size_t) n, false);
+    struct ggml_tensor *  t     = vector(ctx);
+    for (int i = 0; i < n; i++) {
+        t = ggml_cont(ctx, t);
+    }
+    REQUIRE(ggml_build_forward_expand(graph, t) == GGML_STATUS_SUCCESS);
+    ggml_gallocr_t galloc = ggml_gallocr_new();
+    ggml_tallocr_t talloc = ggml_tallocr_new_measure(64);
+    CHECK_INT(ggml_gallocr_alloc_graph(galloc, talloc, graph), 128 + 12);
+    ggml_gallocr_free(galloc);
+    ggml_tallocr_free(talloc);
+    ggml_free(ctx);
+}
+
+TEST_MAIN(TEST(in_place_chain), TEST(reuse_and_views), TEST(view_as_source_taken_over), TEST(not_in_place),
+          TEST(source_behind_an_empty_slot), TEST(inputs_and_unread_leafs), TEST(barriers), TEST(nothing_half_done),
+          TEST(same_graph_again), TEST(views_of_what_is_placed), TEST(several_allocators), TEST(random_graphs), TEST(out_of_memory),
+          TEST(long_chain))
