@@ -3,8 +3,8 @@
 // The one idea: everything that waits here waits at a gate. A gate is a number that only grows; who waits for it to
 // change looks at it for a short while (a wake-up through the system costs more than most nodes) and then sleeps. A
 // worker has a gate that opens when there is work for it, the pool one that opens when the last worker is done, and
-// each meeting point one that opens when the last thread has come. Teams larger than the machine do not look, they
-// sleep at once, so that the others get the processor.
+// each meeting point one that opens when the last thread has come. Who looks for long offers its
+// processor to others meanwhile, in teams larger than the machine from the start.
 //
 // Invariants: between two runs every worker waits at its gate; fn, arg and nth are written only then. Only workers that
 // were called take part in a run and only they are counted in `pending`.
@@ -22,8 +22,9 @@
 #include "base/status.h"
 #include "base/thread.h"
 
-#define SPIN_NS 50000 // how long to look before sleeping
-#define RELAXES 32    // looks between two glances at the clock
+#define LOOK_NS 50000    // how long to look before sleeping
+#define PATIENCE_NS 5000 // how long of that without offering the processor to others
+#define RELAXES 32       // looks between two glances at the clock
 #define ADOPTING UINT32_MAX // value of `generation` while a thread of a forked child makes the pool usable
 
 struct gate {
@@ -58,7 +59,7 @@ struct gb_cpu_pool {
     int            n_started; // workers that exist; protected by `running`
     bool           no_more;   // the system refused a thread; not asked again
     bool           exiting;
-    int64_t        spin_ns;
+    int64_t        patience_ns;
     atomic_uint    generation; // gb_fork_generation() in which the workers live
     struct worker  workers[];  // n_threads - 1
 };
@@ -96,27 +97,29 @@ static void gate_open(struct gate * g) {
     }
 }
 
-static bool gate_opens_soon(struct gate * g, unsigned seen, int64_t spin_ns) {
+static bool gate_opens_soon(struct gate * g, unsigned seen, int64_t patience_ns) {
     if (atomic_load(&g->seq) != seen) {
         return true;
     }
-    if (spin_ns == 0) {
-        return false;
-    }
-    const int64_t end = gb_time_ns() + spin_ns;
-    do {
+    const int64_t start = gb_time_ns();
+    int64_t       now   = start;
+    while (now - start < LOOK_NS) {
         for (int i = 0; i < RELAXES; i++) {
             gb_cpu_relax();
             if (atomic_load_explicit(&g->seq, memory_order_acquire) != seen) {
                 return true;
             }
         }
-    } while (gb_time_ns() < end);
+        if (now - start >= patience_ns) { // who opens the gate may be waiting for this very processor
+            gb_thread_yield();
+        }
+        now = gb_time_ns();
+    }
     return false;
 }
 
-static void gate_wait(struct gate * g, unsigned seen, int64_t spin_ns) {
-    if (gate_opens_soon(g, seen, spin_ns)) {
+static void gate_wait(struct gate * g, unsigned seen, int64_t patience_ns) {
+    if (gate_opens_soon(g, seen, patience_ns)) {
         return;
     }
     gb_mutex_lock(&g->mutex);
@@ -133,7 +136,7 @@ void gb_cpu_pool_meet(struct gb_cpu_pool * pool, enum gb_cpu_meeting meeting, in
     struct meeting_point * m    = &pool->meetings[meeting];
     const unsigned         seen = atomic_load(&m->gate.seq); // cannot change before we have arrived
     if (atomic_fetch_add(&m->arrived, 1) + 1 < n) {
-        gate_wait(&m->gate, seen, pool->spin_ns);
+        gate_wait(&m->gate, seen, pool->patience_ns);
         return;
     }
     atomic_store(&m->arrived, 0);
@@ -149,7 +152,7 @@ static void worker_main(void * arg) {
     struct worker *      w    = arg;
     struct gb_cpu_pool * pool = w->pool;
     for (unsigned seen = 0;; seen++) {
-        gate_wait(&w->gate, seen, pool->spin_ns);
+        gate_wait(&w->gate, seen, pool->patience_ns);
         if (pool->exiting) {
             return;
         }
@@ -236,8 +239,8 @@ struct gb_cpu_pool * gb_cpu_pool_new(int n_threads) {
         gb_aligned_free(pool);
         return NULL;
     }
-    pool->n_threads = n_threads;
-    pool->spin_ns   = n_threads <= gb_n_processors() ? SPIN_NS : 0;
+    pool->n_threads   = n_threads;
+    pool->patience_ns = n_threads <= gb_n_processors() ? PATIENCE_NS : 0;
     atomic_init(&pool->pending, 0);
     atomic_init(&pool->generation, gb_fork_generation());
     return pool;
@@ -295,7 +298,7 @@ static void run_team(struct gb_cpu_pool * pool, int nth, gb_cpu_pool_fn fn, void
     }
     fn(arg, 0, nth);
     if (nth > 1) {
-        gate_wait(&pool->done, seen, pool->spin_ns);
+        gate_wait(&pool->done, seen, pool->patience_ns);
     }
 }
 
