@@ -1,0 +1,172 @@
+// Computing with reused memory: random graphs give the same bits as when every tensor has memory of its own.
+#include "test_alloc.h"
+
+#include "ggml-backend.h"
+
+struct results { // of the nodes that must have theirs at the end
+    void * data[RANDOM_MAX];
+    size_t size[RANDOM_MAX];
+};
+
+static void set_leafs(const struct random_graph * g, uint64_t seed) {
+    const uint64_t before = test_seed;
+    test_seed             = seed;
+    for (int i = 0; i < g->n_leafs; i++) {
+        float        values[RANDOM_COLUMNS * RANDOM_ROWS];
+        const size_t size = ggml_nbytes(g->leafs[i]);
+        for (size_t k = 0; k < size / 4; k++) {
+            values[k] = test_random_float(-2, 2);
+        }
+        if (g->leafs[i]->data) { // others are not in the graph
+            CHECK_INT(ggml_backend_tensor_set(g->leafs[i], values, 0, size), GGML_STATUS_SUCCESS);
+        }
+    }
+    test_seed = before;
+}
+
+static bool is_result(const struct ggml_cgraph * graph, const struct ggml_tensor * t) {
+    for (int j = 0; j < graph->n_nodes; j++) {
+        for (int s = 0; s < GGML_MAX_SRC; s++) {
+            if (graph->nodes[j]->src[s] == t) {
+                return ggml_is_output(t);
+            }
+        }
+    }
+    return true;
+}
+
+static void keep_results(const struct ggml_cgraph * graph, struct results * r) {
+    for (int i = 0; i < graph->n_nodes; i++) {
+        r->data[i] = NULL;
+        if (is_result(graph, graph->nodes[i])) {
+            r->size[i] = ggml_nbytes(graph->nodes[i]);
+            r->data[i] = malloc(r->size[i]);
+            CHECK_INT(ggml_backend_tensor_get(graph->nodes[i], r->data[i], 0, r->size[i]), GGML_STATUS_SUCCESS);
+        }
+    }
+}
+
+static int compare_results(const struct ggml_cgraph * graph, const struct results * r) {
+    int different = 0;
+    for (int i = 0; i < graph->n_nodes; i++) {
+        if (r->data[i]) {
+            void * data = malloc(r->size[i]);
+            CHECK_INT(ggml_backend_tensor_get(graph->nodes[i], data, 0, r->size[i]), GGML_STATUS_SUCCESS);
+            different += memcmp(data, r->data[i], r->size[i]) != 0;
+            free(data);
+        }
+    }
+    return different;
+}
+
+static void free_results(struct results * r, int n) {
+    for (int i = 0; i < n; i++) {
+        free(r->data[i]);
+    }
+}
+
+static void reference(ggml_backend_t cpu, struct random_graph_params params, uint64_t leafs, struct results * r) {
+    struct random_graph g;
+    REQUIRE(random_graph_make(&g, params));
+    ggml_backend_buffer_t buffer = ggml_backend_alloc_ctx_tensors(g.ctx, cpu);
+    set_leafs(&g, leafs);
+    CHECK(ggml_backend_graph_compute(cpu, g.graph));
+    keep_results(g.graph, r);
+    ggml_backend_buffer_free(buffer);
+    random_graph_free(&g);
+}
+
+// The sequence: groups of nodes in an order of their own, where each node stands in the latest group that it can.
+static int make_sequence(const struct ggml_cgraph * graph, int * seq, int * order) {
+    int group[RANDOM_MAX], n = 0, n_order = 0;
+    int last = 0;
+    for (int i = 0; i < graph->n_nodes; i++) {
+        group[i] = 0;
+        for (int j = 0; j < i; j++) {
+            for (int s = 0; s < GGML_MAX_SRC; s++) {
+                if (graph->nodes[i]->src[s] == graph->nodes[j]) {
+                    group[i] = GB_MAX(group[i], group[j] + 1);
+                }
+            }
+        }
+        last = GB_MAX(last, group[i]);
+    }
+    for (int g = 0; g <= last; g++) {
+        const int start = n_order;
+        for (int i = 0; i < graph->n_nodes; i++) {
+            if (group[i] == g) {
+                seq[n++] = order[n_order++] = i;
+            }
+        }
+        for (int k = start; k < n_order; k++) { // independent of each other: any order
+            const int other = (int) test_random_int(start, n_order - 1);
+            const int x     = order[k];
+            order[k]        = order[other];
+            order[other]    = x;
+        }
+        seq[n++] = -1;
+    }
+    return n;
+}
+
+static void one_round(ggml_backend_t cpu, struct random_graph_params params, bool sequence) {
+    const uint64_t      seed = test_random(), leafs = test_random();
+    struct results      expected;
+    struct random_graph g;
+    test_seed = seed;
+    reference(cpu, params, leafs, &expected);
+    test_seed = seed;
+    REQUIRE(random_graph_make(&g, params));
+    for (int i = 0; i < g.n_leafs; i++) {
+        ggml_set_input(g.leafs[i]);
+    }
+    ggml_gallocr_t galloc  = ggml_gallocr_new();
+    ggml_tallocr_t measure = ggml_tallocr_new_measure_from_backend(cpu);
+    int            seq[2 * RANDOM_MAX], order[RANDOM_MAX];
+    struct ggml_tensor * nodes[RANDOM_MAX];
+    struct ggml_cgraph   run = *g.graph;
+    if (sequence) {
+        const int n = make_sequence(g.graph, seq, order);
+        REQUIRE(ggml_gallocr_set_parse_seq(galloc, seq, n) == GGML_STATUS_SUCCESS);
+        for (int i = 0; i < run.n_nodes; i++) {
+            nodes[i] = g.graph->nodes[order[i]];
+        }
+        run.nodes = nodes;
+    }
+    const size_t   size   = ggml_gallocr_alloc_graph(galloc, measure, g.graph);
+    ggml_tallocr_t talloc = ggml_tallocr_new_from_backend(cpu, size - size / 11); // what is needed, without the tenth
+    for (int again = 0; again < 2; again++) {
+        CHECK(ggml_gallocr_alloc_graph(galloc, talloc, g.graph) == size);
+        set_leafs(&g, leafs);
+        CHECK(ggml_backend_graph_compute(cpu, &run));
+        CHECK_INT(compare_results(g.graph, &expected), 0);
+        CHECK_INT(ggml_tallocr_reset(talloc), GGML_STATUS_SUCCESS);
+    }
+    free_results(&expected, g.graph->n_nodes);
+    ggml_gallocr_free(galloc);
+    ggml_tallocr_free(measure);
+    ggml_tallocr_free(talloc);
+    random_graph_free(&g);
+}
+
+static void node_order(void) {
+    const ggml_backend_t cpu = ggml_backend_cpu_init();
+    REQUIRE(cpu);
+    for (int round = 0; round < 150; round++) {
+        ggml_backend_cpu_set_n_threads(cpu, 1 + round % 2);
+        one_round(cpu, (struct random_graph_params){ (int) test_random_int(1, 60), true, false, round % 2 == 0 }, false);
+    }
+    ggml_backend_free(cpu);
+}
+
+static void parse_sequences(void) {
+    const ggml_backend_t cpu = ggml_backend_cpu_init();
+    REQUIRE(cpu);
+    for (int round = 0; round < 150; round++) {
+        ggml_backend_cpu_set_n_threads(cpu, 1 + round % 2);
+        one_round(cpu, (struct random_graph_params){ (int) test_random_int(1, 60), false, false, round % 2 == 0 }, true);
+    }
+    ggml_backend_free(cpu);
+}
+
+TEST_MAIN(TEST(node_order), TEST(parse_sequences))
