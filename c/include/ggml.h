@@ -769,6 +769,23 @@ GGML_API struct ggml_tensor * ggml_graph_get_tensor(struct ggml_cgraph * cgraph,
 // Appends all ancestors of tensor that are not in the graph yet, depth first, sources before their readers.
 GGML_API enum ggml_status ggml_build_forward_expand(struct ggml_cgraph * cgraph, struct ggml_tensor * tensor);
 
+// Gradients. A parameter gets a gradient tensor, and so does every node that is computed from it. The backward builder derives all
+// nodes of gf in reverse and appends to gb what computes the gradients of the parameters; afterwards tensor->grad of each node is
+// that expression. Before computing gb: ggml_graph_reset(gf), then set the gradient of the result (usually to 1).
+// keep: the nodes of gf get new gradient tensors first, so that those of an earlier call stay as they are.
+GGML_API enum ggml_status ggml_set_param(struct ggml_context * ctx, struct ggml_tensor * tensor);
+GGML_API enum ggml_status ggml_graph_reset(struct ggml_cgraph * cgraph); // zeroes all gradient tensors
+GGML_API enum ggml_status ggml_build_backward_expand(struct ggml_context * ctx, struct ggml_cgraph * gf, struct ggml_cgraph * gb, bool keep);
+// Trades time for memory: gb computes forward nodes that the derivatives need a second time, from the nearest checkpoints.
+// gb_tmp receives the plain backward graph. On failure gb and gb_tmp are empty.
+GGML_API enum ggml_status ggml_build_backward_gradient_checkpointing(struct ggml_context * ctx, struct ggml_cgraph * gf, struct ggml_cgraph * gb,
+                                                                     struct ggml_cgraph * gb_tmp, struct ggml_tensor ** checkpoints, int n_checkpoints);
+
+// Graph files: leafs with their data, nodes without, in the byte order of the machine. Import makes two contexts: ctx_data with the
+// file's content, to which the leafs point, and ctx_eval with the graph; both are the caller's. NULL on failure, then both are NULL.
+GGML_API enum ggml_status     ggml_graph_export(const struct ggml_cgraph * cgraph, const char * fname);
+GGML_API struct ggml_cgraph * ggml_graph_import(const char * fname, struct ggml_context ** ctx_data, struct ggml_context ** ctx_eval);
+
 GGML_API void             ggml_graph_print(const struct ggml_cgraph * cgraph); // to stdout
 GGML_API enum ggml_status ggml_graph_dump_dot(const struct ggml_cgraph * gb, const struct ggml_cgraph * gf, const char * filename);
 

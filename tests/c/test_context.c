@@ -5,12 +5,12 @@
 #include "test.h"
 
 // Sizes that no machine has are asked for here: the sanitizer shall answer NULL like malloc does.
-const char * __asan_default_options(void);
+__attribute__((visibility("default"))) const char * __asan_default_options(void);
 const char * __asan_default_options(void) {
     return "allocator_may_return_null=1";
 }
 
-const char * __tsan_default_options(void);
+__attribute__((visibility("default"))) const char * __tsan_default_options(void);
 const char * __tsan_default_options(void) {
     return "allocator_may_return_null=1";
 }

@@ -1,5 +1,6 @@
 // Graphs: order, growth, fixed memory, taking back failed builds, copies, views, printing. Nodes are wired by hand here, so that
 // nothing but the graph is tested. The oracle for the order is a recursive walk.
+#define _POSIX_C_SOURCE 200809L // mkstemp, dup2
 #include <unistd.h>
 
 #include "base/mem.h"

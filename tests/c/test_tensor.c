@@ -59,6 +59,8 @@ static void refused_shapes(void) {
     CHECK(ggml_new_tensor_1d(ctx, GGML_TYPE_F32, INT64_MAX / 4 + 1) == NULL);
     CHECK_ERROR(GGML_STATUS_INVALID_ARGUMENT, "overflows");
     CHECK(ggml_new_tensor_4d(ctx, GGML_TYPE_I8, INT64_MAX, 0, INT64_MAX, 2) != NULL); // nothing, with wide strides
+    struct ggml_tensor * q = ggml_new_tensor_1d(ctx, GGML_TYPE_Q4_0, INT64_C(1) << 62);
+    CHECK(q != NULL && ggml_nbytes(q) == (size_t) (INT64_C(1) << 57) * 18 && ggml_is_contiguous(q));
     CHECK(ggml_new_tensor_1d(ctx, (enum ggml_type) 5, 32) == NULL);
     CHECK(ggml_new_tensor_1d(ctx, GGML_TYPE_COUNT, 32) == NULL);
     CHECK(ggml_new_tensor_1d(ctx, (enum ggml_type) -7, 32) == NULL);
@@ -70,7 +72,7 @@ static void refused_shapes(void) {
     CHECK(ggml_new_tensor(ctx, GGML_TYPE_F32, 1, NULL) == NULL);
     CHECK_ERROR(GGML_STATUS_INVALID_ARGUMENT, "'ne' is NULL");
     CHECK(ggml_dup_tensor(ctx, NULL) == NULL && ggml_view_tensor(ctx, NULL) == NULL);
-    CHECK_INT(ggml_used_mem(ctx), 2 * ggml_tensor_overhead()); // failures took nothing
+    CHECK_INT(ggml_used_mem(ctx), 3 * ggml_tensor_overhead()); // failures took nothing
     ggml_free(ctx);
 }
 

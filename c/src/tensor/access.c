@@ -59,19 +59,23 @@ static void store(enum ggml_type type, void * p, double v) {
 
 // -------------------------------------------------------------------------------------------------------------------- address
 
-// Can the host read and write the tensor's bytes? Asks the buffer itself: this layer lies below the backends'.
+// Asks the buffer itself: this layer lies below the backends'.
+bool gb_tensor_on_host(const struct ggml_tensor * t) {
+    const struct ggml_backend_buffer * buffer = t->buffer ? t->buffer : gb_root(t)->buffer;
+    if (buffer == NULL) {
+        return true;
+    }
+    const ggml_backend_buffer_type_t buft = buffer->buft;
+    return buft != NULL && buft->iface.is_host != NULL && buft->iface.is_host(buft);
+}
+
 static bool check_host(const struct ggml_tensor * t, const char * func) {
     if (t == NULL) {
         gb_fail_null(func, "tensor");
         return false;
     }
     GB_FAIL_IF(t->data == NULL, false, GGML_STATUS_INVALID_STATE, "%s: tensor '%s' has no data yet", func, t->name);
-    const struct ggml_backend_buffer * buffer = t->buffer ? t->buffer : gb_root(t)->buffer;
-    if (buffer == NULL) {
-        return true;
-    }
-    const ggml_backend_buffer_type_t buft = buffer->buft;
-    GB_FAIL_IF(buft == NULL || buft->iface.is_host == NULL || !buft->iface.is_host(buft), false, GGML_STATUS_INVALID_STATE,
+    GB_FAIL_IF(!gb_tensor_on_host(t), false, GGML_STATUS_INVALID_STATE,
                "%s: tensor '%s' is not in host memory: use ggml_backend_tensor_get and ggml_backend_tensor_set", func, t->name);
     return true;
 }

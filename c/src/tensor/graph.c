@@ -330,6 +330,11 @@ enum ggml_status ggml_build_forward_expand(struct ggml_cgraph * cgraph, struct g
     return gb_graph_expand(cgraph, &tensor, 1, __func__);
 }
 
+void gb_graph_mark_listed(struct ggml_cgraph * graph) {
+    insert_list(graph->visited_hash_table, graph->nodes, graph->n_nodes);
+    insert_list(graph->visited_hash_table, graph->leafs, graph->n_leafs);
+}
+
 // ------------------------------------------------------------------------------------------------------------- whole graphs
 
 enum ggml_status ggml_graph_clear(struct ggml_cgraph * cgraph) {

@@ -123,8 +123,7 @@ static void put_node(FILE * file, const struct ggml_cgraph * gb, const struct gg
 
 // The values of small leafs whose bytes the host can read.
 static void put_values(FILE * file, const struct ggml_tensor * t) {
-    const struct ggml_tensor * root = gb_root(t);
-    if (t->data == NULL || t->buffer != NULL || root->buffer != NULL || ggml_nelements(t) >= 5 || ggml_nelements(t) < 1) {
+    if (t->data == NULL || !gb_tensor_on_host(t) || ggml_nelements(t) >= 5 || ggml_nelements(t) < 1) {
         return;
     }
     if (t->type == GGML_TYPE_I8 || t->type == GGML_TYPE_I16 || t->type == GGML_TYPE_I32) {

@@ -264,8 +264,13 @@ size_t ggml_nbytes(const struct ggml_tensor * t) {
     if (t == NULL || ggml_nelements(t) == 0 || !gb_type_is_valid(t->type)) {
         return 0;
     }
-    const size_t blck  = (size_t) ggml_blck_size(t->type);
-    size_t       bytes = blck == 1 ? ggml_type_size(t->type) + (size_t) (t->ne[0] - 1) * t->nb[0] : (size_t) t->ne[0] * t->nb[0] / blck;
+    const size_t blck = (size_t) ggml_blck_size(t->type), n = (size_t) t->ne[0];
+    size_t       bytes; // of a row; n * nb0 could overflow where the whole tensor does not
+    if (blck == 1) {
+        bytes = ggml_type_size(t->type) + (n - 1) * t->nb[0];
+    } else {
+        bytes = n / blck * t->nb[0] + n % blck * t->nb[0] / blck;
+    }
     for (int d = 1; d < GGML_MAX_DIMS; d++) {
         bytes += (size_t) (t->ne[d] - 1) * t->nb[d];
     }
@@ -320,7 +325,7 @@ bool gb_is_row_padded(const struct ggml_tensor * t) {
 }
 
 bool ggml_is_contiguous(const struct ggml_tensor * t) {
-    return gb_is_row_padded(t) && t->nb[1] == t->nb[0] * (size_t) t->ne[0] / (size_t) ggml_blck_size(t->type);
+    return gb_is_row_padded(t) && t->nb[1] == t->nb[0] * (size_t) (t->ne[0] / ggml_blck_size(t->type));
 }
 
 bool ggml_is_transposed(const struct ggml_tensor * t) {
@@ -368,7 +373,7 @@ struct ggml_tensor * ggml_format_name(struct ggml_tensor * t, const char * fmt, 
         gb_fail_null(__func__, t == NULL ? "tensor" : "fmt");
         return NULL;
     }
-    char    text[sizeof(t->name)]; // the old name may be an argument
+    char    text[sizeof(t->name)] = { 0 }; // aside: the old name may be an argument
     va_list args;
     va_start(args, fmt);
     const int n = vsnprintf(text, sizeof(text), fmt, args);

@@ -1,0 +1,387 @@
+// graph_file.c - graphs as files (GGML_FILE_VERSION 1).
+//
+//   header  u32 magic, version, n_leafs, n_nodes; u64 bytes of all nodes' data
+//   leaf    u32 type, op; 4 x (u64 ne, nb); name; op_params; the data
+//   node    the same without data, then GGML_MAX_SRC x i32: -1, a leaf's number, or n_leafs + a node's number
+//
+// All in the byte order of the machine, nothing padded. A file is not trusted: every number is checked before it is used, and
+// memory that a file asks for is bounded by what its shapes say. Shape operators become views again; other nodes get memory.
+#include <limits.h>
+
+#include "base/file.h"
+#include "base/hash.h"
+#include "tensor/tensor.h"
+
+enum {
+    HEADER_SIZE = 4 * 4 + 8,
+    RECORD_SIZE = 4 + 4 + GGML_MAX_DIMS * 16 + GGML_MAX_NAME + GGML_MAX_OP_PARAMS, // of a tensor, without data and arguments
+    NODE_SIZE   = RECORD_SIZE + GGML_MAX_SRC * 4,
+};
+
+// User functions are addresses: they mean nothing in another process, and in a file from elsewhere anything.
+static bool has_function(enum ggml_op op) {
+    return op >= GGML_OP_MAP_UNARY && op <= GGML_OP_MAP_CUSTOM3;
+}
+
+static bool is_shape_op(enum ggml_op op) {
+    return op == GGML_OP_RESHAPE || op == GGML_OP_VIEW || op == GGML_OP_PERMUTE || op == GGML_OP_TRANSPOSE;
+}
+
+// ------------------------------------------------------------------------------------------------------------------------ export
+
+static bool number_tensors(const struct ggml_cgraph * graph, struct gb_ptrmap * numbers) {
+    for (int i = 0; i < graph->n_leafs; i++) {
+        if (!gb_ptrmap_set(numbers, graph->leafs[i], i)) {
+            return false;
+        }
+    }
+    for (int i = 0; i < graph->n_nodes; i++) {
+        if (!gb_ptrmap_set(numbers, graph->nodes[i], (int64_t) graph->n_leafs + i)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+static enum ggml_status check_exportable(const struct ggml_cgraph * graph, const struct gb_ptrmap * numbers) {
+    char text[GB_DESCRIBE_SIZE];
+    for (int i = 0; i < graph->n_leafs; i++) {
+        const struct ggml_tensor * t = graph->leafs[i];
+        GB_FAIL_IF(t->data == NULL || !gb_tensor_on_host(t), GGML_STATUS_INVALID_STATE, GGML_STATUS_INVALID_STATE,
+                   "ggml_graph_export: leaf %s has no data in host memory", gb_describe(t, text));
+    }
+    for (int i = 0; i < graph->n_nodes; i++) {
+        const struct ggml_tensor * t = graph->nodes[i];
+        GB_FAIL_IF(has_function(t->op), GGML_STATUS_UNSUPPORTED, GGML_STATUS_UNSUPPORTED,
+                   "ggml_graph_export: node %s calls a function of this program", gb_describe(t, text));
+        for (int k = 0; k < GGML_MAX_SRC; k++) {
+            const int64_t number = t->src[k] ? gb_ptrmap_get(numbers, t->src[k]) : -1;
+            const int64_t own    = (int64_t) graph->n_leafs + i;
+            GB_FAIL_IF(number == GB_PTRMAP_ABSENT || number > own || (number == own && t->op != GGML_OP_CPY), GGML_STATUS_INVALID_ARGUMENT,
+                       GGML_STATUS_INVALID_ARGUMENT, "ggml_graph_export: source %d of node %s does not come before it in the graph", k,
+                       gb_describe(t, text));
+        }
+    }
+    return GGML_STATUS_SUCCESS;
+}
+
+static enum ggml_status write_header(struct gb_file_writer * w, const struct ggml_cgraph * graph) {
+    const uint32_t words[4]  = { GGML_FILE_MAGIC, GGML_FILE_VERSION, (uint32_t) graph->n_leafs, (uint32_t) graph->n_nodes };
+    uint64_t       size_eval = 0;
+    for (int i = 0; i < graph->n_nodes; i++) {
+        size_eval += ggml_nbytes_pad(graph->nodes[i]);
+    }
+    GB_TRY(gb_file_writer_write(w, words, sizeof(words)));
+    return gb_file_writer_write(w, &size_eval, sizeof(size_eval));
+}
+
+static enum ggml_status write_record(struct gb_file_writer * w, const struct ggml_tensor * t) {
+    const uint32_t words[2] = { (uint32_t) t->type, (uint32_t) t->op };
+    uint64_t       shape[2 * GGML_MAX_DIMS];
+    for (int d = 0; d < GGML_MAX_DIMS; d++) {
+        shape[2 * d]     = (uint64_t) t->ne[d];
+        shape[2 * d + 1] = t->nb[d];
+    }
+    GB_TRY(gb_file_writer_write(w, words, sizeof(words)));
+    GB_TRY(gb_file_writer_write(w, shape, sizeof(shape)));
+    GB_TRY(gb_file_writer_write(w, t->name, sizeof(t->name)));
+    return gb_file_writer_write(w, t->op_params, sizeof(t->op_params));
+}
+
+static enum ggml_status write_tensors(struct gb_file_writer * w, const struct ggml_cgraph * graph, const struct gb_ptrmap * numbers) {
+    GB_TRY(write_header(w, graph));
+    for (int i = 0; i < graph->n_leafs; i++) {
+        GB_TRY(write_record(w, graph->leafs[i]));
+        GB_TRY(gb_file_writer_write(w, graph->leafs[i]->data, ggml_nbytes(graph->leafs[i])));
+    }
+    for (int i = 0; i < graph->n_nodes; i++) {
+        const struct ggml_tensor * t = graph->nodes[i];
+        int32_t                    arguments[GGML_MAX_SRC];
+        for (int k = 0; k < GGML_MAX_SRC; k++) {
+            arguments[k] = t->src[k] ? (int32_t) gb_ptrmap_get(numbers, t->src[k]) : -1;
+        }
+        GB_TRY(write_record(w, t));
+        GB_TRY(gb_file_writer_write(w, arguments, sizeof(arguments)));
+    }
+    return GGML_STATUS_SUCCESS;
+}
+
+static enum ggml_status write_file(const char * fname, const struct ggml_cgraph * graph, const struct gb_ptrmap * numbers) {
+    struct gb_file_writer w;
+    GB_TRY(gb_file_writer_open(&w, fname));
+    const enum ggml_status status = write_tensors(&w, graph, numbers);
+    if (status != GGML_STATUS_SUCCESS) {
+        gb_file_writer_abandon(&w);
+        return status;
+    }
+    return gb_file_writer_commit(&w);
+}
+
+enum ggml_status ggml_graph_export(const struct ggml_cgraph * cgraph, const char * fname) {
+    GB_CHECK_ARG(cgraph, GGML_STATUS_INVALID_ARGUMENT);
+    GB_CHECK_ARG(fname, GGML_STATUS_INVALID_ARGUMENT);
+    struct gb_ptrmap numbers = { 0 };
+    enum ggml_status status  = number_tensors(cgraph, &numbers) ? GGML_STATUS_SUCCESS : GGML_STATUS_ALLOC_FAILED;
+    if (status == GGML_STATUS_SUCCESS) {
+        status = check_exportable(cgraph, &numbers);
+    }
+    if (status == GGML_STATUS_SUCCESS) {
+        status = write_file(fname, cgraph, &numbers);
+    }
+    gb_ptrmap_free(&numbers);
+    return status;
+}
+
+// ------------------------------------------------------------------------------------------------------------------------ import
+
+struct import {
+    const char *          fname;
+    char *                data; // the file's content, in ctx_data
+    size_t                size; // bytes of it
+    size_t                at;   // bytes read
+    uint32_t              n_leafs, n_nodes;
+    uint64_t              size_eval; // bytes of node data announced and not read yet
+    struct ggml_context * ctx_data;
+    struct ggml_context * ctx_eval;
+    struct ggml_cgraph *  graph;
+};
+
+GGML_ATTRIBUTE_FORMAT(2, 3) static bool malformed(const struct import * in, const char * fmt, ...) {
+    char    what[512];
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(what, sizeof(what), fmt, args);
+    va_end(args);
+    gb_fail(GGML_STATUS_IO_ERROR, "ggml_graph_import: '%s' at byte %zu: %s", in->fname, in->at, what);
+    return false;
+}
+
+static bool read_bytes(struct import * in, void * to, size_t size) {
+    if (size > in->size - in->at) {
+        return malformed(in, "needs %zu bytes more, the file has %zu", size, in->size - in->at);
+    }
+    memcpy(to, in->data + in->at, size);
+    in->at += size;
+    return true;
+}
+
+static bool read_header(struct import * in) {
+    uint32_t words[4];
+    if (!read_bytes(in, words, sizeof(words)) || !read_bytes(in, &in->size_eval, sizeof(in->size_eval))) {
+        return false;
+    }
+    if (words[0] != GGML_FILE_MAGIC || words[1] != GGML_FILE_VERSION) {
+        return malformed(in, "magic 0x%08x, version %u: needs 0x%08x, %d", words[0], words[1], (unsigned) GGML_FILE_MAGIC, GGML_FILE_VERSION);
+    }
+    in->n_leafs = words[2];
+    in->n_nodes = words[3];
+    const uint64_t least = (uint64_t) in->n_leafs * RECORD_SIZE + (uint64_t) in->n_nodes * NODE_SIZE;
+    if (least > in->size - in->at || in->n_leafs > INT_MAX / 8 || in->n_nodes > INT_MAX / 8) {
+        return malformed(in, "%u leafs and %u nodes do not fit in %zu bytes", in->n_leafs, in->n_nodes, in->size - in->at);
+    }
+    return true;
+}
+
+// A record into a struct that is no tensor of a context yet. On success its element count and extent are computable.
+static bool read_record(struct import * in, struct ggml_tensor * t) {
+    uint32_t words[2];
+    uint64_t shape[2 * GGML_MAX_DIMS];
+    memset(t, 0, sizeof(*t));
+    if (!read_bytes(in, words, sizeof(words)) || !read_bytes(in, shape, sizeof(shape)) || !read_bytes(in, t->name, sizeof(t->name)) ||
+        !read_bytes(in, t->op_params, sizeof(t->op_params))) {
+        return false;
+    }
+    t->name[sizeof(t->name) - 1] = '\0';
+    if (words[0] >= GGML_TYPE_COUNT || !gb_type_is_valid((enum ggml_type) words[0])) {
+        return malformed(in, "%u is no tensor type", words[0]);
+    }
+    if (words[1] >= GGML_OP_COUNT || has_function((enum ggml_op) words[1])) {
+        return malformed(in, "%u is no operator that a file can hold", words[1]);
+    }
+    t->type            = (enum ggml_type) words[0];
+    t->op              = (enum ggml_op) words[1];
+    int64_t n_elements = 1;
+    for (int d = 0; d < GGML_MAX_DIMS; d++) {
+        if (shape[2 * d] > INT64_MAX || shape[2 * d + 1] > SIZE_MAX || !gb_mul_i64(n_elements, (int64_t) shape[2 * d], &n_elements)) {
+            return malformed(in, "the shape of tensor '%s' overflows", t->name);
+        }
+        t->ne[d] = (int64_t) shape[2 * d];
+        t->nb[d] = (size_t) shape[2 * d + 1];
+    }
+    size_t extent;
+    if (!gb_bytes_needed(t, &extent) || extent > PTRDIFF_MAX) {
+        return malformed(in, "the size of tensor '%s' overflows", t->name);
+    }
+    return true;
+}
+
+// Says that what the file describes cannot be made, unless only memory was missing. False.
+static bool not_made(const struct import * in, const struct ggml_tensor * record) {
+    return ggml_last_status() == GGML_STATUS_ALLOC_FAILED ? false : malformed(in, "tensor '%s': %s", record->name, ggml_last_error());
+}
+
+// A node with memory of its own, which it takes over the record's strides for; they must not lead outside.
+static struct ggml_tensor * make_tensor(struct import * in, const struct ggml_tensor * record) {
+    const size_t size = ggml_nbytes_pad(record);
+    if (size > in->size_eval) {
+        malformed(in, "tensor '%s' needs %zu bytes, more than the header says", record->name, size);
+        return NULL;
+    }
+    struct ggml_tensor * t = gb_tensor_new(in->ctx_eval, record->type, GGML_MAX_DIMS, record->ne);
+    size_t               extent;
+    if (t == NULL) {
+        not_made(in, record);
+        return NULL;
+    }
+    if (!gb_bytes_needed(record, &extent) || extent > ggml_nbytes(t)) {
+        malformed(in, "the strides of tensor '%s' lead outside of it", record->name);
+        return NULL;
+    }
+    memcpy(t->nb, record->nb, sizeof(t->nb));
+    return t;
+}
+
+static void take_over(struct ggml_tensor * t, const struct ggml_tensor * record) {
+    t->op = record->op;
+    memcpy(t->name, record->name, sizeof(t->name));
+    memcpy(t->op_params, record->op_params, sizeof(t->op_params));
+}
+
+// The leaf's data stays in the file's content, moved down over the record read before to where elements are aligned.
+static bool read_leaf(struct import * in) {
+    struct ggml_tensor record;
+    if (!read_record(in, &record)) {
+        return false;
+    }
+    if (record.op != GGML_OP_NONE) {
+        return malformed(in, "leaf '%s' has operator %s", record.name, gb_op_name(record.op));
+    }
+    size_t bytes;
+    gb_bytes_needed(&record, &bytes);
+    if (bytes > in->size - in->at) {
+        return malformed(in, "leaf '%s' needs %zu bytes of data, the file has %zu", record.name, bytes, in->size - in->at);
+    }
+    if (bytes != ggml_nbytes(&record)) {
+        return malformed(in, "leaf '%s' has permuted blocks", record.name);
+    }
+    ggml_set_no_alloc(in->ctx_eval, true);
+    struct ggml_tensor * t = gb_tensor_new(in->ctx_eval, record.type, GGML_MAX_DIMS, record.ne);
+    ggml_set_no_alloc(in->ctx_eval, false);
+    if (t == NULL) {
+        return not_made(in, &record);
+    }
+    memcpy(t->nb, record.nb, sizeof(t->nb));
+    take_over(t, &record);
+    t->data = in->data + in->at / GGML_MEM_ALIGN * GGML_MEM_ALIGN;
+    memmove(t->data, in->data + in->at, bytes);
+    in->at += bytes;
+    in->graph->leafs[in->graph->n_leafs++] = t;
+    return true;
+}
+
+// Sets src[] from the numbers. A CPY may name itself (ggml_cast makes such nodes): its record's address stands for it.
+static bool read_sources(struct import * in, struct ggml_tensor * record) {
+    int32_t arguments[GGML_MAX_SRC];
+    if (!read_bytes(in, arguments, sizeof(arguments))) {
+        return false;
+    }
+    const int64_t n_leafs = in->graph->n_leafs, n_known = n_leafs + in->graph->n_nodes;
+    for (int k = 0; k < GGML_MAX_SRC; k++) {
+        const int64_t i = arguments[k];
+        if (i < -1 || i > n_known || (i == n_known && record->op != GGML_OP_CPY)) {
+            return malformed(in, "source %d of node '%s' is number %lld of %lld", k, record->name, (long long) i, (long long) n_known);
+        }
+        record->src[k] = i < 0 ? NULL : i < n_leafs ? in->graph->leafs[i] : i < n_known ? in->graph->nodes[i - n_leafs] : record;
+    }
+    return true;
+}
+
+static struct ggml_tensor * make_view(struct import * in, const struct ggml_tensor * record) {
+    struct ggml_tensor * src    = record->src[0];
+    size_t               offset = 0;
+    if (src == NULL || src->type != record->type) {
+        malformed(in, "view '%s' has no source of its type", record->name);
+        return NULL;
+    }
+    if (record->op == GGML_OP_VIEW) {
+        memcpy(&offset, record->op_params, sizeof(offset));
+    }
+    struct ggml_tensor * t = gb_tensor_view(in->ctx_eval, src, GGML_MAX_DIMS, record->ne, record->nb, offset, "ggml_graph_import");
+    if (t == NULL) {
+        not_made(in, record);
+    }
+    return t;
+}
+
+static bool read_node(struct import * in) {
+    struct ggml_tensor record;
+    if (!read_record(in, &record) || !read_sources(in, &record)) {
+        return false;
+    }
+    struct ggml_tensor * t = is_shape_op(record.op) ? make_view(in, &record) : make_tensor(in, &record);
+    if (t == NULL) {
+        return false;
+    }
+    in->size_eval -= GB_MIN(in->size_eval, ggml_nbytes_pad(t));
+    take_over(t, &record);
+    for (int k = 0; k < GGML_MAX_SRC; k++) {
+        t->src[k] = record.src[k] == &record ? t : record.src[k];
+    }
+    in->graph->nodes[in->graph->n_nodes++] = t;
+    return true;
+}
+
+static bool read_graph(struct import * in) {
+    if (!read_header(in)) {
+        return false;
+    }
+    in->graph = ggml_new_graph_custom(in->ctx_eval, GB_MAX(in->n_leafs, in->n_nodes), false);
+    bool ok   = in->graph != NULL;
+    for (uint32_t i = 0; i < in->n_leafs && ok; i++) {
+        ok = read_leaf(in);
+    }
+    for (uint32_t i = 0; i < in->n_nodes && ok; i++) {
+        ok = read_node(in);
+    }
+    if (ok && in->at != in->size) {
+        return malformed(in, "%zu bytes follow the graph", in->size - in->at);
+    }
+    if (ok) {
+        gb_graph_mark_listed(in->graph);
+    }
+    return ok;
+}
+
+static bool load_content(struct import * in) {
+    struct gb_file_map map;
+    if (gb_file_map_open(&map, in->fname) != GGML_STATUS_SUCCESS) {
+        return false;
+    }
+    in->ctx_data = ggml_init((struct ggml_init_params){ map.size + ggml_tensor_overhead(), NULL, false });
+    in->ctx_eval = ggml_init((struct ggml_init_params){ 0, NULL, false });
+    struct ggml_tensor * blob = in->ctx_data && in->ctx_eval ? ggml_new_tensor_1d(in->ctx_data, GGML_TYPE_I8, (int64_t) map.size) : NULL;
+    if (blob != NULL && map.size > 0) {
+        memcpy(blob->data, map.data, map.size);
+    }
+    in->data = blob ? blob->data : NULL;
+    in->size = map.size;
+    gb_file_map_close(&map);
+    return blob != NULL;
+}
+
+struct ggml_cgraph * ggml_graph_import(const char * fname, struct ggml_context ** ctx_data, struct ggml_context ** ctx_eval) {
+    GB_CHECK_ARG(ctx_data, NULL);
+    GB_CHECK_ARG(ctx_eval, NULL);
+    *ctx_data = NULL;
+    *ctx_eval = NULL;
+    GB_CHECK_ARG(fname, NULL);
+    struct import in = { .fname = fname };
+    if (!load_content(&in) || !read_graph(&in)) {
+        ggml_free(in.ctx_data);
+        ggml_free(in.ctx_eval);
+        return NULL;
+    }
+    *ctx_data = in.ctx_data;
+    *ctx_eval = in.ctx_eval;
+    return in.graph;
+}
