@@ -2,6 +2,7 @@
 #include <errno.h>
 #include <stdio.h>
 
+#include "base/hash.h"
 #include "tensor.h"
 
 // ---------------------------------------------------------------------------------------------------------------------- listing
@@ -82,32 +83,44 @@ static void put_name(FILE * file, const struct ggml_tensor * t) {
     fprintf(file, " (%s)", type ? type : "no type");
 }
 
-static bool contains(const struct ggml_cgraph * graph, const struct ggml_tensor * t) {
-    for (int i = 0; graph != NULL && i < graph->n_nodes; i++) {
-        if (graph->nodes[i] == t) {
-            return true;
+struct dot {
+    FILE *                     file;
+    const struct ggml_cgraph * graph;
+    struct gb_ptrmap           owners;  // gradient -> number of its node: gradients are fields of that node's record
+    struct gb_ptrmap           forward; // nodes of the forward graph
+};
+
+static bool make_maps(struct dot * dot, const struct ggml_cgraph * forward) {
+    for (int i = 0; dot->graph->grads != NULL && i < dot->graph->n_nodes; i++) {
+        if (dot->graph->grads[i] != NULL && !gb_ptrmap_set(&dot->owners, dot->graph->grads[i], i)) {
+            return false;
         }
     }
-    return false;
-}
-
-// Is `t` the gradient of some node? Those have no place of their own: they are fields of a node's record.
-static const struct ggml_tensor * gradient_owner(const struct ggml_cgraph * graph, const struct ggml_tensor * t) {
-    for (int i = 0; graph->grads != NULL && i < graph->n_nodes; i++) {
-        if (graph->grads[i] == t) {
-            return graph->nodes[i];
+    for (int i = 0; forward != NULL && i < forward->n_nodes; i++) {
+        if (!gb_ptrmap_set(&dot->forward, forward->nodes[i], i)) {
+            return false;
         }
     }
-    return NULL;
+    return true;
 }
 
-static void put_node(FILE * file, const struct ggml_cgraph * gb, const struct ggml_cgraph * gf, int i) {
-    const struct ggml_tensor * t     = gb->nodes[i];
+static const struct ggml_tensor * gradient_owner(const struct dot * dot, const struct ggml_tensor * t) {
+    const int64_t i = gb_ptrmap_get(&dot->owners, t);
+    return i == GB_PTRMAP_ABSENT ? NULL : dot->graph->nodes[i];
+}
+
+static bool is_forward(const struct dot * dot, const struct ggml_tensor * t) {
+    return gb_ptrmap_get(&dot->forward, t) != GB_PTRMAP_ABSENT;
+}
+
+static void put_node(const struct dot * dot, int i) {
+    FILE *                     file  = dot->file;
+    const struct ggml_tensor * t     = dot->graph->nodes[i];
     const char *               color = "white";
     if (t->is_param) {
         color = "yellow";
     } else if (t->grad != NULL) {
-        color = contains(gf, t) ? "green" : "lightblue";
+        color = is_forward(dot, t) ? "green" : "lightblue";
     }
     fprintf(file, "  \"%p\" [style=filled; fillcolor=%s; shape=record; label=\"", (const void *) t, color);
     put_name(file, t);
@@ -150,42 +163,59 @@ static void put_leaf(FILE * file, const struct ggml_tensor * t, int i) {
     fputs("\"; ]\n", file);
 }
 
-static void put_edges(FILE * file, const struct ggml_cgraph * gb, const struct ggml_tensor * t) {
-    const struct ggml_tensor * to = gradient_owner(gb, t);
+static void put_edges(const struct dot * dot, const struct ggml_tensor * t) {
+    const struct ggml_tensor * to = gradient_owner(dot, t);
     for (int j = 0; j < GGML_MAX_SRC; j++) {
         const struct ggml_tensor * src = t->src[j];
         if (src == NULL) {
             continue;
         }
-        const struct ggml_tensor * from = gradient_owner(gb, src);
-        fprintf(file, "  \"%p\":%s -> \"%p\":%s [arrowhead=%s; style=%s; label=\"src %d\"; ]\n", (const void *) (from ? from : src),
+        const struct ggml_tensor * from = gradient_owner(dot, src);
+        fprintf(dot->file, "  \"%p\":%s -> \"%p\":%s [arrowhead=%s; style=%s; label=\"src %d\"; ]\n", (const void *) (from ? from : src),
                 from ? "g" : "x", (const void *) (to ? to : t), to ? "g" : "x", to ? "empty" : "vee", to ? "dashed" : "solid", j);
     }
+}
+
+static void put_graph(const struct dot * dot) {
+    const struct ggml_cgraph * graph = dot->graph;
+    fputs("digraph G {\n  newrank = true;\n  rankdir = LR;\n", dot->file);
+    for (int i = 0; i < graph->n_nodes; i++) {
+        if (gradient_owner(dot, graph->nodes[i]) == NULL) {
+            put_node(dot, i);
+        }
+    }
+    for (int i = 0; i < graph->n_leafs; i++) {
+        if (gradient_owner(dot, graph->leafs[i]) == NULL) {
+            put_leaf(dot->file, graph->leafs[i], i);
+        }
+    }
+    for (int i = 0; i < graph->n_nodes; i++) {
+        put_edges(dot, graph->nodes[i]);
+    }
+    for (int i = 0; i < graph->n_leafs; i++) {
+        put_edges(dot, graph->leafs[i]);
+    }
+    fputs("}\n", dot->file);
+}
+
+static enum ggml_status write_dot(struct dot * dot, const char * filename) {
+    dot->file = fopen(filename, "w");
+    GB_FAIL_IF(dot->file == NULL, GGML_STATUS_IO_ERROR, GGML_STATUS_IO_ERROR, "ggml_graph_dump_dot: cannot write '%s': %s", filename,
+               strerror(errno));
+    put_graph(dot);
+    const bool failed = ferror(dot->file) != 0;
+    const bool closed = fclose(dot->file) == 0;
+    GB_FAIL_IF(failed || !closed, GGML_STATUS_IO_ERROR, GGML_STATUS_IO_ERROR, "ggml_graph_dump_dot: cannot write '%s': %s", filename,
+               strerror(errno));
+    return GGML_STATUS_SUCCESS;
 }
 
 enum ggml_status ggml_graph_dump_dot(const struct ggml_cgraph * gb, const struct ggml_cgraph * gf, const char * filename) {
     GB_CHECK_ARG(gb, GGML_STATUS_INVALID_ARGUMENT);
     GB_CHECK_ARG(filename, GGML_STATUS_INVALID_ARGUMENT);
-    FILE * file = fopen(filename, "w");
-    GB_FAIL_IF(file == NULL, GGML_STATUS_IO_ERROR, GGML_STATUS_IO_ERROR, "%s: cannot write '%s': %s", __func__, filename, strerror(errno));
-    fputs("digraph G {\n  newrank = true;\n  rankdir = LR;\n", file);
-    for (int i = 0; i < gb->n_nodes; i++) {
-        if (gradient_owner(gb, gb->nodes[i]) == NULL) {
-            put_node(file, gb, gf, i);
-        }
-    }
-    for (int i = 0; i < gb->n_leafs; i++) {
-        put_leaf(file, gb->leafs[i], i);
-    }
-    for (int i = 0; i < gb->n_nodes; i++) {
-        put_edges(file, gb, gb->nodes[i]);
-    }
-    for (int i = 0; i < gb->n_leafs; i++) {
-        put_edges(file, gb, gb->leafs[i]);
-    }
-    fputs("}\n", file);
-    const bool failed = ferror(file) != 0;
-    const bool closed = fclose(file) == 0;
-    GB_FAIL_IF(failed || !closed, GGML_STATUS_IO_ERROR, GGML_STATUS_IO_ERROR, "%s: cannot write '%s': %s", __func__, filename, strerror(errno));
-    return GGML_STATUS_SUCCESS;
+    struct dot             dot    = { .graph = gb };
+    const enum ggml_status status = make_maps(&dot, gf) ? write_dot(&dot, filename) : GGML_STATUS_ALLOC_FAILED;
+    gb_ptrmap_free(&dot.owners);
+    gb_ptrmap_free(&dot.forward);
+    return status;
 }
