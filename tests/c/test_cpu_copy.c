@@ -3,8 +3,8 @@
 
 static double want_copy(const struct ggml_tensor * node, const int64_t i[4]) {
     const struct ggml_tensor * a = node->src[0];
-    int64_t k = i[0] + node->ne[0] * (i[1] + node->ne[1] * (i[2] + node->ne[2] * i[3]));
-    int64_t j[4];
+    int64_t                    k = i[0] + node->ne[0] * (i[1] + node->ne[1] * (i[2] + node->ne[2] * i[3]));
+    int64_t                    j[4];
     for (int d = 0; d < 4; d++) {
         j[d] = k % a->ne[d];
         k /= a->ne[d];
@@ -20,8 +20,8 @@ static const enum ggml_type all_plain[]  = { GGML_TYPE_F32, GGML_TYPE_F16, GGML_
 static void conversions(void) {
     for (int from = 0; from < 4; from++) {
         for (int to = 0; to < 4; to++) {
-            FOR_LAYOUTS(la) {
-                FOR_LAYOUTS(lb) {
+            FOR_LAYOUTS (la) {
+                FOR_LAYOUTS (lb) {
                     begin();
                     struct ggml_tensor * a = fill(tensor(converting[from], la, 9, 6, 4, 2), -100, 100);
                     CHECK_NODE(ggml_cpy(ctx, a, tensor(converting[to], lb, 9, 6, 4, 2)), want_copy, 0);
@@ -34,7 +34,7 @@ static void conversions(void) {
 
 static void same_type(void) {
     for (int t = 0; t < 8; t++) {
-        FOR_LAYOUTS(layout) {
+        FOR_LAYOUTS (layout) {
             begin();
             struct ggml_tensor * a = fill_int(tensor(all_plain[t], layout, 9, 6, 4, 2), -100, 100);
             CHECK_NODE(ggml_dup(ctx, a), want_copy, 0);
@@ -49,8 +49,8 @@ static void other_shapes(void) {
     static const int64_t shapes[][4] = { { 432, 1, 1, 1 }, { 4, 6, 2, 9 }, { 8, 54, 1, 1 }, { 1, 27, 16, 1 } };
     for (int s = 0; s < 4; s++) {
         const int64_t * n = shapes[s];
-        FOR_LAYOUTS(la) {
-            FOR_LAYOUTS(lb) {
+        FOR_LAYOUTS (la) {
+            FOR_LAYOUTS (lb) {
                 begin();
                 struct ggml_tensor * a = random_tensor(GGML_TYPE_F32, la, 9, 6, 4, 2);
                 CHECK_NODE(ggml_cpy(ctx, a, tensor(GGML_TYPE_F32, lb, n[0], n[1], n[2], n[3])), want_copy, 0);
@@ -71,9 +71,9 @@ static void casts(void) {
 }
 
 static void shared_work(void) {
-    FOR_LAYOUTS(layout) {
+    FOR_LAYOUTS (layout) {
         begin();
-        struct ggml_tensor * a = random_tensor(GGML_TYPE_F32, layout, 531, 7, 12, 2);
+        struct ggml_tensor * a    = random_tensor(GGML_TYPE_F32, layout, 531, 7, 12, 2);
         struct ggml_tensor * cont = ggml_cont(ctx, a);
         CHECK(is_shared(cont));
         CHECK_NODE(cont, want_copy, 0);
@@ -105,7 +105,7 @@ static void quantized(void) { // the bytes, all of them and no more
     for (size_t b = 0; b < ggml_nbytes(a); b++) {
         ((char *) a->data)[b] = (char) test_random();
     }
-    struct ggml_tensor * node = ggml_cpy(ctx, a, tensor(GGML_TYPE_Q4_0, DENSE, 64, 3, 2, 1));
+    struct ggml_tensor * node   = ggml_cpy(ctx, a, tensor(GGML_TYPE_Q4_0, DENSE, 64, 3, 2, 1));
     char * const         end_of = (char *) node->data + ggml_nbytes(node);
     CHECK_INT(ggml_nbytes(node), 6 * 2 * 18);
     CHECK(run_node(node, 1, gb_kernels_default()) == GGML_STATUS_SUCCESS);
@@ -114,11 +114,12 @@ static void quantized(void) { // the bytes, all of them and no more
     struct ggml_tensor * f = ggml_cpy(ctx, random_tensor(GGML_TYPE_F32, DENSE, 64, 3, 2, 1), a);
     CHECK(run_node(f, 1, gb_kernels_default()) == GGML_STATUS_UNSUPPORTED);
     CHECK_ERROR(GGML_STATUS_UNSUPPORTED, "quantized types are not implemented yet");
-    struct ggml_tensor * g = ggml_cpy(ctx, random_tensor(GGML_TYPE_F32, DENSE, 4, 1, 1, 1), tensor(GGML_TYPE_I64, DENSE, 4, 1, 1, 1));
+    struct ggml_tensor * g =
+        ggml_cpy(ctx, random_tensor(GGML_TYPE_F32, DENSE, 4, 1, 1, 1), tensor(GGML_TYPE_I64, DENSE, 4, 1, 1, 1));
     CHECK(run_node(g, 1, gb_kernels_default()) == GGML_STATUS_UNSUPPORTED);
     CHECK_ERROR(GGML_STATUS_UNSUPPORTED, "no conversion between these types");
     end();
 }
 
-TEST_MAIN(TEST(conversions), TEST(same_type), TEST(other_shapes), TEST(casts), TEST(shared_work), TEST(in_place), TEST(out_of_range_to_int),
-          TEST(quantized))
+TEST_MAIN(TEST(conversions), TEST(same_type), TEST(other_shapes), TEST(casts), TEST(shared_work), TEST(in_place),
+          TEST(out_of_range_to_int), TEST(quantized))

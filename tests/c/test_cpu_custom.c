@@ -27,7 +27,8 @@ static double want_rows(const struct ggml_tensor * node, const int64_t i[4]) {
 static void by_rows(void) {
     for (int layout = DENSE; layout <= SWAPPED; layout++) { // rows are contiguous
         begin();
-        struct ggml_tensor *a = random_tensor(GGML_TYPE_F32, layout, 7, 3, 2, 2), *b = random_tensor(GGML_TYPE_F32, layout, 7, 3, 2, 2);
+        struct ggml_tensor *a = random_tensor(GGML_TYPE_F32, layout, 7, 3, 2, 2),
+                           *b = random_tensor(GGML_TYPE_F32, layout, 7, 3, 2, 2);
         CHECK_NODE(ggml_map_unary_f32(ctx, a, add_ten), want_rows, 1e-6);
         CHECK_NODE(ggml_map_unary_inplace_f32(ctx, a, add_ten), want_rows, 1e-6);
         CHECK_NODE(ggml_map_binary_f32(ctx, a, b, subtract), want_rows, 1e-6);
@@ -35,7 +36,8 @@ static void by_rows(void) {
         end();
     }
     begin();
-    struct ggml_tensor * node = reading(ggml_map_unary_f32(ctx, stand_in(7, 3, 1, 1), add_ten), 0, tensor(GGML_TYPE_F32, TRANSPOSED, 7, 3, 1, 1));
+    struct ggml_tensor * node = reading(ggml_map_unary_f32(ctx, stand_in(7, 3, 1, 1), add_ten), 0,
+                                        tensor(GGML_TYPE_F32, TRANSPOSED, 7, 3, 1, 1));
     give_memory(node);
     CHECK(run_node(node, 1, gb_kernels_default()) == GGML_STATUS_UNSUPPORTED);
     CHECK_ERROR(GGML_STATUS_UNSUPPORTED, "rows must be contiguous");
@@ -54,7 +56,8 @@ static void whole2(struct ggml_tensor * dst, const struct ggml_tensor * a, const
     ((float *) dst->data)[0] = ((float *) a->data)[0] + 10 * ((float *) b->data)[0];
 }
 
-static void whole3(struct ggml_tensor * dst, const struct ggml_tensor * a, const struct ggml_tensor * b, const struct ggml_tensor * c) {
+static void whole3(struct ggml_tensor * dst, const struct ggml_tensor * a, const struct ggml_tensor * b,
+                   const struct ggml_tensor * c) {
     calls++;
     ((float *) dst->data)[0] = ((float *) a->data)[0] + 10 * ((float *) b->data)[0] + 100 * ((float *) c->data)[0];
 }
@@ -67,9 +70,10 @@ static struct ggml_tensor * one(float v) {
 
 static void whole_tensors(void) {
     begin();
-    struct ggml_tensor * nodes[] = { ggml_map_custom1_f32(ctx, one(1), whole1), ggml_map_custom2_f32(ctx, one(1), one(2), whole2),
+    struct ggml_tensor * nodes[] = { ggml_map_custom1_f32(ctx, one(1), whole1),
+                                     ggml_map_custom2_f32(ctx, one(1), one(2), whole2),
                                      ggml_map_custom3_f32(ctx, one(1), one(2), one(3), whole3) };
-    const float wants[] = { 2, 21, 321 };
+    const float          wants[] = { 2, 21, 321 };
     for (int k = 0; k < 3; k++) {
         give_memory(nodes[k]);
         calls = 0;
@@ -89,7 +93,9 @@ struct seen {
 static void note(struct seen * s, int ith, int nth, int n_sources) {
     atomic_fetch_add(&s->calls[ith], 1);
     atomic_store(&s->nth, nth);
-    s->n_sources = ith == 0 ? n_sources : s->n_sources;
+    if (ith == 0) {
+        s->n_sources = n_sources;
+    }
 }
 
 static void on_threads1(struct ggml_tensor * dst, const struct ggml_tensor * a, int ith, int nth, void * userdata) {
@@ -97,27 +103,31 @@ static void on_threads1(struct ggml_tensor * dst, const struct ggml_tensor * a, 
     CHECK(dst->src[0] == a);
 }
 
-static void on_threads2(struct ggml_tensor * dst, const struct ggml_tensor * a, const struct ggml_tensor * b, int ith, int nth, void * userdata) {
+static void on_threads2(struct ggml_tensor * dst, const struct ggml_tensor * a, const struct ggml_tensor * b, int ith,
+                        int nth, void * userdata) {
     note(userdata, ith, nth, 2);
     CHECK(dst->src[0] == a && dst->src[1] == b);
 }
 
-static void on_threads3(struct ggml_tensor * dst, const struct ggml_tensor * a, const struct ggml_tensor * b, const struct ggml_tensor * c, int ith,
-                        int nth, void * userdata) {
+static void on_threads3(struct ggml_tensor * dst, const struct ggml_tensor * a, const struct ggml_tensor * b,
+                        const struct ggml_tensor * c, int ith, int nth, void * userdata) {
     note(userdata, ith, nth, 3);
     CHECK(dst->src[0] == a && dst->src[1] == b && dst->src[2] == c);
 }
 
 static void on_threads(void) {
-    static const int tasks[][3] = { { GGML_N_TASKS_MAX, 5, 5 }, { 3, 5, 3 }, { 7, 2, 2 }, { 1, 5, 1 } }; // n_tasks, threads, calls
+    static const int tasks[][3] = {
+        { GGML_N_TASKS_MAX, 5, 5 }, { 3, 5, 3 }, { 7, 2, 2 }, { 1, 5, 1 }
+    }; // n_tasks, threads, calls
     for (int t = 0; t < 4; t++) {
         for (int n = 1; n <= 3; n++) {
             begin();
             static struct seen s;
             memset(&s, 0, sizeof(s));
-            struct ggml_tensor * node = n == 1   ? ggml_map_custom1(ctx, one(1), on_threads1, tasks[t][0], &s)
-                                        : n == 2 ? ggml_map_custom2(ctx, one(1), one(2), on_threads2, tasks[t][0], &s)
-                                                 : ggml_map_custom3(ctx, one(1), one(2), one(3), on_threads3, tasks[t][0], &s);
+            struct ggml_tensor * node =
+                n == 1   ? ggml_map_custom1(ctx, one(1), on_threads1, tasks[t][0], &s)
+                : n == 2 ? ggml_map_custom2(ctx, one(1), one(2), on_threads2, tasks[t][0], &s)
+                         : ggml_map_custom3(ctx, one(1), one(2), one(3), on_threads3, tasks[t][0], &s);
             give_memory(node);
             CHECK(run_node(node, tasks[t][1], gb_kernels_default()) == GGML_STATUS_SUCCESS);
             CHECK_INT(s.nth, tasks[t][2]);

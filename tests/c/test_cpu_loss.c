@@ -1,14 +1,15 @@
 // CROSS_ENTROPY_LOSS and its derivative, which is also compared with differences of the loss.
 #include "test_cpu_ops.h"
 
-static double loss(const struct ggml_tensor * a, const struct ggml_tensor * b, const int64_t moved[4], double h, double eps) {
+static double loss(const struct ggml_tensor * a, const struct ggml_tensor * b, const int64_t moved[4], double h,
+                   double eps) {
     double total = 0;
     for (int64_t r = 0; r < a->ne[1] * a->ne[2] * a->ne[3]; r++) {
         const int64_t i1 = r % a->ne[1], i2 = r / a->ne[1] % a->ne[2], i3 = r / (a->ne[1] * a->ne[2]);
         double        x[128], sum = 0;
         for (int64_t j = 0; j < a->ne[0]; j++) {
             const bool hit = moved && moved[0] == j && moved[1] == i1 && moved[2] == i2 && moved[3] == i3;
-            x[j] = exp(at(a, j, i1, i2, i3) + (hit ? h : 0));
+            x[j]           = exp(at(a, j, i1, i2, i3) + (hit ? h : 0));
             sum += x[j];
         }
         for (int64_t j = 0; j < a->ne[0]; j++) {
@@ -25,29 +26,36 @@ static double want_loss(const struct ggml_tensor * node, const int64_t i[4]) {
 
 static double want_back(const struct ggml_tensor * node, const int64_t i[4]) {
     const double h = 1e-5;
-    return (loss(node->src[0], node->src[1], i, h, 0) - loss(node->src[0], node->src[1], i, -h, 0)) / (2 * h) * at(node->src[2], 0, 0, 0, 0);
+    return (loss(node->src[0], node->src[1], i, h, 0) - loss(node->src[0], node->src[1], i, -h, 0)) / (2 * h) *
+           at(node->src[2], 0, 0, 0, 0);
 }
 
-static struct ggml_tensor * distribution(enum ggml_type type, int layout, int64_t n0, int64_t n1, int64_t n2, int64_t n3) { // rows add up to 1
+static struct ggml_tensor * distribution(enum ggml_type type, int layout, int64_t n0, int64_t n1, int64_t n2,
+                                         int64_t n3) { // rows add up to 1
     struct ggml_tensor * t = tensor(type, layout, n0, n1, n2, n3);
-    FOR_ELEMENTS(t, i) {
-        write_value(type, address(t, i), i[0] == (i[1] + i[2]) % n0 ? 0.75 : n0 > 1 && i[0] == (i[1] + i[2] + 1) % n0 ? 0.25 : 0);
+    FOR_ELEMENTS (t, i) {
+        write_value(type, address(t, i),
+                    i[0] == (i[1] + i[2]) % n0                 ? 0.75
+                    : n0 > 1 && i[0] == (i[1] + i[2] + 1) % n0 ? 0.25
+                                                               : 0);
     }
     return t;
 }
 
 static void forward(void) {
-    FOR_LAYOUTS(layout) {
-        FOR_FLOATS(type) {
+    FOR_LAYOUTS (layout) {
+        FOR_FLOATS (type) {
             begin();
-            struct ggml_tensor *a = fill(tensor(type, layout, 33, 5, 2, 2), -5, 5), *b = distribution(type, layout, 33, 5, 2, 2);
+            struct ggml_tensor *a     = fill(tensor(type, layout, 33, 5, 2, 2), -5, 5),
+                               *b     = distribution(type, layout, 33, 5, 2, 2);
             struct ggml_tensor * node = ggml_cross_entropy_loss(ctx, stand_in(33, 5, 2, 2), stand_in(33, 5, 2, 2));
             CHECK_NODE(reading(reading(node, 0, a), 1, b), want_loss, 3e-6);
             end();
         }
     }
     begin();
-    struct ggml_tensor * node = ggml_cross_entropy_loss(ctx, random_tensor(GGML_TYPE_F32, DENSE, 100, 420, 1, 1), distribution(GGML_TYPE_F32, DENSE, 100, 420, 1, 1));
+    struct ggml_tensor * node = ggml_cross_entropy_loss(ctx, random_tensor(GGML_TYPE_F32, DENSE, 100, 420, 1, 1),
+                                                        distribution(GGML_TYPE_F32, DENSE, 100, 420, 1, 1));
     CHECK(is_shared(node));
     CHECK_NODE(node, want_loss, 3e-6);
     end();
@@ -66,18 +74,22 @@ static void an_impossible_class(void) { // eps keeps the logarithm finite
 }
 
 static void back(void) {
-    FOR_LAYOUTS(layout) {
-        FOR_FLOATS(type) {
+    FOR_LAYOUTS (layout) {
+        FOR_FLOATS (type) {
             begin();
-            struct ggml_tensor *a = random_tensor(type, layout, 12, 2, 2, 1), *b = distribution(type, layout, 12, 2, 2, 1);
+            struct ggml_tensor *a  = random_tensor(type, layout, 12, 2, 2, 1),
+                               *b  = distribution(type, layout, 12, 2, 2, 1);
             struct ggml_tensor * c = fill(tensor(GGML_TYPE_F32, DENSE, 1, 1, 1, 1), 1, 3);
-            struct ggml_tensor * node = typed(ggml_cross_entropy_loss_back(ctx, stand_in(12, 2, 2, 1), stand_in(12, 2, 2, 1), c), type);
+            struct ggml_tensor * node =
+                typed(ggml_cross_entropy_loss_back(ctx, stand_in(12, 2, 2, 1), stand_in(12, 2, 2, 1), c), type);
             CHECK_NODE(reading(reading(node, 0, a), 1, b), want_back, 2e-6);
             end();
         }
     }
     begin();
-    struct ggml_tensor * node = ggml_cross_entropy_loss_back(ctx, random_tensor(GGML_TYPE_F32, DENSE, 100, 420, 1, 1), distribution(GGML_TYPE_F32, DENSE, 100, 420, 1, 1), random_tensor(GGML_TYPE_F32, DENSE, 1, 1, 1, 1));
+    struct ggml_tensor * node = ggml_cross_entropy_loss_back(ctx, random_tensor(GGML_TYPE_F32, DENSE, 100, 420, 1, 1),
+                                                             distribution(GGML_TYPE_F32, DENSE, 100, 420, 1, 1),
+                                                             random_tensor(GGML_TYPE_F32, DENSE, 1, 1, 1, 1));
     CHECK(is_shared(node));
     CHECK_NODE(node, NULL, 0);
     end();

@@ -24,7 +24,7 @@ static double want_norm(const struct ggml_tensor * node, const int64_t i[4]) {
 static double want_rms_back(const struct ggml_tensor * node, const int64_t i[4]) { // the derivative, by differences
     const struct ggml_tensor *x = node->src[0], *dy = node->src[1];
     const double              n = (double) x->ne[0], h = 1e-5;
-    double                    loss[2], squares = 0;
+    double                    loss[2], squares         = 0;
     for (int64_t j = 0; j < x->ne[0]; j++) {
         squares += pow(at(x, j, i[1], i[2], i[3]), 2);
     }
@@ -60,15 +60,18 @@ static double want_group(const struct ggml_tensor * node, const int64_t i[4]) {
 static void rows(void) {
     static const int64_t lengths[] = { 1, 2, 31, 64 };
     for (int s = 0; s < 4; s++) {
-        FOR_LAYOUTS(layout) {
-            FOR_FLOATS(type) {
+        FOR_LAYOUTS (layout) {
+            FOR_FLOATS (type) {
                 begin();
-                const int64_t n = lengths[s];
+                const int64_t        n = lengths[s];
                 struct ggml_tensor * a = fill(tensor(type, layout, n, 3, 2, 2), -1, 4);
                 CHECK_NODE(reading(typed(ggml_norm(ctx, stand_in(n, 3, 2, 2), 1e-5f), type), 0, a), want_norm, 3e-6);
-                CHECK_NODE(reading(typed(ggml_rms_norm(ctx, stand_in(n, 3, 2, 2), 1e-6f), type), 0, a), want_norm, 3e-6);
-                CHECK_NODE(onto(reading(typed(ggml_norm(ctx, stand_in(n, 3, 2, 2), 1e-5f), type), 0, a), 0), want_norm, 3e-6);
-                CHECK_NODE(onto(reading(typed(ggml_rms_norm(ctx, stand_in(n, 3, 2, 2), 1e-6f), type), 0, a), 0), want_norm, 3e-6);
+                CHECK_NODE(reading(typed(ggml_rms_norm(ctx, stand_in(n, 3, 2, 2), 1e-6f), type), 0, a), want_norm,
+                           3e-6);
+                CHECK_NODE(onto(reading(typed(ggml_norm(ctx, stand_in(n, 3, 2, 2), 1e-5f), type), 0, a), 0), want_norm,
+                           3e-6);
+                CHECK_NODE(onto(reading(typed(ggml_rms_norm(ctx, stand_in(n, 3, 2, 2), 1e-6f), type), 0, a), 0),
+                           want_norm, 3e-6);
                 end();
             }
         }
@@ -76,11 +79,12 @@ static void rows(void) {
 }
 
 static void long_rows(void) {
-    FOR_FLOATS(type) {
+    FOR_FLOATS (type) {
         begin();
         struct ggml_tensor * a = random_tensor(type, TRANSPOSED, 1100, 2, 1, 1);
         CHECK_NODE(reading(typed(ggml_norm(ctx, stand_in(1100, 2, 1, 1), 1e-5f), type), 0, a), want_norm, 3e-6);
-        CHECK_NODE(onto(reading(typed(ggml_rms_norm(ctx, stand_in(1100, 2, 1, 1), 1e-6f), type), 0, a), 0), want_norm, 3e-6);
+        CHECK_NODE(onto(reading(typed(ggml_rms_norm(ctx, stand_in(1100, 2, 1, 1), 1e-6f), type), 0, a), 0), want_norm,
+                   3e-6);
         end();
     }
 }
@@ -93,7 +97,7 @@ static void far_from_zero(void) { // the mean is taken off before squaring: no c
 
 static void shared_rows(void) {
     begin();
-    struct ggml_tensor * a = random_tensor(GGML_TYPE_F32, PADDED, 301, 70, 3, 1);
+    struct ggml_tensor * a       = random_tensor(GGML_TYPE_F32, PADDED, 301, 70, 3, 1);
     struct ggml_tensor * nodes[] = { ggml_norm(ctx, a, 1e-5f), ggml_rms_norm(ctx, a, 1e-5f) };
     for (int k = 0; k < 2; k++) {
         CHECK(is_shared(nodes[k]));
@@ -103,17 +107,20 @@ static void shared_rows(void) {
 }
 
 static void rms_norm_back(void) {
-    FOR_LAYOUTS(layout) {
-        FOR_FLOATS(type) {
+    FOR_LAYOUTS (layout) {
+        FOR_FLOATS (type) {
             begin();
-            struct ggml_tensor *x = random_tensor(type, layout, 33, 3, 2, 1), *dy = random_tensor(type, layout, 33, 3, 2, 1);
-            struct ggml_tensor * node = typed(ggml_rms_norm_back(ctx, stand_in(33, 3, 2, 1), stand_in(33, 3, 2, 1), 1e-3f), type);
+            struct ggml_tensor *x  = random_tensor(type, layout, 33, 3, 2, 1),
+                               *dy = random_tensor(type, layout, 33, 3, 2, 1);
+            struct ggml_tensor * node =
+                typed(ggml_rms_norm_back(ctx, stand_in(33, 3, 2, 1), stand_in(33, 3, 2, 1), 1e-3f), type);
             CHECK_NODE(reading(reading(node, 0, x), 1, dy), want_rms_back, 1e-5);
             end();
         }
     }
     begin();
-    struct ggml_tensor * node = ggml_rms_norm_back(ctx, random_tensor(GGML_TYPE_F32, DENSE, 300, 140, 1, 1), random_tensor(GGML_TYPE_F32, DENSE, 300, 140, 1, 1), 1e-3f);
+    struct ggml_tensor * node = ggml_rms_norm_back(ctx, random_tensor(GGML_TYPE_F32, DENSE, 300, 140, 1, 1),
+                                                   random_tensor(GGML_TYPE_F32, DENSE, 300, 140, 1, 1), 1e-3f);
     CHECK(is_shared(node));
     CHECK_NODE(node, NULL, 0);
     end();
@@ -121,13 +128,15 @@ static void rms_norm_back(void) {
 
 static void group_norm(void) {
     for (int groups = 1; groups <= 8; groups++) { // 7 channels: groups of unequal size, and none
-        FOR_LAYOUTS(layout) {
-            FOR_FLOATS(type) {
+        FOR_LAYOUTS (layout) {
+            FOR_FLOATS (type) {
                 begin();
                 struct ggml_tensor * a = random_tensor(type, layout, 5, 3, 7, 2);
-                CHECK_NODE(reading(typed(ggml_group_norm(ctx, stand_in(5, 3, 7, 2), groups), type), 0, a), want_group, 1e-5);
+                CHECK_NODE(reading(typed(ggml_group_norm(ctx, stand_in(5, 3, 7, 2), groups), type), 0, a), want_group,
+                           1e-5);
                 if (groups == 3) {
-                    CHECK_NODE(onto(reading(typed(ggml_group_norm(ctx, stand_in(5, 3, 7, 2), groups), type), 0, a), 0), want_group, 1e-5);
+                    CHECK_NODE(onto(reading(typed(ggml_group_norm(ctx, stand_in(5, 3, 7, 2), groups), type), 0, a), 0),
+                               want_group, 1e-5);
                 }
                 end();
             }

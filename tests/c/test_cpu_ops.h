@@ -1,8 +1,10 @@
-// test_cpu_ops.h - how the operators of the CPU backend are tested: inputs of any type and layout, every kernel level and several
-// numbers of threads, against a function that says in double precision what each element of the result should be.
+// test_cpu_ops.h - how the operators of the CPU backend are tested: inputs of any type and layout, every kernel level
+// and several numbers of threads, against a function that says in double precision what each element of the result
+// should be.
 //
-// All tensor data lies in one arena that is filled with a pattern. After a run every byte that is not an element of the result
-// must be what it was: an operator that writes too much is caught. For one level, all numbers of threads must give the same bits.
+// All tensor data lies in one arena that is filled with a pattern. After a run every byte that is not an element of the
+// result must be what it was: an operator that writes too much is caught. For one level, all numbers of threads must
+// give the same bits.
 #ifndef GB_TESTS_TEST_CPU_OPS_H
 #define GB_TESTS_TEST_CPU_OPS_H
 
@@ -25,7 +27,7 @@ static inline void begin(void) {
         arena_mask   = malloc(ARENA);
     }
     arena_used = 0;
-    ctx        = ggml_init((struct ggml_init_params){ .mem_size = 1 << 16, .no_alloc = true });
+    ctx        = ggml_init((struct ggml_init_params) { .mem_size = 1 << 16, .no_alloc = true });
 }
 
 static inline void end(void) {
@@ -44,7 +46,7 @@ static inline void give_memory(struct ggml_tensor * t) {
     arena_used = (arena_used + size + 63) & ~(size_t) 63;
 }
 
-// ------------------------------------------------------------------------------------------------------------- elements
+// ------------------------------------------------------------------------------------------------------------ elements
 
 static inline double half_to_double(uint16_t h, bool bf16) { // by the definition of the formats
     const int    fraction = bf16 ? 7 : 10, bias = bf16 ? 127 : 15, width = bf16 ? 8 : 5;
@@ -58,7 +60,7 @@ static inline double half_to_double(uint16_t h, bool bf16) { // by the definitio
 }
 
 static inline uint16_t double_to_half(double v, bool bf16) { // nearest, found by search: slow and plain
-    const int fraction = bf16 ? 7 : 10, bias = bf16 ? 127 : 15;
+    const int      fraction = bf16 ? 7 : 10, bias = bf16 ? 127 : 15;
     const uint16_t sign = signbit(v) ? 0x8000 : 0;
     double         a    = fabs(v);
     if (isnan(a)) return sign | (bf16 ? 0x7fc0 : 0x7e00);
@@ -66,26 +68,35 @@ static inline uint16_t double_to_half(double v, bool bf16) { // nearest, found b
     if (a == 0) return sign;
     int e;
     frexp(a, &e);
-    e            = e - 1 < 1 - bias ? 1 - bias : e - 1;
+    e                   = e - 1 < 1 - bias ? 1 - bias : e - 1;
     const double scaled = nearbyint(ldexp(a, fraction - e)); // ties to even
     const double back   = ldexp(scaled, e - fraction);
     int          e2;
     frexp(back, &e2);
     if (back < ldexp(1, 1 - bias)) return sign | (uint16_t) ldexp(back, bias - 1 + fraction);
     if (e2 - 1 > bias) return sign | (bf16 ? 0x7f80 : 0x7c00);
-    return sign | (uint16_t) (((e2 - 1 + bias) << fraction) + (int) (ldexp(back, fraction - (e2 - 1)) - (1 << fraction)));
+    return sign |
+           (uint16_t) (((e2 - 1 + bias) << fraction) + (int) (ldexp(back, fraction - (e2 - 1)) - (1 << fraction)));
 }
 
 static inline char * address(const struct ggml_tensor * t, const int64_t i[4]) {
-    return (char *) t->data + i[0] * (int64_t) t->nb[0] + i[1] * (int64_t) t->nb[1] + i[2] * (int64_t) t->nb[2] + i[3] * (int64_t) t->nb[3];
+    return (char *) t->data + i[0] * (int64_t) t->nb[0] + i[1] * (int64_t) t->nb[1] + i[2] * (int64_t) t->nb[2] +
+           i[3] * (int64_t) t->nb[3];
 }
 
 static inline double read_value(enum ggml_type type, const char * p) {
-    float f; double d; uint16_t h; int8_t i8; int16_t i16; int32_t i32; int64_t i64;
+    float    f;
+    double   d;
+    uint16_t h;
+    int8_t   i8;
+    int16_t  i16;
+    int32_t  i32;
+    int64_t  i64;
     switch (type) {
         case GGML_TYPE_F32: memcpy(&f, p, 4); return f;
         case GGML_TYPE_F64: memcpy(&d, p, 8); return d;
-        case GGML_TYPE_F16: case GGML_TYPE_BF16: memcpy(&h, p, 2); return half_to_double(h, type == GGML_TYPE_BF16);
+        case GGML_TYPE_F16:
+        case GGML_TYPE_BF16: memcpy(&h, p, 2); return half_to_double(h, type == GGML_TYPE_BF16);
         case GGML_TYPE_I8: memcpy(&i8, p, 1); return i8;
         case GGML_TYPE_I16: memcpy(&i16, p, 2); return i16;
         case GGML_TYPE_I32: memcpy(&i32, p, 4); return i32;
@@ -95,16 +106,30 @@ static inline double read_value(enum ggml_type type, const char * p) {
 }
 
 static inline void write_value(enum ggml_type type, char * p, double v) {
-    const float f = (float) v; const int8_t i8 = (int8_t) v; const int16_t i16 = (int16_t) v;
-    uint16_t h; int32_t i32; int64_t i64;
+    const float   f   = (float) v;
+    const int8_t  i8  = (int8_t) v;
+    const int16_t i16 = (int16_t) v;
+    uint16_t      h;
+    int32_t       i32;
+    int64_t       i64;
     switch (type) {
         case GGML_TYPE_F32: memcpy(p, &f, 4); break;
         case GGML_TYPE_F64: memcpy(p, &v, 8); break;
-        case GGML_TYPE_F16: case GGML_TYPE_BF16: h = double_to_half(v, type == GGML_TYPE_BF16); memcpy(p, &h, 2); break;
+        case GGML_TYPE_F16:
+        case GGML_TYPE_BF16:
+            h = double_to_half(v, type == GGML_TYPE_BF16);
+            memcpy(p, &h, 2);
+            break;
         case GGML_TYPE_I8: memcpy(p, &i8, 1); break;
         case GGML_TYPE_I16: memcpy(p, &i16, 2); break;
-        case GGML_TYPE_I32: i32 = (int32_t) v; memcpy(p, &i32, 4); break;
-        case GGML_TYPE_I64: i64 = (int64_t) v; memcpy(p, &i64, 8); break;
+        case GGML_TYPE_I32:
+            i32 = (int32_t) v;
+            memcpy(p, &i32, 4);
+            break;
+        case GGML_TYPE_I64:
+            i64 = (int64_t) v;
+            memcpy(p, &i64, 8);
+            break;
         default: break;
     }
 }
@@ -121,7 +146,7 @@ static inline double at(const struct ggml_tensor * t, int64_t i0, int64_t i1, in
             for (i[1] = 0; i[1] < (t)->ne[1]; i[1]++)                                                                  \
                 for (i[0] = 0; i[0] < (t)->ne[0]; i[0]++)
 
-// --------------------------------------------------------------------------------------------------------------- inputs
+// -------------------------------------------------------------------------------------------------------------- inputs
 
 // TRANSPOSED and REVERSED have gaps along dim 0; PADDED has gaps between rows and starts off the beginning.
 enum layout { DENSE, PADDED, SWAPPED, TRANSPOSED, REVERSED, N_LAYOUTS };
@@ -132,7 +157,8 @@ static inline struct ggml_tensor * parent_of(enum ggml_type type, int64_t n0, in
     return t;
 }
 
-static inline struct ggml_tensor * tensor(enum ggml_type type, int layout, int64_t n0, int64_t n1, int64_t n2, int64_t n3) {
+static inline struct ggml_tensor * tensor(enum ggml_type type, int layout, int64_t n0, int64_t n1, int64_t n2,
+                                          int64_t n3) {
     struct ggml_tensor * p;
     switch (layout) {
         case PADDED:
@@ -146,20 +172,21 @@ static inline struct ggml_tensor * tensor(enum ggml_type type, int layout, int64
 }
 
 static inline struct ggml_tensor * fill(struct ggml_tensor * t, float low, float high) {
-    FOR_ELEMENTS(t, i) {
+    FOR_ELEMENTS (t, i) {
         write_value(t->type, address(t, i), test_random_float(low, high));
     }
     return t;
 }
 
 static inline struct ggml_tensor * fill_int(struct ggml_tensor * t, int64_t low, int64_t high) {
-    FOR_ELEMENTS(t, i) {
+    FOR_ELEMENTS (t, i) {
         write_value(t->type, address(t, i), (double) test_random_int(low, high));
     }
     return t;
 }
 
-static inline struct ggml_tensor * random_tensor(enum ggml_type type, int layout, int64_t n0, int64_t n1, int64_t n2, int64_t n3) {
+static inline struct ggml_tensor * random_tensor(enum ggml_type type, int layout, int64_t n0, int64_t n1, int64_t n2,
+                                                 int64_t n3) {
     return fill(tensor(type, layout, n0, n1, n2, n3), -2, 2);
 }
 
@@ -197,7 +224,7 @@ static inline struct ggml_tensor * onto(struct ggml_tensor * node, int k) {
     return node;
 }
 
-// ----------------------------------------------------------------------------------------------------------------- runs
+// ---------------------------------------------------------------------------------------------------------------- runs
 
 static inline enum ggml_status run_node(struct ggml_tensor * node, int n_threads, const struct gb_kernels * kernels) {
     static struct gb_cpu_pool * pool; // of the most threads that are asked for
@@ -223,7 +250,10 @@ static inline bool is_near(double got, double want, double tolerance, enum ggml_
     if (isnan(want) || isinf(want)) {
         return isnan(want) ? isnan(got) : got == want;
     }
-    const double rounding = type == GGML_TYPE_F16 ? 0x1p-11 : type == GGML_TYPE_BF16 ? 0x1p-8 : type == GGML_TYPE_F32 ? 0x1p-23 : 0;
+    const double rounding = type == GGML_TYPE_F16    ? 0x1p-11
+                            : type == GGML_TYPE_BF16 ? 0x1p-8
+                            : type == GGML_TYPE_F32  ? 0x1p-23
+                                                     : 0;
     const double least    = type == GGML_TYPE_F16 ? 0x1p-24 : 0; // spacing of subnormals
     return fabs(got - want) <= tolerance * (1 + fabs(want)) + 1.01 * rounding * fabs(want) + least;
 }
@@ -231,24 +261,26 @@ static inline bool is_near(double got, double want, double tolerance, enum ggml_
 static inline double * expectations(struct ggml_tensor * node, want_fn * want) {
     double * list = malloc(sizeof(double) * (size_t) (ggml_nelements(node) + 1));
     size_t   n    = 0;
-    FOR_ELEMENTS(node, i) {
+    FOR_ELEMENTS (node, i) {
         list[n++] = want(node, i);
     }
     return list;
 }
 
-static inline void compare(const char * file, int line, struct ggml_tensor * node, const double * wanted, double tolerance, const char * level) {
+static inline void compare(const char * file, int line, struct ggml_tensor * node, const double * wanted,
+                           double tolerance, const char * level) {
     int shown = 0;
-    FOR_ELEMENTS(node, i) {
+    FOR_ELEMENTS (node, i) {
         const double got = read_value(node->type, address(node, i)), expected = *wanted++;
         if (!is_near(got, expected, tolerance, node->type) && shown++ < 3) {
             test_fail(file, line, "%s of %s, level %s, [%d,%d,%d,%d]: %.9g, expected %.9g", ggml_op_name(node->op),
-                      ggml_type_name(node->src[0]->type), level, (int) i[0], (int) i[1], (int) i[2], (int) i[3], got, expected);
+                      ggml_type_name(node->src[0]->type), level, (int) i[0], (int) i[1], (int) i[2], (int) i[3], got,
+                      expected);
         }
     }
     const size_t size = ggml_type_size(node->type);
     memset(arena_mask, 0, arena_used);
-    FOR_ELEMENTS(node, i) {
+    FOR_ELEMENTS (node, i) {
         memset(arena_mask + (address(node, i) - arena), 1, size);
     }
     for (size_t b = 0; b < arena_used; b++) {
@@ -260,7 +292,8 @@ static inline void compare(const char * file, int line, struct ggml_tensor * nod
 }
 
 // Runs the node at every level with 1, 2 and 5 threads. want NULL: only the comparison between numbers of threads.
-static inline void check_node_at(const char * file, int line, struct ggml_tensor * node, want_fn * want, double tolerance) {
+static inline void check_node_at(const char * file, int line, struct ggml_tensor * node, want_fn * want,
+                                 double tolerance) {
     if (node == NULL) {
         test_fail(file, line, "no node: %s", ggml_last_error());
         ggml_clear_error();
@@ -309,7 +342,8 @@ static inline bool is_shared(const struct ggml_tensor * node) {
 
 static const enum ggml_type float_types[3] = { GGML_TYPE_F32, GGML_TYPE_F16, GGML_TYPE_BF16 };
 
-#define FOR_FLOATS(type) for (int type##_i = 0, type = float_types[0]; type##_i < 3; type = float_types[++type##_i < 3 ? type##_i : 0])
+#define FOR_FLOATS(type)                                                                                               \
+    for (int type##_i = 0, type = float_types[0]; type##_i < 3; type = float_types[++type##_i < 3 ? type##_i : 0])
 #define FOR_LAYOUTS(l) for (int l = DENSE; l < N_LAYOUTS; l++)
 
 #endif // GB_TESTS_TEST_CPU_OPS_H

@@ -4,16 +4,17 @@
 #include "test_cpu_ops.h"
 
 static double want_pool(const struct ggml_tensor * node, const int64_t i[4]) {
-    const struct ggml_tensor * a = node->src[0];
-    const int32_t *            p = node->op_params;
+    const struct ggml_tensor * a   = node->src[0];
+    const int32_t *            p   = node->op_params;
     const bool                 one = node->op == GGML_OP_POOL_1D, max = p[0] == GGML_OP_POOL_MAX;
-    const int64_t kx = p[1], ky = one ? 1 : p[2], sx = one ? p[2] : p[3], sy = one ? 1 : p[4], px = one ? p[3] : p[5], py = one ? 0 : p[6];
-    double v = max ? (double) -FLT_MAX : 0;
+    const int64_t kx = p[1], ky = one ? 1 : p[2], sx = one ? p[2] : p[3], sy = one ? 1 : p[4], px = one ? p[3] : p[5],
+                  py = one ? 0 : p[6];
+    double        v  = max ? (double) -FLT_MAX : 0;
     for (int64_t y = i[1] * sy - py; y < i[1] * sy - py + ky; y++) {
         for (int64_t x = i[0] * sx - px; x < i[0] * sx - px + kx; x++) {
             if (x >= 0 && x < a->ne[0] && y >= 0 && y < a->ne[1]) {
                 const double e = at(a, x, y, i[2], i[3]);
-                v = max ? fmax(v, e) : v + e / (double) (kx * ky);
+                v              = max ? fmax(v, e) : v + e / (double) (kx * ky);
             }
         }
     }
@@ -23,10 +24,11 @@ static double want_pool(const struct ggml_tensor * node, const int64_t i[4]) {
 static void pool_1d(void) {
     for (int op = 0; op < GGML_OP_POOL_COUNT; op++) {
         for (int k = 1; k <= 5; k += 2) {
-            FOR_LAYOUTS(layout) {
-                FOR_FLOATS(type) {
+            FOR_LAYOUTS (layout) {
+                FOR_FLOATS (type) {
                     begin();
-                    struct ggml_tensor * node = ggml_pool_1d(ctx, stand_in(23, 4, 1, 1), (enum ggml_op_pool) op, k, k, 0);
+                    struct ggml_tensor * node =
+                        ggml_pool_1d(ctx, stand_in(23, 4, 1, 1), (enum ggml_op_pool) op, k, k, 0);
                     CHECK_NODE(reading(node, 0, random_tensor(type, layout, 23, 4, 1, 1)), want_pool, 1e-6);
                     end();
                 }
@@ -36,14 +38,17 @@ static void pool_1d(void) {
 }
 
 static void pool_2d(void) {
-    static const int params[][6] = { { 2, 2, 2, 2, 0, 0 }, { 3, 2, 1, 2, 1, 1 }, { 5, 1, 3, 1, 2, 0 }, { 1, 4, 2, 3, 0, 2 } };
+    static const int params[][6] = {
+        { 2, 2, 2, 2, 0, 0 }, { 3, 2, 1, 2, 1, 1 }, { 5, 1, 3, 1, 2, 0 }, { 1, 4, 2, 3, 0, 2 }
+    };
     for (int op = 0; op < GGML_OP_POOL_COUNT; op++) {
         for (int s = 0; s < 4; s++) {
             const int * p = params[s];
-            FOR_LAYOUTS(layout) {
-                FOR_FLOATS(type) {
+            FOR_LAYOUTS (layout) {
+                FOR_FLOATS (type) {
                     begin();
-                    struct ggml_tensor * node = ggml_pool_2d(ctx, stand_in(13, 9, 3, 1), (enum ggml_op_pool) op, p[0], p[1], p[2], p[3], (float) p[4], (float) p[5]);
+                    struct ggml_tensor * node = ggml_pool_2d(ctx, stand_in(13, 9, 3, 1), (enum ggml_op_pool) op, p[0],
+                                                             p[1], p[2], p[3], (float) p[4], (float) p[5]);
                     CHECK_NODE(reading(node, 0, random_tensor(type, layout, 13, 9, 3, 1)), want_pool, 1e-6);
                     end();
                 }
@@ -51,7 +56,8 @@ static void pool_2d(void) {
         }
     }
     begin();
-    struct ggml_tensor * node = ggml_pool_2d(ctx, random_tensor(GGML_TYPE_F32, DENSE, 101, 103, 4, 1), GGML_OP_POOL_AVG, 2, 3, 2, 2, 0, 1);
+    struct ggml_tensor * node =
+        ggml_pool_2d(ctx, random_tensor(GGML_TYPE_F32, DENSE, 101, 103, 4, 1), GGML_OP_POOL_AVG, 2, 3, 2, 2, 0, 1);
     CHECK(is_shared(node));
     CHECK_NODE(node, want_pool, 1e-6);
     end();

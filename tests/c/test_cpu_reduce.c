@@ -5,7 +5,7 @@ static double want_sum(const struct ggml_tensor * node, const int64_t i[4]) {
     const struct ggml_tensor * a = node->src[0];
     double                     s = 0;
     (void) i;
-    FOR_ELEMENTS(a, j) {
+    FOR_ELEMENTS (a, j) {
         s += at(a, j[0], j[1], j[2], j[3]);
     }
     return s;
@@ -50,11 +50,13 @@ static double want_argsort(const struct ggml_tensor * node, const int64_t i[4]) 
 }
 
 static void sums(void) {
-    static const int64_t shapes[][4] = { { 1, 1, 1, 1 }, { 7, 5, 3, 2 }, { 1100, 3, 1, 2 }, { 1, 40, 9, 1 }, { 9000, 1, 1, 1 } };
+    static const int64_t shapes[][4] = {
+        { 1, 1, 1, 1 }, { 7, 5, 3, 2 }, { 1100, 3, 1, 2 }, { 1, 40, 9, 1 }, { 9000, 1, 1, 1 }
+    };
     for (int s = 0; s < 5; s++) {
         const int64_t * n = shapes[s];
-        FOR_LAYOUTS(layout) {
-            FOR_FLOATS(type) {
+        FOR_LAYOUTS (layout) {
+            FOR_FLOATS (type) {
                 begin();
                 struct ggml_tensor * a = random_tensor(type, layout, n[0], n[1], n[2], n[3]);
                 CHECK_NODE(ggml_sum(ctx, a), want_sum, 1e-6);
@@ -67,9 +69,9 @@ static void sums(void) {
 }
 
 static void shared_sums(void) {
-    FOR_LAYOUTS(layout) {
+    FOR_LAYOUTS (layout) {
         begin();
-        struct ggml_tensor * a = random_tensor(GGML_TYPE_F32, layout, 301, 61, 7, 1);
+        struct ggml_tensor * a   = random_tensor(GGML_TYPE_F32, layout, 301, 61, 7, 1);
         struct ggml_tensor * sum = ggml_sum(ctx, a);
         CHECK(is_shared(sum));
         CHECK_NODE(sum, want_sum, 1e-6);
@@ -89,11 +91,12 @@ static void sums_of_nothing(void) {
 }
 
 static void argmax(void) {
-    FOR_LAYOUTS(layout) {
-        FOR_FLOATS(type) {
+    FOR_LAYOUTS (layout) {
+        FOR_FLOATS (type) {
             begin();
             CHECK_NODE(ggml_argmax(ctx, random_tensor(type, layout, 1300, 9, 1, 1)), want_argmax, 0);
-            CHECK_NODE(ggml_argmax(ctx, fill_int(tensor(type, layout, 20, 9, 1, 1), 0, 3)), want_argmax, 0); // many ties
+            CHECK_NODE(ggml_argmax(ctx, fill_int(tensor(type, layout, 20, 9, 1, 1), 0, 3)), want_argmax,
+                       0); // many ties
             end();
         }
     }
@@ -107,18 +110,22 @@ static void argmax(void) {
 static void argsort(void) {
     static const int64_t lengths[] = { 1, 2, 7, 8, 9, 16, 31, 100 };
     for (int s = 0; s < 8; s++) {
-        FOR_LAYOUTS(layout) {
+        FOR_LAYOUTS (layout) {
             for (int order = 0; order < 2; order++) {
                 begin();
-                CHECK_NODE(ggml_argsort(ctx, random_tensor(GGML_TYPE_F32, layout, lengths[s], 3, 2, 1), (enum ggml_sort_order) order), want_argsort, 0);
-                CHECK_NODE(ggml_argsort(ctx, fill_int(tensor(GGML_TYPE_F16, layout, lengths[s], 3, 2, 1), 0, 4), (enum ggml_sort_order) order),
+                CHECK_NODE(ggml_argsort(ctx, random_tensor(GGML_TYPE_F32, layout, lengths[s], 3, 2, 1),
+                                        (enum ggml_sort_order) order),
+                           want_argsort, 0);
+                CHECK_NODE(ggml_argsort(ctx, fill_int(tensor(GGML_TYPE_F16, layout, lengths[s], 3, 2, 1), 0, 4),
+                                        (enum ggml_sort_order) order),
                            want_argsort, 0);
                 end();
             }
         }
     }
     begin();
-    struct ggml_tensor * shared = ggml_argsort(ctx, random_tensor(GGML_TYPE_F32, DENSE, 12, 3700, 1, 1), GGML_SORT_DESC);
+    struct ggml_tensor * shared =
+        ggml_argsort(ctx, random_tensor(GGML_TYPE_F32, DENSE, 12, 3700, 1, 1), GGML_SORT_DESC);
     CHECK(is_shared(shared));
     CHECK_NODE(shared, want_argsort, 0);
     end();
@@ -132,7 +139,8 @@ static void nan_comes_last(void) {
         struct ggml_tensor * node = ggml_argsort(ctx, a, (enum ggml_sort_order) order);
         give_memory(node);
         CHECK(run_node(node, 1, gb_kernels_default()) == GGML_STATUS_SUCCESS);
-        const int32_t up[] = { 6, 9, 2, 7, 4, 1, 11, 10, 5, 0, 3, 8 }, down[] = { 5, 10, 11, 1, 4, 2, 7, 9, 6, 0, 3, 8 };
+        const int32_t up[]   = { 6, 9, 2, 7, 4, 1, 11, 10, 5, 0, 3, 8 },
+                      down[] = { 5, 10, 11, 1, 4, 2, 7, 9, 6, 0, 3, 8 };
         CHECK(memcmp(node->data, order == GGML_SORT_ASC ? up : down, sizeof(up)) == 0);
         end();
     }

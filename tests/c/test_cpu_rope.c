@@ -16,11 +16,11 @@ static void yarn(const struct ggml_tensor * node, double unscaled, int i, double
     *angle     = scale * unscaled;
     *magnitude = attn;
     if (ext != 0) {
-        const double lo = fmax(0, floor(n_dims * log(n_orig / (2 * pi * number(node, 9))) / (2 * log(base))));
-        const double hi = fmin(n_dims - 1, ceil(n_dims * log(n_orig / (2 * pi * number(node, 10))) / (2 * log(base))));
+        const double lo  = fmax(0, floor(n_dims * log(n_orig / (2 * pi * number(node, 9))) / (2 * log(base))));
+        const double hi  = fmin(n_dims - 1, ceil(n_dims * log(n_orig / (2 * pi * number(node, 10))) / (2 * log(base))));
         const double mix = ext * (1 - fmin(1, fmax(0, (i / 2 - lo) / fmax(0.001, hi - lo))));
-        *angle     = scale * unscaled * (1 - mix) + unscaled * mix;
-        *magnitude = attn * (1 + 0.1 * log(1 / scale));
+        *angle           = scale * unscaled * (1 - mix) + unscaled * mix;
+        *magnitude       = attn * (1 + 0.1 * log(1 / scale));
     }
 }
 
@@ -33,11 +33,11 @@ static double theta(const struct ggml_tensor * node, double p, int64_t j) {
 }
 
 static double want_rope(const struct ggml_tensor * node, const int64_t i[4]) {
-    const struct ggml_tensor * a = node->src[0];
-    const int     n_dims = node->op_params[1], mode = node->op_params[2], n_ctx = node->op_params[3];
-    const double  p = at(node->src[1], i[2], 0, 0, 0);
-    int64_t       first, second; // elements of the pair
-    double        angle, magnitude = 1;
+    const struct ggml_tensor * a      = node->src[0];
+    const int                  n_dims = node->op_params[1], mode = node->op_params[2], n_ctx = node->op_params[3];
+    const double               p = at(node->src[1], i[2], 0, 0, 0);
+    int64_t                    first, second; // elements of the pair
+    double                     angle, magnitude = 1;
     if (mode & 4) {
         const int64_t in = i[0] % n_dims, j = in % (n_dims / 2);
         first  = i[0] - in + j;
@@ -58,7 +58,8 @@ static double want_rope(const struct ggml_tensor * node, const int64_t i[4]) {
         second = first + 1;
         yarn(node, theta(node, p, first / 2), (int) first, &angle, &magnitude);
         if (number(node, 11) != 0 && node->type == GGML_TYPE_F32) {
-            const double n = (double) a->ne[0], zeta = pow(((double) first + 0.4 * n) / (1.4 * n), p / number(node, 11));
+            const double n    = (double) a->ne[0],
+                         zeta = pow(((double) first + 0.4 * n) / (1.4 * n), p / number(node, 11));
             magnitude *= (node->op_params[12] & 0xff) ? 1 / zeta : zeta;
         }
     }
@@ -79,12 +80,15 @@ static void modes(void) {
             if (n_dims % 2 != 0) {
                 continue;
             }
-            FOR_LAYOUTS(layout) {
-                FOR_FLOATS(type) {
+            FOR_LAYOUTS (layout) {
+                FOR_FLOATS (type) {
                     begin();
                     struct ggml_tensor *a = random_tensor(type, layout, n, 3, 5, 2), *b = positions(5, 0, 300);
-                    CHECK_NODE(reading(typed(ggml_rope(ctx, stand_in(n, 3, 5, 2), b, n_dims, mode, 100), type), 0, a), want_rope, 2e-6);
-                    CHECK_NODE(onto(reading(typed(ggml_rope(ctx, stand_in(n, 3, 5, 2), b, n_dims, mode, 100), type), 0, a), 0), want_rope, 2e-6);
+                    CHECK_NODE(reading(typed(ggml_rope(ctx, stand_in(n, 3, 5, 2), b, n_dims, mode, 100), type), 0, a),
+                               want_rope, 2e-6);
+                    CHECK_NODE(
+                        onto(reading(typed(ggml_rope(ctx, stand_in(n, 3, 5, 2), b, n_dims, mode, 100), type), 0, a), 0),
+                        want_rope, 2e-6);
                     end();
                 }
             }
@@ -95,35 +99,45 @@ static void modes(void) {
 static void stretched(void) { // scaled, with the ramp between interpolation and extrapolation
     for (int mode = 0; mode < 4; mode += 2) {
         for (int ext = 0; ext < 2; ext++) {
-            FOR_FLOATS(type) {
+            FOR_FLOATS (type) {
                 begin();
-                struct ggml_tensor *a = random_tensor(type, DENSE, 64, 2, 5, 1), *b = positions(5, 0, 5000);
-                struct ggml_tensor * node = ggml_rope_custom(ctx, stand_in(64, 2, 5, 1), b, 64, mode, 0, 2048, 5000.0f, 0.25f, ext ? 0.7f : 0.0f, 1.1f, 32.0f, 1.0f);
+                struct ggml_tensor * a = random_tensor(type, DENSE, 64, 2, 5, 1), *b = positions(5, 0, 5000);
+                struct ggml_tensor * node = ggml_rope_custom(ctx, stand_in(64, 2, 5, 1), b, 64, mode, 0, 2048, 5000.0f,
+                                                             0.25f, ext ? 0.7f : 0.0f, 1.1f, 32.0f, 1.0f);
                 CHECK_NODE(reading(typed(node, type), 0, a), want_rope, 2e-6);
                 end();
             }
         }
     }
     begin();
-    CHECK_NODE(ggml_rope_custom_inplace(ctx, random_tensor(GGML_TYPE_F32, PADDED, 64, 2, 5, 1), positions(5, 0, 99), 64, 0, 0, 2048, 1e4f, 0.5f, 1.0f, 1.0f, 32.0f, 1.0f), want_rope, 2e-6);
+    CHECK_NODE(ggml_rope_custom_inplace(ctx, random_tensor(GGML_TYPE_F32, PADDED, 64, 2, 5, 1), positions(5, 0, 99), 64,
+                                        0, 0, 2048, 1e4f, 0.5f, 1.0f, 1.0f, 32.0f, 1.0f),
+               want_rope, 2e-6);
     end();
 }
 
 static void xpos(void) {
     for (int down = 0; down < 2; down++) {
         begin();
-        CHECK_NODE(ggml_rope_xpos_inplace(ctx, random_tensor(GGML_TYPE_F32, DENSE, 64, 2, 5, 1), positions(5, 0, 500), 64, 512.0f, down), want_rope, 2e-6);
-        CHECK_NODE(typed(onto(reading(ggml_rope_xpos_inplace(ctx, stand_in(64, 2, 5, 1), positions(5, 0, 500), 64, 512.0f, down), 0,
-                                      random_tensor(GGML_TYPE_F16, DENSE, 64, 2, 5, 1)), 0), GGML_TYPE_F16), want_rope, 2e-6);
+        CHECK_NODE(ggml_rope_xpos_inplace(ctx, random_tensor(GGML_TYPE_F32, DENSE, 64, 2, 5, 1), positions(5, 0, 500),
+                                          64, 512.0f, down),
+                   want_rope, 2e-6);
+        CHECK_NODE(typed(onto(reading(ggml_rope_xpos_inplace(ctx, stand_in(64, 2, 5, 1), positions(5, 0, 500), 64,
+                                                             512.0f, down),
+                                      0, random_tensor(GGML_TYPE_F16, DENSE, 64, 2, 5, 1)),
+                              0),
+                         GGML_TYPE_F16),
+                   want_rope, 2e-6);
         end();
     }
 }
 
 static void back(void) {
     for (int mode = 0; mode < 4; mode += 2) {
-        FOR_FLOATS(type) {
+        FOR_FLOATS (type) {
             begin();
-            struct ggml_tensor * node = ggml_rope_back(ctx, stand_in(64, 2, 5, 1), positions(5, 0, 5000), 32, mode, 0, 2048, 1e4f, 0.5f, 0.5f, 1.0f, 32.0f, 1.0f, 0.0f, false);
+            struct ggml_tensor * node = ggml_rope_back(ctx, stand_in(64, 2, 5, 1), positions(5, 0, 5000), 32, mode, 0,
+                                                       2048, 1e4f, 0.5f, 0.5f, 1.0f, 32.0f, 1.0f, 0.0f, false);
             CHECK_NODE(reading(typed(node, type), 0, random_tensor(type, DENSE, 64, 2, 5, 1)), want_rope, 2e-6);
             end();
         }
@@ -132,7 +146,8 @@ static void back(void) {
 
 static void shared_work(void) {
     begin();
-    struct ggml_tensor * node = ggml_rope(ctx, random_tensor(GGML_TYPE_F32, SWAPPED, 64, 8, 90, 1), positions(90, -5, 5), 64, 0, 0);
+    struct ggml_tensor * node =
+        ggml_rope(ctx, random_tensor(GGML_TYPE_F32, SWAPPED, 64, 8, 90, 1), positions(90, -5, 5), 64, 0, 0);
     CHECK(is_shared(node));
     CHECK_NODE(node, want_rope, 2e-6);
     end();
@@ -140,7 +155,8 @@ static void shared_work(void) {
 
 static void odd_rows(void) {
     begin();
-    CHECK_NODE(ggml_rope(ctx, random_tensor(GGML_TYPE_F32, DENSE, 7, 3, 5, 1), positions(5, 0, 9), 6, 2, 0), want_rope, 2e-6);
+    CHECK_NODE(ggml_rope(ctx, random_tensor(GGML_TYPE_F32, DENSE, 7, 3, 5, 1), positions(5, 0, 9), 6, 2, 0), want_rope,
+               2e-6);
     end();
 }
 

@@ -32,13 +32,14 @@ static double want_back(const struct ggml_tensor * node, const int64_t i[4]) {
 static void without_mask(void) {
     static const int64_t lengths[] = { 1, 5, 64 };
     for (int s = 0; s < 3; s++) {
-        FOR_LAYOUTS(layout) {
-            FOR_FLOATS(type) {
+        FOR_LAYOUTS (layout) {
+            FOR_FLOATS (type) {
                 begin();
-                const int64_t n = lengths[s];
+                const int64_t        n = lengths[s];
                 struct ggml_tensor * a = fill(tensor(type, layout, n, 3, 2, 1), -20, 20);
                 CHECK_NODE(reading(typed(ggml_soft_max(ctx, stand_in(n, 3, 2, 1)), type), 0, a), want_soft_max, 2e-6);
-                CHECK_NODE(onto(reading(typed(ggml_soft_max(ctx, stand_in(n, 3, 2, 1)), type), 0, a), 0), want_soft_max, 2e-6);
+                CHECK_NODE(onto(reading(typed(ggml_soft_max(ctx, stand_in(n, 3, 2, 1)), type), 0, a), 0), want_soft_max,
+                           2e-6);
                 end();
             }
         }
@@ -54,7 +55,7 @@ static void without_mask(void) {
 
 static struct ggml_tensor * random_mask(enum ggml_type type, int layout, int64_t n0, int64_t n1) {
     struct ggml_tensor * m = random_tensor(type, layout, n0, n1, 1, 1);
-    FOR_ELEMENTS(m, i) {
+    FOR_ELEMENTS (m, i) {
         if (test_random() % 3 == 0) {
             write_value(type, address(m, i), -INFINITY);
         }
@@ -64,10 +65,11 @@ static struct ggml_tensor * random_mask(enum ggml_type type, int layout, int64_t
 
 static void with_mask(void) {
     for (int64_t rows = 1; rows <= 6; rows += rows == 1 ? 2 : 3) { // 1, 3, 6 mask rows for 6 rows
-        FOR_LAYOUTS(layout) {
-            FOR_FLOATS(type) {
+        FOR_LAYOUTS (layout) {
+            FOR_FLOATS (type) {
                 begin();
-                struct ggml_tensor * node = ggml_soft_max_ext(ctx, random_tensor(GGML_TYPE_F32, DENSE, 37, 6, 2, 2), stand_in(37, rows, 1, 1), 0.3f);
+                struct ggml_tensor * node = ggml_soft_max_ext(ctx, random_tensor(GGML_TYPE_F32, DENSE, 37, 6, 2, 2),
+                                                              stand_in(37, rows, 1, 1), 0.3f);
                 CHECK_NODE(reading(node, 1, random_mask(type, layout, 37, rows)), want_soft_max, 2e-6);
                 end();
             }
@@ -77,7 +79,8 @@ static void with_mask(void) {
 
 static void onto_the_mask(void) {
     begin();
-    struct ggml_tensor * node = ggml_soft_max_ext(ctx, random_tensor(GGML_TYPE_F32, DENSE, 37, 6, 1, 1), random_mask(GGML_TYPE_F32, DENSE, 37, 6), 0.3f);
+    struct ggml_tensor * node = ggml_soft_max_ext(ctx, random_tensor(GGML_TYPE_F32, DENSE, 37, 6, 1, 1),
+                                                  random_mask(GGML_TYPE_F32, DENSE, 37, 6), 0.3f);
     CHECK_NODE(onto(node, 1), want_soft_max, 2e-6);
     end();
 }
@@ -85,7 +88,7 @@ static void onto_the_mask(void) {
 static void rows_that_are_masked_out(void) { // zeros; but NaN is not hidden
     begin();
     struct ggml_tensor * a = tensor(GGML_TYPE_F32, DENSE, 20, 2, 1, 1);
-    FOR_ELEMENTS(a, i) {
+    FOR_ELEMENTS (a, i) {
         write_value(a->type, address(a, i), -INFINITY);
     }
     struct ggml_tensor * node = ggml_soft_max(ctx, a);
@@ -100,13 +103,16 @@ static void rows_that_are_masked_out(void) { // zeros; but NaN is not hidden
 }
 
 static void back(void) {
-    FOR_LAYOUTS(layout) {
-        FOR_FLOATS(type) {
+    FOR_LAYOUTS (layout) {
+        FOR_FLOATS (type) {
             begin();
-            struct ggml_tensor *dy = random_tensor(type, layout, 45, 3, 2, 2), *y = fill(tensor(type, layout, 45, 3, 2, 2), 0, 0.1f);
-            struct ggml_tensor * node = typed(ggml_soft_max_back(ctx, stand_in(45, 3, 2, 2), stand_in(45, 3, 2, 2)), type);
+            struct ggml_tensor *dy = random_tensor(type, layout, 45, 3, 2, 2),
+                               *y  = fill(tensor(type, layout, 45, 3, 2, 2), 0, 0.1f);
+            struct ggml_tensor * node =
+                typed(ggml_soft_max_back(ctx, stand_in(45, 3, 2, 2), stand_in(45, 3, 2, 2)), type);
             CHECK_NODE(reading(reading(node, 0, dy), 1, y), want_back, 2e-6);
-            struct ggml_tensor * over = typed(ggml_soft_max_back(ctx, stand_in(45, 3, 2, 2), stand_in(45, 3, 2, 2)), type);
+            struct ggml_tensor * over =
+                typed(ggml_soft_max_back(ctx, stand_in(45, 3, 2, 2), stand_in(45, 3, 2, 2)), type);
             CHECK_NODE(onto(reading(reading(over, 0, dy), 1, y), layout % 2), want_back, 2e-6);
             end();
         }

@@ -1,13 +1,15 @@
 // attention.c - FLASH_ATTN, FLASH_FF, FLASH_ATTN_BACK: attention and feed-forward as single operators.
 //
-// One query row at a time: its scores against all keys lie in the thread's scratch. v is stored transposed, so that the weighted
-// sum over positions is a dot product of rows too. Heads map modulo: query head i uses key head i mod the number of key heads.
+// One query row at a time: its scores against all keys lie in the thread's scratch. v is stored transposed, so that the
+// weighted sum over positions is a dot product of rows too. Heads map modulo: query head i uses key head i mod the
+// number of key heads.
 #include <math.h>
 
 #include "cpu/ops/elements.h"
 
 // sum x[i] y[i] with the n values of t at p; half types have kernels of their own.
-static float dot_with(const struct gb_kernels * k, const struct ggml_tensor * t, const char * p, int64_t n, const float * y, float * buf) {
+static float dot_with(const struct gb_kernels * k, const struct ggml_tensor * t, const char * p, int64_t n,
+                      const float * y, float * buf) {
     if (t->type != GGML_TYPE_F32 && t->nb[0] == sizeof(uint16_t) && (uintptr_t) p % sizeof(uint16_t) == 0) {
         const uint16_t * half = (const uint16_t *) (const void *) p;
         return t->type == GGML_TYPE_F16 ? k->dot_f16_f32(n, half, y) : k->dot_bf16_f32(n, half, y);
@@ -22,8 +24,8 @@ static int64_t keys_seen(const struct ggml_tensor * q, const struct ggml_tensor 
 }
 
 // score[c] = softmax over c < n of (k_c q) / sqrt(D), for the keys of head h2, batch h3.
-static void attend(const struct gb_kernels * kernels, const struct ggml_tensor * k, int64_t h2, int64_t h3, const float * q, int64_t n,
-                   float * score, float * buf) {
+static void attend(const struct gb_kernels * kernels, const struct ggml_tensor * k, int64_t h2, int64_t h3,
+                   const float * q, int64_t n, float * score, float * buf) {
     if (n == 0) {
         return;
     }
@@ -35,7 +37,7 @@ static void attend(const struct gb_kernels * kernels, const struct ggml_tensor *
     kernels->scale_f32(n, score, score, (float) (1.0 / sum));
 }
 
-// ------------------------------------------------------------------------------------------------------------ FLASH_ATTN
+// ---------------------------------------------------------------------------------------------------------- FLASH_ATTN
 
 // Scratch of a thread: a query, scores, a result row, a converted row of k or v.
 static int64_t attn_floats(const struct ggml_tensor * node) {
@@ -87,7 +89,7 @@ static int flash_attn_tasks(const struct ggml_tensor * node, int n_threads) {
     return gb_tasks_for((double) gb_count(node) * (double) node->src[1]->ne[1], gb_rows(node), n_threads);
 }
 
-// -------------------------------------------------------------------------------------------------------------- FLASH_FF
+// ------------------------------------------------------------------------------------------------------------ FLASH_FF
 
 // Scratch of a thread: an input row, the hidden row, a result row, a converted row of weights or biases.
 static int64_t ff_floats(const struct ggml_tensor * node) {
@@ -96,8 +98,8 @@ static int64_t ff_floats(const struct ggml_tensor * node) {
 }
 
 // y = weights^T x + bias for one row; buf holds a converted row.
-static void affine(const struct gb_kernels * k, int64_t n_out, float * y, const struct ggml_tensor * w, struct gb_row at, const float * x,
-                   const struct ggml_tensor * bias, float * buf) {
+static void affine(const struct gb_kernels * k, int64_t n_out, float * y, const struct ggml_tensor * w,
+                   struct gb_row at, const float * x, const struct ggml_tensor * bias, float * buf) {
     for (int64_t j = 0; j < n_out; j++) {
         y[j] = dot_with(k, w, gb_row_ptr(w, j, at.i2, at.i3), w->ne[0], x, buf);
     }
@@ -107,10 +109,10 @@ static void affine(const struct gb_kernels * k, int64_t n_out, float * y, const 
 static void run_flash_ff(const struct gb_cpu_call * call, struct ggml_tensor * node) {
     const struct ggml_tensor *a = node->src[0], *b0 = node->src[1], *c0 = node->src[3];
     const int64_t             d = a->ne[0], hidden = b0->ne[1];
-    float *                   in   = gb_my_floats(call, ff_floats(node));
-    float *                   h    = in + d;
-    float *                   out  = h + hidden;
-    float *                   buf  = out + node->ne[0];
+    float *                   in  = gb_my_floats(call, ff_floats(node));
+    float *                   h   = in + d;
+    float *                   out = h + hidden;
+    float *                   buf = out + node->ne[0];
     int64_t                   first, last;
     gb_cpu_share(call, node->ne[0] > 0 ? gb_rows(node) : 0, &first, &last);
     for (int64_t i = first; i < last; i++) {
@@ -135,9 +137,10 @@ static int flash_ff_tasks(const struct ggml_tensor * node, int n_threads) {
     return gb_tasks_for((double) gb_count(node) * (double) node->src[1]->ne[1], gb_rows(node), n_threads);
 }
 
-// ------------------------------------------------------------------------------------------------------- FLASH_ATTN_BACK
+// ----------------------------------------------------------------------------------------------------- FLASH_ATTN_BACK
 
-// The result is one dense vector: the gradients of q, k and v, each in its tensor's shape and starting at a multiple of 16 bytes.
+// The result is one dense vector: the gradients of q, k and v, each in its tensor's shape and starting at a multiple of
+// 16 bytes.
 struct grads {
     float *q, *k, *v;
 };
@@ -149,7 +152,8 @@ static size_t padded(const struct ggml_tensor * t) {
 static struct grads grads_of(const struct ggml_tensor * node) {
     char * base = node->data;
     char * k    = base + padded(node->src[0]);
-    return (struct grads){ (float *) (void *) base, (float *) (void *) k, (float *) (void *) (k + padded(node->src[1])) };
+    return (struct grads){ (float *) (void *) base, (float *) (void *) k,
+                           (float *) (void *) (k + padded(node->src[1])) };
 }
 
 static float * grad_row(float * grad, const struct ggml_tensor * t, int64_t i1, int64_t i2, int64_t i3) {
@@ -181,9 +185,17 @@ static int64_t back_floats(const struct ggml_tensor * node) {
 static struct back back_of(const struct gb_cpu_call * call, const struct ggml_tensor * node) {
     const int64_t d = node->src[0]->ne[0], m = node->src[1]->ne[1];
     float *       p = gb_my_floats(call, back_floats(node));
-    return (struct back){ .q = node->src[0], .k = node->src[1], .v = node->src[2], .d = node->src[3], .g = grads_of(node),
-                          .masked = gb_op_param_i32(node, 0) != 0, .query = p, .dout = p + d, .weight = p + 2 * d,
-                          .dweight = p + 2 * d + m, .buf = p + 2 * d + 2 * m };
+    return (struct back){ .q       = node->src[0],
+                          .k       = node->src[1],
+                          .v       = node->src[2],
+                          .d       = node->src[3],
+                          .g       = grads_of(node),
+                          .masked  = gb_op_param_i32(node, 0) != 0,
+                          .query   = p,
+                          .dout    = p + d,
+                          .weight  = p + 2 * d,
+                          .dweight = p + 2 * d + m,
+                          .buf     = p + 2 * d + 2 * m };
 }
 
 // From the gradient of the weights to that of the scores: Z = A (G - sum A G) / sqrt(D), in place of G.
@@ -199,7 +211,8 @@ static void score_gradient(const struct back * b, int64_t n) {
 }
 
 // Query row r with the keys and values of head h2, batch h3.
-static void back_row(const struct gb_kernels * kernels, const struct back * b, struct gb_row r, int64_t h2, int64_t h3) {
+static void back_row(const struct gb_kernels * kernels, const struct back * b, struct gb_row r, int64_t h2,
+                     int64_t h3) {
     const int64_t d = b->q->ne[0], n = keys_seen(b->q, b->k, r.i1, b->masked);
     const float * x    = gb_in(kernels, b->q, gb_row_of(b->q, r), d, b->query);
     const float * dout = gb_in(kernels, b->d, gb_row_of(b->d, r), d, b->dout);

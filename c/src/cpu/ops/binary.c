@@ -1,7 +1,8 @@
-// binary.c - ADD, SUB, MUL, DIV (src[1] repeats over src[0]), ADD1, and ACC and SET, which change a region of a copy of src[0].
+// binary.c - ADD, SUB, MUL, DIV (src[1] repeats over src[0]), ADD1, and ACC and SET, which change a region of a copy of
+// src[0].
 #include "cpu/ops/elements.h"
 
-// ------------------------------------------------------------------------------------------------------------ elementwise
+// --------------------------------------------------------------------------------------------------------- elementwise
 
 static const char * unsupported2(const struct ggml_tensor * node) {
     return gb_need_float(node, 2);
@@ -16,7 +17,9 @@ static const char * unsupported2(const struct ggml_tensor * node) {
     static void run_##name(const struct gb_cpu_call * call, struct ggml_tensor * node) {                               \
         gb_run_map2(call, node, map_##name);                                                                           \
     }                                                                                                                  \
-    const struct gb_cpu_op gb_cpu_op_##name = { .unsupported = unsupported2, .n_tasks = gb_tasks_map, .run = run_##name };
+    const struct gb_cpu_op gb_cpu_op_##name = { .unsupported = unsupported2,                                           \
+                                                .n_tasks     = gb_tasks_map,                                           \
+                                                .run         = run_##name };
 
 ELEMENTWISE(add, add_f32)
 ELEMENTWISE(sub, sub_f32)
@@ -24,7 +27,8 @@ ELEMENTWISE(mul, mul_f32)
 ELEMENTWISE(div, div_f32)
 
 // src[1] is one value, read anew for each run: it may lie in the result only if that is one element, hence one run.
-static void map_add1(const struct gb_cpu_call * call, const struct ggml_tensor * node, int64_t n, float * y, const float * x) {
+static void map_add1(const struct gb_cpu_call * call, const struct ggml_tensor * node, int64_t n, float * y,
+                     const float * x) {
     const struct ggml_tensor * b = node->src[1];
     call->k->add1_f32(n, y, x, gb_get(b->type, b->data));
 }
@@ -35,7 +39,7 @@ static void run_add1(const struct gb_cpu_call * call, struct ggml_tensor * node)
 
 const struct gb_cpu_op gb_cpu_op_add1 = { .unsupported = unsupported2, .n_tasks = gb_tasks_map, .run = run_add1 };
 
-// --------------------------------------------------------------------------------------------------------------- ACC, SET
+// ------------------------------------------------------------------------------------------------------------ ACC, SET
 
 // The region of the result that src[1] goes to: strides in bytes, elements along dim 0 dense.
 struct region {
@@ -99,8 +103,8 @@ static int region_tasks(const struct ggml_tensor * node, int n_threads) {
     return region_is_injective(&r, node->src[1]) ? gb_tasks_dst_rows(node, n_threads) : 1;
 }
 
-static void copy_row(const struct gb_cpu_call * call, struct ggml_tensor * dst, char * d, const struct ggml_tensor * src, const char * s,
-                     int64_t n) {
+static void copy_row(const struct gb_cpu_call * call, struct ggml_tensor * dst, char * d,
+                     const struct ggml_tensor * src, const char * s, int64_t n) {
     if (dst->type == src->type) {
         gb_move(ggml_type_size(dst->type), n, d, dst->nb[0], s, src->nb[0]);
         return;
@@ -123,8 +127,8 @@ static void copy_first_source(const struct gb_cpu_call * call, struct ggml_tenso
     }
 }
 
-static void add_row(const struct gb_cpu_call * call, struct ggml_tensor * dst, char * d, const struct ggml_tensor * src, const char * s,
-                    int64_t n) {
+static void add_row(const struct gb_cpu_call * call, struct ggml_tensor * dst, char * d, const struct ggml_tensor * src,
+                    const char * s, int64_t n) {
     float x_buf[GB_RUN], y_buf[GB_RUN];
     for (int64_t i = 0; i < n; i += GB_RUN) {
         const int64_t m = GB_MIN(n - i, (int64_t) GB_RUN);
@@ -136,8 +140,8 @@ static void add_row(const struct gb_cpu_call * call, struct ggml_tensor * dst, c
     }
 }
 
-typedef void region_row(const struct gb_cpu_call * call, struct ggml_tensor * dst, char * d, const struct ggml_tensor * src,
-                        const char * s, int64_t n);
+typedef void region_row(const struct gb_cpu_call * call, struct ggml_tensor * dst, char * d,
+                        const struct ggml_tensor * src, const char * s, int64_t n);
 
 static void run_region(const struct gb_cpu_call * call, struct ggml_tensor * dst, region_row * f) {
     const struct region        r = region_of(dst);
@@ -150,7 +154,8 @@ static void run_region(const struct gb_cpu_call * call, struct ggml_tensor * dst
     gb_cpu_share(call, gb_is_empty(b) ? 0 : gb_rows(b), &first, &last);
     for (int64_t i = first; i < last; i++) {
         const struct gb_row at = gb_row_at(b, i);
-        char * d = (char *) dst->data + r.offset + (size_t) at.i1 * r.nb[1] + (size_t) at.i2 * r.nb[2] + (size_t) at.i3 * r.nb[3];
+        char *              d  = (char *) dst->data + r.offset + (size_t) at.i1 * r.nb[1] + (size_t) at.i2 * r.nb[2] +
+                                 (size_t) at.i3 * r.nb[3];
         f(call, dst, d, b, gb_row_of(b, at), b->ne[0]);
     }
 }

@@ -1,10 +1,10 @@
 // conv.c - IM2COL and the transposed convolutions.
 //
-// IM2COL gathers, for each output position, what the kernel sees there; the product with the kernel is a MUL_MAT. The transposed
-// convolutions give each thread whole output channels, which it clears and then adds scaled kernel rows to.
+// IM2COL gathers, for each output position, what the kernel sees there; the product with the kernel is a MUL_MAT. The
+// transposed convolutions give each thread whole output channels, which it clears and then adds scaled kernel rows to.
 #include "cpu/ops/elements.h"
 
-// --------------------------------------------------------------------------------------------------------------- IM2COL
+// -------------------------------------------------------------------------------------------------------------- IM2COL
 
 struct im2col {
     int     s0, s1, p0, p1, d0, d1;
@@ -17,10 +17,20 @@ static struct im2col im2col_of(const struct ggml_tensor * node) {
     const struct ggml_tensor *a = node->src[0], *b = node->src[1];
     const bool                is_2d = gb_op_param_i32(node, 6) == 1;
     return (struct im2col){
-        .s0 = gb_op_param_i32(node, 0), .s1 = gb_op_param_i32(node, 1), .p0 = gb_op_param_i32(node, 2), .p1 = gb_op_param_i32(node, 3),
-        .d0 = gb_op_param_i32(node, 4), .d1 = gb_op_param_i32(node, 5), .is_2d = is_2d,
-        .iw = b->ne[0], .ih = is_2d ? b->ne[1] : 1, .ic = is_2d ? b->ne[2] : b->ne[1], .kw = a->ne[0], .kh = is_2d ? a->ne[1] : 1,
-        .channel = is_2d ? b->nb[2] : b->nb[1], .batch = is_2d ? b->nb[3] : b->nb[2],
+        .s0      = gb_op_param_i32(node, 0),
+        .s1      = gb_op_param_i32(node, 1),
+        .p0      = gb_op_param_i32(node, 2),
+        .p1      = gb_op_param_i32(node, 3),
+        .d0      = gb_op_param_i32(node, 4),
+        .d1      = gb_op_param_i32(node, 5),
+        .is_2d   = is_2d,
+        .iw      = b->ne[0],
+        .ih      = is_2d ? b->ne[1] : 1,
+        .ic      = is_2d ? b->ne[2] : b->ne[1],
+        .kw      = a->ne[0],
+        .kh      = is_2d ? a->ne[1] : 1,
+        .channel = is_2d ? b->nb[2] : b->nb[1],
+        .batch   = is_2d ? b->nb[3] : b->nb[2],
     };
 }
 
@@ -50,7 +60,9 @@ static void run_im2col(const struct gb_cpu_call * call, struct ggml_tensor * nod
         for (int64_t ic = 0; ic < m.ic; ic++) {
             for (int64_t kh = 0; kh < m.kh; kh++, y += m.kw) {
                 const int64_t ih   = m.is_2d ? oh * m.s1 + kh * m.d1 - m.p1 : 0;
-                const char *  line = ih < 0 || ih >= m.ih ? NULL : image + (size_t) ic * m.channel + (m.is_2d ? (size_t) ih * b->nb[1] : 0);
+                const char *  line = ih < 0 || ih >= m.ih
+                                         ? NULL
+                                         : image + (size_t) ic * m.channel + (m.is_2d ? (size_t) ih * b->nb[1] : 0);
                 gather_line(&m, b, line, r.i1 * m.s0 - m.p0, y);
             }
         }
@@ -73,10 +85,11 @@ static size_t im2col_work(const struct ggml_tensor * node, int n_tasks) {
     return gb_floats_size(node->ne[0], n_tasks);
 }
 
-// ----------------------------------------------------------------------------------------------------- CONV_TRANSPOSE_1D
+// --------------------------------------------------------------------------------------------------- CONV_TRANSPOSE_1D
 
 // y[l stride + k] += x[l] kernel[k]
-static void spread(const struct gb_kernels * k, float * y, const float * x, int64_t n, int64_t stride, const float * kernel, int64_t width) {
+static void spread(const struct gb_kernels * k, float * y, const float * x, int64_t n, int64_t stride,
+                   const float * kernel, int64_t width) {
     for (int64_t l = 0; l < n; l++) {
         k->mad_f32(width, y + l * stride, kernel, x[l]);
     }
@@ -117,17 +130,19 @@ static const char * conv_transpose_1d_unsupported(const struct ggml_tensor * nod
 
 static int conv_transpose_1d_tasks(const struct ggml_tensor * node, int n_threads) {
     const struct ggml_tensor * a = node->src[0];
-    return gb_tasks_for((double) gb_rows(node) * (double) node->src[1]->ne[0] * (double) a->ne[0] * (double) a->ne[2], gb_rows(node), n_threads);
+    return gb_tasks_for((double) gb_rows(node) * (double) node->src[1]->ne[0] * (double) a->ne[0] * (double) a->ne[2],
+                        gb_rows(node), n_threads);
 }
 
 static size_t conv_transpose_1d_work(const struct ggml_tensor * node, int n_tasks) {
     return gb_floats_size(node->src[0]->ne[0] + node->src[1]->ne[0], n_tasks);
 }
 
-// ----------------------------------------------------------------------------------------------------- CONV_TRANSPOSE_2D
+// --------------------------------------------------------------------------------------------------- CONV_TRANSPOSE_2D
 
 // Adds what input channel ic of batch n gives to the plane of output channel oc.
-static void add_channel(const struct gb_cpu_call * call, struct ggml_tensor * node, int64_t ic, int64_t oc, int64_t n, float * scratch) {
+static void add_channel(const struct gb_cpu_call * call, struct ggml_tensor * node, int64_t ic, int64_t oc, int64_t n,
+                        float * scratch) {
     const struct ggml_tensor *a = node->src[0], *b = node->src[1]; // [KW, KH, OC, IC], [W, H, IC, N]
     const int64_t             width = a->ne[0], length = b->ne[0], stride = gb_op_param_i32(node, 0);
     for (int64_t h = 0; h < b->ne[1]; h++) {

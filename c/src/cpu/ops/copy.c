@@ -1,8 +1,8 @@
 // copy.c - DUP, CPY, CONT: element k of the source, in logical order, becomes element k of the result.
 //
-// The one idea: bring both sides to one shape, merge the dimensions that lie densely behind each other on both sides, and copy
-// runs along dim 0. Shapes that differ can still share one when either side is contiguous, since a contiguous tensor can be
-// seen with any shape; otherwise (rare) two walkers go over both sides side by side.
+// The one idea: bring both sides to one shape, merge the dimensions that lie densely behind each other on both sides,
+// and copy runs along dim 0. Shapes that differ can still share one when either side is contiguous, since a contiguous
+// tensor can be seen with any shape; otherwise (rare) two walkers go over both sides side by side.
 //
 // Runs of one block of columns are copied for many rows before the next block: a transposed source then finds the cache
 // lines it fetched for one row again at the following rows.
@@ -16,7 +16,7 @@ struct layout { // of both sides
     size_t  sb[4], db[4]; // strides of source and result
 };
 
-// ------------------------------------------------------------------------------------------------------------------ runs
+// ---------------------------------------------------------------------------------------------------------------- runs
 
 static int32_t to_i32(float v) { // saturating, NaN becomes 0: every float has a defined result
     if (v != v) {
@@ -25,7 +25,8 @@ static int32_t to_i32(float v) { // saturating, NaN becomes 0: every float has a
     return v >= 2147483648.0f ? INT32_MAX : v <= -2147483648.0f ? INT32_MIN : (int32_t) v;
 }
 
-static void from_ints(const struct gb_kernels * k, enum ggml_type type, int64_t n, char * d, size_t ds, const char * s, size_t ss) {
+static void from_ints(const struct gb_kernels * k, enum ggml_type type, int64_t n, char * d, size_t ds, const char * s,
+                      size_t ss) {
     float buf[GB_RUN];
     for (int64_t i = 0; i < n; i++) {
         buf[i] = (float) gb_get_i32(s + (size_t) i * ss);
@@ -33,7 +34,8 @@ static void from_ints(const struct gb_kernels * k, enum ggml_type type, int64_t 
     gb_store(k, type, n, d, ds, buf);
 }
 
-static void to_ints(const struct gb_kernels * k, enum ggml_type type, int64_t n, char * d, size_t ds, const char * s, size_t ss) {
+static void to_ints(const struct gb_kernels * k, enum ggml_type type, int64_t n, char * d, size_t ds, const char * s,
+                    size_t ss) {
     float buf[GB_RUN];
     gb_load(k, type, n, buf, s, ss);
     for (int64_t i = 0; i < n; i++) {
@@ -42,16 +44,16 @@ static void to_ints(const struct gb_kernels * k, enum ggml_type type, int64_t n,
     }
 }
 
-static void between_floats(const struct gb_kernels * k, enum ggml_type to, enum ggml_type from, int64_t n, char * d, size_t ds,
-                           const char * s, size_t ss) {
+static void between_floats(const struct gb_kernels * k, enum ggml_type to, enum ggml_type from, int64_t n, char * d,
+                           size_t ds, const char * s, size_t ss) {
     float buf[GB_RUN];
     gb_load(k, from, n, buf, s, ss);
     gb_store(k, to, n, d, ds, buf);
 }
 
 // n <= GB_RUN elements.
-static void copy_run(const struct gb_kernels * k, enum ggml_type to, enum ggml_type from, int64_t n, char * d, size_t ds, const char * s,
-                     size_t ss) {
+static void copy_run(const struct gb_kernels * k, enum ggml_type to, enum ggml_type from, int64_t n, char * d,
+                     size_t ds, const char * s, size_t ss) {
     if (to == from) {
         gb_move(ggml_type_size(to), n, d, ds, s, ss);
     } else if (from == GGML_TYPE_I32) {
@@ -63,7 +65,7 @@ static void copy_run(const struct gb_kernels * k, enum ggml_type to, enum ggml_t
     }
 }
 
-// --------------------------------------------------------------------------------------------------------------- layouts
+// ------------------------------------------------------------------------------------------------------------- layouts
 
 static void view_dense(int64_t ne[4], size_t nb[4], size_t size) { // strides of a contiguous tensor of that shape
     nb[0] = size;
@@ -117,7 +119,7 @@ static bool layout_of(struct layout * l, const struct ggml_tensor * dst, const s
     return true;
 }
 
-// ---------------------------------------------------------------------------------------------------------- the three ways
+// ------------------------------------------------------------------------------------------------------ the three ways
 
 static void copy_memory(const struct gb_cpu_call * call, char * d, const char * s, size_t size) {
     int64_t first, last;
@@ -128,7 +130,8 @@ static void copy_memory(const struct gb_cpu_call * call, char * d, const char * 
     }
 }
 
-static void copy_blocks(const struct gb_cpu_call * call, struct ggml_tensor * dst, const struct ggml_tensor * src, const struct layout * l) {
+static void copy_blocks(const struct gb_cpu_call * call, struct ggml_tensor * dst, const struct ggml_tensor * src,
+                        const struct layout * l) {
     const int64_t cols  = gb_div_up(l->ne[0], GB_RUN);
     const int64_t rows  = gb_div_up(l->ne[1], BLOCK_ROWS);
     const int64_t plane = cols * rows;
@@ -140,10 +143,12 @@ static void copy_blocks(const struct gb_cpu_call * call, struct ggml_tensor * ds
         const int64_t row0 = in_plane / cols * BLOCK_ROWS;
         const int64_t i0   = in_plane % cols * GB_RUN;
         const int64_t n    = GB_MIN(l->ne[0] - i0, (int64_t) GB_RUN);
-        char *        d    = (char *) dst->data + (size_t) i0 * l->db[0] + (size_t) i2 * l->db[2] + (size_t) i3 * l->db[3];
-        const char *  s = (const char *) src->data + (size_t) i0 * l->sb[0] + (size_t) i2 * l->sb[2] + (size_t) i3 * l->sb[3];
+        char *        d = (char *) dst->data + (size_t) i0 * l->db[0] + (size_t) i2 * l->db[2] + (size_t) i3 * l->db[3];
+        const char *  s =
+            (const char *) src->data + (size_t) i0 * l->sb[0] + (size_t) i2 * l->sb[2] + (size_t) i3 * l->sb[3];
         for (int64_t i1 = row0; i1 < GB_MIN(row0 + BLOCK_ROWS, l->ne[1]); i1++) {
-            copy_run(call->k, dst->type, src->type, n, d + (size_t) i1 * l->db[1], l->db[0], s + (size_t) i1 * l->sb[1], l->sb[0]);
+            copy_run(call->k, dst->type, src->type, n, d + (size_t) i1 * l->db[1], l->db[0], s + (size_t) i1 * l->sb[1],
+                     l->sb[0]);
         }
     }
 }
@@ -180,7 +185,7 @@ static void copy_walking(const struct gb_cpu_call * call, struct ggml_tensor * d
     }
 }
 
-// ---------------------------------------------------------------------------------------------------------------- the op
+// -------------------------------------------------------------------------------------------------------------- the op
 
 static bool can_convert(enum ggml_type from, enum ggml_type to) {
     return (gb_is_float(from) || from == GGML_TYPE_I32) && (gb_is_float(to) || to == GGML_TYPE_I32);
@@ -195,7 +200,8 @@ static const char * copy_unsupported(const struct ggml_tensor * node) {
         if (src->type != node->type) {
             return "quantized types are not implemented yet";
         }
-        return ggml_is_contiguous(src) && ggml_is_contiguous(node) ? NULL : "quantized data must be contiguous to be copied";
+        return ggml_is_contiguous(src) && ggml_is_contiguous(node) ? NULL
+                                                                   : "quantized data must be contiguous to be copied";
     }
     return src->type == node->type || can_convert(src->type, node->type) ? NULL : "no conversion between these types";
 }
@@ -219,6 +225,8 @@ static int copy_tasks(const struct ggml_tensor * node, int n_threads) {
     return gb_tasks_for((double) gb_count(node), gb_count(node), n_threads);
 }
 
-const struct gb_cpu_op gb_cpu_op_dup  = { .unsupported = copy_unsupported, .n_tasks = copy_tasks, .run = copy_run_node };
-const struct gb_cpu_op gb_cpu_op_cpy  = { .unsupported = copy_unsupported, .n_tasks = copy_tasks, .run = copy_run_node };
-const struct gb_cpu_op gb_cpu_op_cont = { .unsupported = copy_unsupported, .n_tasks = copy_tasks, .run = copy_run_node };
+const struct gb_cpu_op gb_cpu_op_dup = { .unsupported = copy_unsupported, .n_tasks = copy_tasks, .run = copy_run_node };
+const struct gb_cpu_op gb_cpu_op_cpy = { .unsupported = copy_unsupported, .n_tasks = copy_tasks, .run = copy_run_node };
+const struct gb_cpu_op gb_cpu_op_cont = { .unsupported = copy_unsupported,
+                                          .n_tasks     = copy_tasks,
+                                          .run         = copy_run_node };

@@ -1,12 +1,13 @@
-// custom.c - operators whose function the user gives: MAP_UNARY, MAP_BINARY (by rows), MAP_CUSTOMn_F32 (one call), MAP_CUSTOMn
-// (one call a thread, at the same time).
+// custom.c - operators whose function the user gives: MAP_UNARY, MAP_BINARY (by rows), MAP_CUSTOMn_F32 (one call),
+// MAP_CUSTOMn (one call a thread, at the same time).
 //
 // The functions lie in op_params, which is not aligned for pointers: they are read with memcpy.
 #include <limits.h>
 
 #include "cpu/ops/elements.h"
 
-static int one_task(const struct ggml_tensor * node, int n_threads) { // the user's function need not stand two calls at once
+static int one_task(const struct ggml_tensor * node,
+                    int                        n_threads) { // the user's function need not stand two calls at once
     (void) node;
     (void) n_threads;
     return 1;
@@ -26,7 +27,7 @@ static const char * sources_unsupported(const struct ggml_tensor * node, int n_s
     return NULL;
 }
 
-// ------------------------------------------------------------------------------------------------- MAP_UNARY, MAP_BINARY
+// ----------------------------------------------------------------------------------------------- MAP_UNARY, MAP_BINARY
 
 static const char * rows_unsupported(const struct ggml_tensor * node, int n_src) {
     const char * why = sources_unsupported(node, n_src);
@@ -51,7 +52,8 @@ static void run_map_unary(const struct gb_cpu_call * call, struct ggml_tensor * 
     memcpy(&fun, node->op_params, sizeof(fun));
     for (int64_t i = 0; i < gb_rows(node) && call->ith == 0; i++) {
         const struct gb_row r = gb_row_at(node, i);
-        fun((int) node->ne[0], (float *) (void *) gb_row_of(node, r), (const float *) (void *) gb_row_of(node->src[0], r));
+        fun((int) node->ne[0], (float *) (void *) gb_row_of(node, r),
+            (const float *) (void *) gb_row_of(node->src[0], r));
     }
 }
 
@@ -64,13 +66,17 @@ static void run_map_binary(const struct gb_cpu_call * call, struct ggml_tensor *
     memcpy(&fun, node->op_params, sizeof(fun));
     for (int64_t i = 0; i < gb_rows(node) && call->ith == 0; i++) {
         const struct gb_row r = gb_row_at(node, i);
-        fun((int) node->ne[0], (float *) (void *) gb_row_of(node, r), (const float *) (void *) gb_row_of(node->src[0], r),
-            (const float *) (void *) gb_row_of(node->src[1], r));
+        fun((int) node->ne[0], (float *) (void *) gb_row_of(node, r),
+            (const float *) (void *) gb_row_of(node->src[0], r), (const float *) (void *) gb_row_of(node->src[1], r));
     }
 }
 
-const struct gb_cpu_op gb_cpu_op_map_unary  = { .unsupported = map_unary_unsupported, .n_tasks = one_task, .run = run_map_unary };
-const struct gb_cpu_op gb_cpu_op_map_binary = { .unsupported = map_binary_unsupported, .n_tasks = one_task, .run = run_map_binary };
+const struct gb_cpu_op gb_cpu_op_map_unary  = { .unsupported = map_unary_unsupported,
+                                                .n_tasks     = one_task,
+                                                .run         = run_map_unary };
+const struct gb_cpu_op gb_cpu_op_map_binary = { .unsupported = map_binary_unsupported,
+                                                .n_tasks     = one_task,
+                                                .run         = run_map_binary };
 
 // ------------------------------------------------------------------------------------------------------- whole tensors
 
@@ -136,9 +142,21 @@ static void run_map_custom3(const struct gb_cpu_call * call, struct ggml_tensor 
     ((ggml_custom3_op_t) c.fun)(node, node->src[0], node->src[1], node->src[2], call->ith, call->nth, c.userdata);
 }
 
-const struct gb_cpu_op gb_cpu_op_map_custom1_f32 = { .unsupported = unsupported1, .n_tasks = one_task, .run = run_map_custom1_f32 };
-const struct gb_cpu_op gb_cpu_op_map_custom2_f32 = { .unsupported = unsupported2, .n_tasks = one_task, .run = run_map_custom2_f32 };
-const struct gb_cpu_op gb_cpu_op_map_custom3_f32 = { .unsupported = unsupported3, .n_tasks = one_task, .run = run_map_custom3_f32 };
-const struct gb_cpu_op gb_cpu_op_map_custom1     = { .unsupported = unsupported1, .n_tasks = custom_tasks, .run = run_map_custom1 };
-const struct gb_cpu_op gb_cpu_op_map_custom2     = { .unsupported = unsupported2, .n_tasks = custom_tasks, .run = run_map_custom2 };
-const struct gb_cpu_op gb_cpu_op_map_custom3     = { .unsupported = unsupported3, .n_tasks = custom_tasks, .run = run_map_custom3 };
+const struct gb_cpu_op gb_cpu_op_map_custom1_f32 = { .unsupported = unsupported1,
+                                                     .n_tasks     = one_task,
+                                                     .run         = run_map_custom1_f32 };
+const struct gb_cpu_op gb_cpu_op_map_custom2_f32 = { .unsupported = unsupported2,
+                                                     .n_tasks     = one_task,
+                                                     .run         = run_map_custom2_f32 };
+const struct gb_cpu_op gb_cpu_op_map_custom3_f32 = { .unsupported = unsupported3,
+                                                     .n_tasks     = one_task,
+                                                     .run         = run_map_custom3_f32 };
+const struct gb_cpu_op gb_cpu_op_map_custom1     = { .unsupported = unsupported1,
+                                                     .n_tasks     = custom_tasks,
+                                                     .run         = run_map_custom1 };
+const struct gb_cpu_op gb_cpu_op_map_custom2     = { .unsupported = unsupported2,
+                                                     .n_tasks     = custom_tasks,
+                                                     .run         = run_map_custom2 };
+const struct gb_cpu_op gb_cpu_op_map_custom3     = { .unsupported = unsupported3,
+                                                     .n_tasks     = custom_tasks,
+                                                     .run         = run_map_custom3 };

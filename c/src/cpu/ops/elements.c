@@ -1,22 +1,25 @@
-// elements.c - runs of elements: conversion, moving, and the two elementwise drivers that binary.c and unary.c build on.
+// elements.c - runs of elements: conversion, moving, and the two elementwise drivers that binary.c and unary.c build
+// on.
 #include "cpu/ops/elements.h"
 
 #include "base/fp16.h"
 
-// ---------------------------------------------------------------------------------------------------------------- checks
+// -------------------------------------------------------------------------------------------------------------- checks
 
 #define N_NAMED 5
 static const char * const bad_float[N_NAMED + 1] = {
-    "type of the result must be f32, f16 or bf16", "type of src[0] must be f32, f16 or bf16", "type of src[1] must be f32, f16 or bf16",
-    "type of src[2] must be f32, f16 or bf16",     "type of src[3] must be f32, f16 or bf16", "type of src[4] must be f32, f16 or bf16",
+    "type of the result must be f32, f16 or bf16", "type of src[0] must be f32, f16 or bf16",
+    "type of src[1] must be f32, f16 or bf16",     "type of src[2] must be f32, f16 or bf16",
+    "type of src[3] must be f32, f16 or bf16",     "type of src[4] must be f32, f16 or bf16",
 };
 static const char * const bad_f32[N_NAMED + 1] = {
     "type of the result must be f32", "type of src[0] must be f32", "type of src[1] must be f32",
     "type of src[2] must be f32",     "type of src[3] must be f32", "type of src[4] must be f32",
 };
 static const char * const bad_same[N_NAMED + 1] = {
-    "type of the result is not plain",        "type of src[0] is not that of the result", "type of src[1] is not that of the result",
-    "type of src[2] is not that of the result", "type of src[3] is not that of the result", "type of src[4] is not that of the result",
+    "type of the result is not plain",          "type of src[0] is not that of the result",
+    "type of src[1] is not that of the result", "type of src[2] is not that of the result",
+    "type of src[3] is not that of the result", "type of src[4] is not that of the result",
 };
 
 static bool is_f32(enum ggml_type type, enum ggml_type result) {
@@ -65,7 +68,7 @@ const char * gb_need_same(const struct ggml_tensor * node, int n_src) {
     return need(node, n_src, is_same, bad_same);
 }
 
-// ------------------------------------------------------------------------------------------------------------ conversion
+// ---------------------------------------------------------------------------------------------------------- conversion
 
 float gb_get(enum ggml_type type, const char * p) {
     if (type == GGML_TYPE_F32) {
@@ -136,7 +139,7 @@ void gb_store(const struct gb_kernels * k, enum ggml_type type, int64_t n, char 
     }
 }
 
-// ---------------------------------------------------------------------------------------------------------------- moving
+// -------------------------------------------------------------------------------------------------------------- moving
 
 // One loop for each element size, so that the compiler sees the constant.
 #define MOVE_LOOP(bytes)                                                                                               \
@@ -174,7 +177,7 @@ void gb_clear(size_t size, int64_t n, char * d, size_t d_stride) {
     }
 }
 
-// --------------------------------------------------------------------------------------------------------------- sharing
+// ------------------------------------------------------------------------------------------------------------- sharing
 
 int gb_tasks_src_rows(const struct ggml_tensor * node, int n_threads) {
     return gb_tasks_for((double) gb_count(node->src[0]), gb_rows(node->src[0]), n_threads);
@@ -184,7 +187,7 @@ int gb_tasks_dst_rows(const struct ggml_tensor * node, int n_threads) {
     return gb_tasks_for((double) gb_count(node), gb_rows(node), n_threads);
 }
 
-// ----------------------------------------------------------------------------------------------------------- elementwise
+// --------------------------------------------------------------------------------------------------------- elementwise
 
 // What the elementwise drivers walk: rows of n0 elements, cut into runs. Dense tensors of one shape are a single row.
 struct space {
@@ -227,8 +230,8 @@ void gb_run_map1(const struct gb_cpu_call * call, struct ggml_tensor * node, gb_
 }
 
 // n values of the row of b at p from (repeated) index i0 on.
-static const float * repeated_in(const struct gb_cpu_call * call, const struct ggml_tensor * b, const char * p, int64_t i0, int64_t n,
-                                 bool whole, float * buf) {
+static const float * repeated_in(const struct gb_cpu_call * call, const struct ggml_tensor * b, const char * p,
+                                 int64_t i0, int64_t n, bool whole, float * buf) {
     if (whole) { // as long as the result's row
         return gb_in(call->k, b, p + (size_t) i0 * b->nb[0], n, buf);
     }

@@ -1,11 +1,13 @@
 // elements.h - how operators reach the elements of a tensor, whatever its type and strides.
 //
-// The one idea: arithmetic happens on short dense runs of f32. A dense f32 run is used where it lies; anything else (f16, bf16,
-// a strided or misaligned dim 0) is converted into a buffer, computed there and converted back. So an operator is written once and
-// works for every float type and stride. Operators that only move data (repeat, pad, ...) go by element size and never convert.
+// The one idea: arithmetic happens on short dense runs of f32. A dense f32 run is used where it lies; anything else
+// (f16, bf16, a strided or misaligned dim 0) is converted into a buffer, computed there and converted back. So an
+// operator is written once and works for every float type and stride. Operators that only move data (repeat, pad, ...)
+// go by element size and never convert.
 //
-// Invariant: the borders of runs depend on shapes alone, never on the number of threads; with that every operator gives the
-// same bits for every number of threads. A run is read completely before it is written, so results may alias sources exactly.
+// Invariant: the borders of runs depend on shapes alone, never on the number of threads; with that every operator gives
+// the same bits for every number of threads. A run is read completely before it is written, so results may alias
+// sources exactly.
 #ifndef GB_CPU_OPS_ELEMENTS_H
 #define GB_CPU_OPS_ELEMENTS_H
 
@@ -15,18 +17,19 @@
 
 #define GB_RUN 512 // elements of a run; the buffers live on the stack
 
-// ---------------------------------------------------------------------------------------------------------------- checks
+// -------------------------------------------------------------------------------------------------------------- checks
 
 static inline bool gb_is_float(enum ggml_type type) { // what the run functions convert
     return type == GGML_TYPE_F32 || type == GGML_TYPE_F16 || type == GGML_TYPE_BF16;
 }
 
-// For unsupported(): NULL, or a static string that names the first of the result and src[0 .. n_src - 1] that does not fit.
+// For unsupported(): NULL, or a static string that names the first of the result and src[0 .. n_src - 1] that does not
+// fit.
 const char * gb_need_float(const struct ggml_tensor * node, int n_src); // f32, f16 or bf16
 const char * gb_need_f32(const struct ggml_tensor * node, int n_src);
 const char * gb_need_same(const struct ggml_tensor * node, int n_src); // not quantized, the type of the result
 
-// ------------------------------------------------------------------------------------------------------------ single values
+// ------------------------------------------------------------------------------------------------------- single values
 
 float gb_get(enum ggml_type type, const char * p); // float types only
 void  gb_set(enum ggml_type type, char * p, float v);
@@ -43,7 +46,7 @@ static inline float gb_get_f32(const char * p) {
     return v;
 }
 
-// ---------------------------------------------------------------------------------------------------------------------- runs
+// ---------------------------------------------------------------------------------------------------------------- runs
 
 // n values of a float type at p, `stride` bytes apart, to and from dense f32. Any n.
 void gb_load(const struct gb_kernels * k, enum ggml_type type, int64_t n, float * y, const char * p, size_t stride);
@@ -54,7 +57,8 @@ static inline bool gb_is_direct(const struct ggml_tensor * t, const char * p, in
 }
 
 // The n values at p (an element of t, going on along dim 0): in place when possible, else in buf.
-static inline const float * gb_in(const struct gb_kernels * k, const struct ggml_tensor * t, const char * p, int64_t n, float * buf) {
+static inline const float * gb_in(const struct gb_kernels * k, const struct ggml_tensor * t, const char * p, int64_t n,
+                                  float * buf) {
     if (gb_is_direct(t, p, n)) {
         return (const float *) (const void *) p;
     }
@@ -67,7 +71,8 @@ static inline float * gb_out(const struct ggml_tensor * t, char * p, int64_t n, 
     return gb_is_direct(t, p, n) ? (float *) (void *) p : buf;
 }
 
-static inline void gb_put(const struct gb_kernels * k, const struct ggml_tensor * t, char * p, int64_t n, const float * values) {
+static inline void gb_put(const struct gb_kernels * k, const struct ggml_tensor * t, char * p, int64_t n,
+                          const float * values) {
     if ((const void *) values != (const void *) p) {
         gb_store(k, t->type, n, p, t->nb[0], values);
     }
@@ -77,7 +82,7 @@ static inline void gb_put(const struct gb_kernels * k, const struct ggml_tensor 
 void gb_move(size_t size, int64_t n, char * d, size_t d_stride, const char * s, size_t s_stride);
 void gb_clear(size_t size, int64_t n, char * d, size_t d_stride); // all bytes zero: the number 0 of every plain type
 
-// ------------------------------------------------------------------------------------------------------- rows, work, sharing
+// ------------------------------------------------------------------------------------------------- rows, work, sharing
 
 static inline char * gb_row_of(const struct ggml_tensor * t, struct gb_row r) {
     return gb_row_ptr(t, r.i1, r.i2, r.i3);
@@ -91,7 +96,8 @@ static inline bool gb_is_empty(const struct ggml_tensor * t) {
     return t->ne[0] == 0 || t->ne[1] == 0 || t->ne[2] == 0 || t->ne[3] == 0;
 }
 
-#define GB_MAX_COUNT ((int64_t) 1 << 48) // elements; larger tensors are views that repeat memory, and refused: sizes cannot overflow
+#define GB_MAX_COUNT                                                                                                   \
+    ((int64_t) 1 << 48) // elements; larger tensors are views that repeat memory, and refused: sizes cannot overflow
 
 static inline int64_t gb_count(const struct ggml_tensor * t) {
     return t->ne[0] * t->ne[1] * t->ne[2] * t->ne[3];
@@ -110,7 +116,8 @@ static inline size_t gb_lines(size_t bytes) {
     return (bytes + 63) & ~(size_t) 63;
 }
 
-static inline float * gb_my_floats(const struct gb_cpu_call * call, int64_t n) { // this thread's share of work sized for n each
+static inline float * gb_my_floats(const struct gb_cpu_call * call,
+                                   int64_t                    n) { // this thread's share of work sized for n each
     return (float *) (void *) ((char *) call->work + (size_t) call->ith * gb_lines((size_t) n * sizeof(float)));
 }
 
@@ -118,7 +125,8 @@ static inline size_t gb_floats_size(int64_t n, int n_tasks) { // the work size t
     return gb_lines((size_t) n * sizeof(float)) * (size_t) n_tasks;
 }
 
-// Threads for `units` indivisible shares with `elements` elements to touch altogether: few when meeting others costs more.
+// Threads for `units` indivisible shares with `elements` elements to touch altogether: few when meeting others costs
+// more.
 static inline int gb_tasks_for(double elements, int64_t units, int n_threads) {
     const double worth = GB_MIN(elements / 8192, (double) n_threads);
     return (int) GB_MAX((int64_t) 1, GB_MIN(units, (int64_t) worth));
@@ -129,12 +137,14 @@ int gb_tasks_src_rows(const struct ggml_tensor * node, int n_threads);
 // The same for operators that write the rows of the result.
 int gb_tasks_dst_rows(const struct ggml_tensor * node, int n_threads);
 
-// ------------------------------------------------------------------------------------------------------------- elementwise
+// --------------------------------------------------------------------------------------------------------- elementwise
 
 // y = f(x) on one run; y may be x. `node` gives the parameters.
-typedef void gb_map1(const struct gb_cpu_call * call, const struct ggml_tensor * node, int64_t n, float * y, const float * x);
+typedef void gb_map1(const struct gb_cpu_call * call, const struct ggml_tensor * node, int64_t n, float * y,
+                     const float * x);
 // z = f(x, y) on one run; z may be x or y.
-typedef void gb_map2(const struct gb_cpu_call * call, const struct ggml_tensor * node, int64_t n, float * z, const float * x, const float * y);
+typedef void gb_map2(const struct gb_cpu_call * call, const struct ggml_tensor * node, int64_t n, float * z,
+                     const float * x, const float * y);
 
 // node = f(src[0]), same shapes.
 void gb_run_map1(const struct gb_cpu_call * call, struct ggml_tensor * node, gb_map1 * f);

@@ -1,9 +1,10 @@
-// mask.c - DIAG_MASK_INF, DIAG_MASK_ZERO (what lies right of a diagonal is replaced) and ALIBI (a slope per head is added).
+// mask.c - DIAG_MASK_INF, DIAG_MASK_ZERO (what lies right of a diagonal is replaced) and ALIBI (a slope per head is
+// added).
 #include <math.h>
 
 #include "cpu/ops/elements.h"
 
-// ------------------------------------------------------------------------------------------------------------ DIAG_MASK
+// ----------------------------------------------------------------------------------------------------------- DIAG_MASK
 
 // Elements i0 > n_past + i1 become `value`, the others are those of src[0].
 static void run_mask(const struct gb_cpu_call * call, struct ggml_tensor * node, float value) {
@@ -36,7 +37,7 @@ static const char * mask_unsupported(const struct ggml_tensor * node) {
     return why != NULL ? why : gb_need_same(node, 1);
 }
 
-// ---------------------------------------------------------------------------------------------------------------- ALIBI
+// --------------------------------------------------------------------------------------------------------------- ALIBI
 
 // Heads beyond the largest power of two take the odd powers of the finer base.
 static float slope_of(int64_t head, int n_head, float bias_max) {
@@ -77,6 +78,12 @@ static const char * alibi_unsupported(const struct ggml_tensor * node) {
     return gb_op_param_i32(node, 1) < 1 ? "the number of heads must be positive" : gb_need_float(node, 1);
 }
 
-const struct gb_cpu_op gb_cpu_op_diag_mask_inf = { .unsupported = mask_unsupported, .n_tasks = gb_tasks_dst_rows, .run = run_diag_mask_inf };
-const struct gb_cpu_op gb_cpu_op_diag_mask_zero = { .unsupported = mask_unsupported, .n_tasks = gb_tasks_dst_rows, .run = run_diag_mask_zero };
-const struct gb_cpu_op gb_cpu_op_alibi = { .unsupported = alibi_unsupported, .n_tasks = gb_tasks_dst_rows, .run = run_alibi };
+const struct gb_cpu_op gb_cpu_op_diag_mask_inf  = { .unsupported = mask_unsupported,
+                                                    .n_tasks     = gb_tasks_dst_rows,
+                                                    .run         = run_diag_mask_inf };
+const struct gb_cpu_op gb_cpu_op_diag_mask_zero = { .unsupported = mask_unsupported,
+                                                    .n_tasks     = gb_tasks_dst_rows,
+                                                    .run         = run_diag_mask_zero };
+const struct gb_cpu_op gb_cpu_op_alibi          = { .unsupported = alibi_unsupported,
+                                                    .n_tasks     = gb_tasks_dst_rows,
+                                                    .run         = run_alibi };

@@ -1,6 +1,7 @@
 // norm.c - NORM, RMS_NORM, RMS_NORM_BACK, GROUP_NORM.
 //
-// A row that is not dense f32 is converted into the thread's scratch row, normalised there and converted back. Sums are double.
+// A row that is not dense f32 is converted into the thread's scratch row, normalised there and converted back. Sums are
+// double.
 #include <math.h>
 
 #include "cpu/ops/elements.h"
@@ -13,7 +14,7 @@ static size_t row_work(const struct ggml_tensor * node, int n_tasks) {
     return gb_floats_size(node->ne[0], n_tasks);
 }
 
-// --------------------------------------------------------------------------------------------------------- NORM, RMS_NORM
+// ------------------------------------------------------------------------------------------------------ NORM, RMS_NORM
 
 static void norm_row(const struct gb_kernels * k, int64_t n, float * y, const float * x, float eps) {
     const float mean     = (float) (k->sum_f32(n, x) / (double) n);
@@ -52,10 +53,11 @@ static void run_rms_norm(const struct gb_cpu_call * call, struct ggml_tensor * n
     run_rows(call, node, rms_norm_row);
 }
 
-// --------------------------------------------------------------------------------------------------------- RMS_NORM_BACK
+// ------------------------------------------------------------------------------------------------------- RMS_NORM_BACK
 
 // dx = (dy - x sum(x dy) / (sum(x^2) + n eps)) / sqrt(sum(x^2) / n + eps)
-static void rms_norm_back_row(const struct gb_kernels * k, int64_t n, float * dx, const float * x, const float * dy, float eps) {
+static void rms_norm_back_row(const struct gb_kernels * k, int64_t n, float * dx, const float * x, const float * dy,
+                              float eps) {
     const double squares = k->sum_sqr_f32(n, x);
     double       product = 0;
     for (int64_t i = 0; i < n; i++) {
@@ -70,7 +72,7 @@ static void rms_norm_back_row(const struct gb_kernels * k, int64_t n, float * dx
 
 static void run_rms_norm_back(const struct gb_cpu_call * call, struct ggml_tensor * node) {
     const struct ggml_tensor *a = node->src[0], *b = node->src[1];
-    const int64_t             n = node->ne[0];
+    const int64_t             n       = node->ne[0];
     float *                   scratch = gb_my_floats(call, 2 * n);
     int64_t                   first, last;
     gb_cpu_share(call, n > 0 ? gb_rows(node) : 0, &first, &last);
@@ -93,7 +95,7 @@ static size_t two_rows_work(const struct ggml_tensor * node, int n_tasks) {
     return gb_floats_size(2 * node->ne[0], n_tasks);
 }
 
-// ------------------------------------------------------------------------------------------------------------ GROUP_NORM
+// ---------------------------------------------------------------------------------------------------------- GROUP_NORM
 
 #define GROUP_EPS 1e-6f
 
@@ -105,8 +107,8 @@ struct group {
 
 enum pass { PASS_SUM, PASS_DEVIATION, PASS_APPLY };
 
-static double group_pass(const struct gb_cpu_call * call, const struct group * g, enum pass pass, struct ggml_tensor * node, float mean,
-                         float scale) {
+static double group_pass(const struct gb_cpu_call * call, const struct group * g, enum pass pass,
+                         struct ggml_tensor * node, float mean, float scale) {
     const struct ggml_tensor * a = g->a;
     float                      buf[GB_RUN];
     double                     sum = 0;
@@ -138,7 +140,7 @@ static int64_t channels_a_group(const struct ggml_tensor * node) {
 static void run_group_norm(const struct gb_cpu_call * call, struct ggml_tensor * node) {
     const struct ggml_tensor * a        = node->src[0];
     const int64_t              channels = channels_a_group(node);
-    const int64_t              groups   = channels > 0 ? gb_div_up(node->ne[2], channels) : 0; // those that are not empty
+    const int64_t              groups = channels > 0 ? gb_div_up(node->ne[2], channels) : 0; // those that are not empty
     int64_t                    first, last;
     gb_cpu_share(call, gb_is_empty(node) ? 0 : groups * node->ne[3], &first, &last);
     for (int64_t u = first; u < last; u++) {
@@ -156,10 +158,13 @@ static const char * group_norm_unsupported(const struct ggml_tensor * node) {
 }
 
 static int group_norm_tasks(const struct ggml_tensor * node, int n_threads) {
-    return gb_tasks_for((double) gb_count(node), GB_MIN((int64_t) gb_op_param_i32(node, 0), node->ne[2]) * node->ne[3], n_threads);
+    return gb_tasks_for((double) gb_count(node), GB_MIN((int64_t) gb_op_param_i32(node, 0), node->ne[2]) * node->ne[3],
+                        n_threads);
 }
 
-const struct gb_cpu_op gb_cpu_op_norm = { .unsupported = norm_unsupported, .n_tasks = gb_tasks_dst_rows, .work_size = row_work, .run = run_norm };
+const struct gb_cpu_op gb_cpu_op_norm = {
+    .unsupported = norm_unsupported, .n_tasks = gb_tasks_dst_rows, .work_size = row_work, .run = run_norm
+};
 const struct gb_cpu_op gb_cpu_op_rms_norm = {
     .unsupported = norm_unsupported,
     .n_tasks     = gb_tasks_dst_rows,
@@ -172,4 +177,6 @@ const struct gb_cpu_op gb_cpu_op_rms_norm_back = {
     .work_size   = two_rows_work,
     .run         = run_rms_norm_back,
 };
-const struct gb_cpu_op gb_cpu_op_group_norm = { .unsupported = group_norm_unsupported, .n_tasks = group_norm_tasks, .run = run_group_norm };
+const struct gb_cpu_op gb_cpu_op_group_norm = { .unsupported = group_norm_unsupported,
+                                                .n_tasks     = group_norm_tasks,
+                                                .run         = run_group_norm };

@@ -1,5 +1,5 @@
-// pool.c - POOL_1D and POOL_2D: the maximum or mean of windows. Positions outside the input are skipped, but the mean divides by
-// the whole window.
+// pool.c - POOL_1D and POOL_2D: the maximum or mean of windows. Positions outside the input are skipped, but the mean
+// divides by the whole window.
 #include <float.h>
 
 #include "cpu/ops/elements.h"
@@ -10,8 +10,8 @@ struct pool {
 };
 
 static struct pool pool_of(const struct ggml_tensor * node) {
-    const bool is_1d = node->op == GGML_OP_POOL_1D;
-    const int *p     = node->op_params;
+    const bool  is_1d = node->op == GGML_OP_POOL_1D;
+    const int * p     = node->op_params;
     return is_1d ? (struct pool){ (enum ggml_op_pool) p[0], p[1], 1, p[2], 1, p[3], 0 }
                  : (struct pool){ (enum ggml_op_pool) p[0], p[1], p[2], p[3], p[4], p[5], p[6] };
 }
@@ -75,5 +75,9 @@ static int pool_tasks(const struct ggml_tensor * node, int n_threads) {
     return gb_tasks_for((double) gb_count(node->src[0]) + (double) gb_count(node), gb_rows(node), n_threads);
 }
 
-const struct gb_cpu_op gb_cpu_op_pool_1d = { .unsupported = pool_unsupported, .n_tasks = pool_tasks, .work_size = pool_work, .run = run_pool };
-const struct gb_cpu_op gb_cpu_op_pool_2d = { .unsupported = pool_unsupported, .n_tasks = pool_tasks, .work_size = pool_work, .run = run_pool };
+const struct gb_cpu_op gb_cpu_op_pool_1d = {
+    .unsupported = pool_unsupported, .n_tasks = pool_tasks, .work_size = pool_work, .run = run_pool
+};
+const struct gb_cpu_op gb_cpu_op_pool_2d = {
+    .unsupported = pool_unsupported, .n_tasks = pool_tasks, .work_size = pool_work, .run = run_pool
+};

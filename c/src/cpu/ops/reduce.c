@@ -16,10 +16,10 @@ static double sum_of(const struct gb_cpu_call * call, const struct ggml_tensor *
     return sum;
 }
 
-// ------------------------------------------------------------------------------------------------------------------- SUM
+// ----------------------------------------------------------------------------------------------------------------- SUM
 
-// The rows (of a contiguous tensor: slices) are cut into at most MAX_PARTS parts; each part is summed by one thread, then the
-// first thread adds the parts.
+// The rows (of a contiguous tensor: slices) are cut into at most MAX_PARTS parts; each part is summed by one thread,
+// then the first thread adds the parts.
 enum { MAX_PARTS = 256, SLICE = 4096 };
 
 struct parts {
@@ -33,7 +33,8 @@ static struct parts parts_of(const struct ggml_tensor * a) {
     return p;
 }
 
-static double sum_part(const struct gb_cpu_call * call, const struct ggml_tensor * a, const struct parts * p, int64_t part) {
+static double sum_part(const struct gb_cpu_call * call, const struct ggml_tensor * a, const struct parts * p,
+                       int64_t part) {
     const bool    flat  = ggml_is_contiguous(a);
     const int64_t first = part * p->rows / p->n;
     const int64_t last  = (part + 1) * p->rows / p->n;
@@ -80,7 +81,7 @@ static int sum_tasks(const struct ggml_tensor * node, int n_threads) {
     return gb_is_empty(a) ? 1 : gb_tasks_for((double) gb_count(a), parts_of(a).n, n_threads);
 }
 
-// --------------------------------------------------------------------------------------------------------- SUM_ROWS, MEAN
+// ------------------------------------------------------------------------------------------------------ SUM_ROWS, MEAN
 
 static void sum_each_row(const struct gb_cpu_call * call, struct ggml_tensor * node, bool mean) {
     const struct ggml_tensor * a = node->src[0];
@@ -108,7 +109,7 @@ static const char * float_unsupported(const struct ggml_tensor * node) {
     return gb_need_float(node, 1);
 }
 
-// ---------------------------------------------------------------------------------------------------------------- ARGMAX
+// -------------------------------------------------------------------------------------------------------------- ARGMAX
 
 // The last of equal maxima; NaN is never one. 0 when there is nothing to choose from.
 static void run_argmax(const struct gb_cpu_call * call, struct ggml_tensor * node) {
@@ -151,7 +152,7 @@ static const char * index_result_unsupported(const struct ggml_tensor * node) {
     return gb_is_float(a->type) ? NULL : "type of src[0] must be f32, f16 or bf16";
 }
 
-// --------------------------------------------------------------------------------------------------------------- ARGSORT
+// ------------------------------------------------------------------------------------------------------------- ARGSORT
 
 // Does index a come no later than b by value? NaN comes last in either order.
 static bool in_order(const float * x, int32_t a, int32_t b, bool descending) {
@@ -175,7 +176,8 @@ static void insertion_sort(const float * x, int32_t * index, int64_t n, bool des
     }
 }
 
-static void merge_runs(const float * x, int32_t * to, const int32_t * from, int64_t left, int64_t middle, int64_t right, bool descending) {
+static void merge_runs(const float * x, int32_t * to, const int32_t * from, int64_t left, int64_t middle, int64_t right,
+                       bool descending) {
     int64_t i = left, j = middle;
     for (int64_t k = left; k < right; k++) {
         const bool take_left = i < middle && (j >= right || in_order(x, from[i], from[j], descending));
@@ -225,11 +227,19 @@ static void run_argsort(const struct gb_cpu_call * call, struct ggml_tensor * no
     }
 }
 
-const struct gb_cpu_op gb_cpu_op_sum = { .unsupported = float_unsupported, .n_tasks = sum_tasks, .work_size = sum_work, .run = run_sum };
-const struct gb_cpu_op gb_cpu_op_sum_rows = { .unsupported = float_unsupported, .n_tasks = gb_tasks_src_rows, .run = run_sum_rows };
-const struct gb_cpu_op gb_cpu_op_mean     = { .unsupported = float_unsupported, .n_tasks = gb_tasks_src_rows, .run = run_mean };
-const struct gb_cpu_op gb_cpu_op_argmax = { .unsupported = index_result_unsupported, .n_tasks = gb_tasks_src_rows, .run = run_argmax };
-const struct gb_cpu_op gb_cpu_op_argsort = {
+const struct gb_cpu_op gb_cpu_op_sum = {
+    .unsupported = float_unsupported, .n_tasks = sum_tasks, .work_size = sum_work, .run = run_sum
+};
+const struct gb_cpu_op gb_cpu_op_sum_rows = { .unsupported = float_unsupported,
+                                              .n_tasks     = gb_tasks_src_rows,
+                                              .run         = run_sum_rows };
+const struct gb_cpu_op gb_cpu_op_mean     = { .unsupported = float_unsupported,
+                                              .n_tasks     = gb_tasks_src_rows,
+                                              .run         = run_mean };
+const struct gb_cpu_op gb_cpu_op_argmax   = { .unsupported = index_result_unsupported,
+                                              .n_tasks     = gb_tasks_src_rows,
+                                              .run         = run_argmax };
+const struct gb_cpu_op gb_cpu_op_argsort  = {
     .unsupported = index_result_unsupported,
     .n_tasks     = gb_tasks_src_rows,
     .work_size   = argsort_work,

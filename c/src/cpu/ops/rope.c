@@ -1,7 +1,8 @@
 // rope.c - ROPE and ROPE_BACK: pairs of elements of a head are rotated by angles that grow with the token's position.
 //
-// The one idea: the rotation depends on position and pair only, so a thread computes the table of a position (cos and sin,
-// angles in double) once and applies it to all heads of the token. The three layouts differ in which elements form pair j:
+// The one idea: the rotation depends on position and pair only, so a thread computes the table of a position (cos and
+// sin, angles in double) once and applies it to all heads of the token. The three layouts differ in which elements form
+// pair j:
 //   normal  (2j, 2j+1) for all of the row
 //   NeoX    (j, j + n_dims/2) for j < n_dims/2; what is behind n_dims is copied
 //   GLM     two halves of n_dims elements: (j, j + n_dims/2) by one position, the same pairs behind n_dims by another
@@ -47,7 +48,7 @@ static struct rope rope_of(const struct ggml_tensor * node) {
     return r;
 }
 
-// ---------------------------------------------------------------------------------------------------- tables of a position
+// ------------------------------------------------------------------------------------------------ tables of a position
 
 struct turn { // cosine and sine of a pair, with its magnitude
     float c, s;
@@ -95,7 +96,8 @@ static void fill_frequencies(const struct rope * r, double * freq) { // freq_bas
 static void fill_turns(const struct rope * r, int32_t position, const double * freq, struct turn * turns) {
     const int64_t n = n_turns(r);
     if (r->mode & MODE_GLM) { // first half by the position in the text, second by that in the block being generated
-        const double text = GB_MIN((double) position, (double) r->n_ctx - 2), block = GB_MAX((double) position - ((double) r->n_ctx - 2), 0.0);
+        const double text  = GB_MIN((double) position, (double) r->n_ctx - 2),
+                     block = GB_MAX((double) position - ((double) r->n_ctx - 2), 0.0);
         for (int64_t j = 0; j < n / 2; j++) {
             turns[j]         = turn_by(r, text * freq[j], 1.0);
             turns[n / 2 + j] = turn_by(r, block * freq[j], 1.0);
@@ -111,7 +113,7 @@ static void fill_turns(const struct rope * r, int32_t position, const double * f
     }
 }
 
-// ------------------------------------------------------------------------------------------------------------- rotations
+// ----------------------------------------------------------------------------------------------------------- rotations
 
 static void rotate(float * y, const float * x, int64_t i, int64_t j, struct turn t) {
     const float x0 = x[i], x1 = x[j];
@@ -145,7 +147,7 @@ static void rotate_row(const struct rope * r, float * y, const float * x, const 
     }
 }
 
-// ---------------------------------------------------------------------------------------------------------------- the op
+// -------------------------------------------------------------------------------------------------------------- the op
 
 struct scratch { // a thread's: each at most n/2 + 1 pairs
     double *      freq;
@@ -192,7 +194,7 @@ static void run_rope(const struct gb_cpu_call * call, struct ggml_tensor * node)
 
 static const char * rope_unsupported(const struct ggml_tensor * node) {
     const int    n_dims = gb_op_param_i32(node, 1), mode = gb_op_param_i32(node, 2);
-    const char * why    = gb_need_float(node, 1);
+    const char * why = gb_need_float(node, 1);
     if (why != NULL) {
         return why;
     }
@@ -209,7 +211,9 @@ static size_t rope_work(const struct ggml_tensor * node, int n_tasks) {
     return gb_floats_size(scratch_floats(node), n_tasks);
 }
 
-const struct gb_cpu_op gb_cpu_op_rope = { .unsupported = rope_unsupported, .n_tasks = gb_tasks_dst_rows, .work_size = rope_work, .run = run_rope };
+const struct gb_cpu_op gb_cpu_op_rope = {
+    .unsupported = rope_unsupported, .n_tasks = gb_tasks_dst_rows, .work_size = rope_work, .run = run_rope
+};
 const struct gb_cpu_op gb_cpu_op_rope_back = {
     .unsupported = rope_unsupported,
     .n_tasks     = gb_tasks_dst_rows,

@@ -1,11 +1,12 @@
 // rows.c - GET_ROWS, GET_ROWS_BACK (rows chosen by an index tensor) and DIAG.
 //
-// Indices are data: they are checked when they are read. A bad one is reported, its row is left alone, nothing outside is touched.
+// Indices are data: they are checked when they are read. A bad one is reported, its row is left alone, nothing outside
+// is touched.
 #include <inttypes.h>
 
 #include "cpu/ops/elements.h"
 
-// ------------------------------------------------------------------------------------------------------------- GET_ROWS
+// ------------------------------------------------------------------------------------------------------------ GET_ROWS
 
 static const char * get_rows_unsupported(const struct ggml_tensor * node) {
     const struct ggml_tensor *a = node->src[0], *b = node->src[1];
@@ -22,8 +23,8 @@ static const char * get_rows_unsupported(const struct ggml_tensor * node) {
 }
 
 // n elements of row s of a, to d.
-static void take_row(const struct gb_cpu_call * call, struct ggml_tensor * dst, char * d, const struct ggml_tensor * a, const char * s,
-                     int64_t n) {
+static void take_row(const struct gb_cpu_call * call, struct ggml_tensor * dst, char * d, const struct ggml_tensor * a,
+                     const char * s, int64_t n) {
     if (dst->type == a->type) {
         gb_move(ggml_type_size(a->type), n, d, dst->nb[0], s, a->nb[0]);
         return;
@@ -44,19 +45,22 @@ static void run_get_rows(const struct gb_cpu_call * call, struct ggml_tensor * n
     gb_cpu_share(call, gb_rows(node), &first, &last);
     for (int64_t u = first; u < last; u++) {
         const struct gb_row r = gb_row_at(node, u); // element (i1, i2, i3) of b
-        const int32_t index = gb_get_i32((const char *) b->data + (size_t) r.i1 * b->nb[0] + (size_t) r.i2 * b->nb[1] + (size_t) r.i3 * b->nb[2]);
+        const int32_t index = gb_get_i32((const char *) b->data + (size_t) r.i1 * b->nb[0] + (size_t) r.i2 * b->nb[1] +
+                                         (size_t) r.i3 * b->nb[2]);
         if (index < 0 || index >= a->ne[1]) {
             gb_cpu_fail(call, node, GGML_STATUS_INVALID_ARGUMENT,
-                        "index %" PRId32 " at [%" PRId64 ",%" PRId64 ",%" PRId64 "] out of range 0..%" PRId64, index, r.i1, r.i2, r.i3, a->ne[1] - 1);
+                        "index %" PRId32 " at [%" PRId64 ",%" PRId64 ",%" PRId64 "] out of range 0..%" PRId64, index,
+                        r.i1, r.i2, r.i3, a->ne[1] - 1);
             return;
         }
         take_row(call, node, gb_row_of(node, r), a, gb_row_ptr(a, index, r.i2, r.i3), node->ne[0]);
     }
 }
 
-// --------------------------------------------------------------------------------------------------------- GET_ROWS_BACK
+// ------------------------------------------------------------------------------------------------------- GET_ROWS_BACK
 
-// Rows may be hit several times, so threads share the columns: each adds its columns of all rows, in the order of the indices.
+// Rows may be hit several times, so threads share the columns: each adds its columns of all rows, in the order of the
+// indices.
 enum { COLUMNS = 64 };
 
 static void run_get_rows_back(const struct gb_cpu_call * call, struct ggml_tensor * node) {
@@ -68,7 +72,8 @@ static void run_get_rows_back(const struct gb_cpu_call * call, struct ggml_tenso
         const int64_t i0 = u * COLUMNS;
         const int64_t n  = GB_MIN(node->ne[0] - i0, (int64_t) COLUMNS);
         for (int64_t i = 0; i < gb_rows(node); i++) {
-            gb_clear(ggml_type_size(node->type), n, gb_row_of(node, gb_row_at(node, i)) + (size_t) i0 * node->nb[0], node->nb[0]);
+            gb_clear(ggml_type_size(node->type), n, gb_row_of(node, gb_row_at(node, i)) + (size_t) i0 * node->nb[0],
+                     node->nb[0]);
         }
         for (int64_t i = 0; i < a->ne[1]; i++) {
             const int32_t index = gb_get_i32((const char *) b->data + (size_t) i * b->nb[0]);
@@ -95,10 +100,11 @@ static const char * get_rows_back_unsupported(const struct ggml_tensor * node) {
 }
 
 static int get_rows_back_tasks(const struct ggml_tensor * node, int n_threads) {
-    return gb_tasks_for((double) gb_count(node) + (double) gb_count(node->src[0]), gb_div_up(node->ne[0], COLUMNS), n_threads);
+    return gb_tasks_for((double) gb_count(node) + (double) gb_count(node->src[0]), gb_div_up(node->ne[0], COLUMNS),
+                        n_threads);
 }
 
-// ----------------------------------------------------------------------------------------------------------------- DIAG
+// ---------------------------------------------------------------------------------------------------------------- DIAG
 
 static void run_diag(const struct gb_cpu_call * call, struct ggml_tensor * node) {
     const struct ggml_tensor * a    = node->src[0];
@@ -117,10 +123,14 @@ static const char * diag_unsupported(const struct ggml_tensor * node) {
     return gb_need_same(node, 1);
 }
 
-const struct gb_cpu_op gb_cpu_op_get_rows = { .unsupported = get_rows_unsupported, .n_tasks = gb_tasks_dst_rows, .run = run_get_rows };
+const struct gb_cpu_op gb_cpu_op_get_rows      = { .unsupported = get_rows_unsupported,
+                                                   .n_tasks     = gb_tasks_dst_rows,
+                                                   .run         = run_get_rows };
 const struct gb_cpu_op gb_cpu_op_get_rows_back = {
     .unsupported = get_rows_back_unsupported,
     .n_tasks     = get_rows_back_tasks,
     .run         = run_get_rows_back,
 };
-const struct gb_cpu_op gb_cpu_op_diag = { .unsupported = diag_unsupported, .n_tasks = gb_tasks_dst_rows, .run = run_diag };
+const struct gb_cpu_op gb_cpu_op_diag = { .unsupported = diag_unsupported,
+                                          .n_tasks     = gb_tasks_dst_rows,
+                                          .run         = run_diag };

@@ -1,12 +1,12 @@
 // soft_max.c - SOFT_MAX (scaled and masked, per row) and its derivative.
 //
-// A row whose every entry is masked with -inf has no distribution: the result is a row of zeros, which lets padded positions of
-// attention contribute nothing. NaN in the input stays NaN.
+// A row whose every entry is masked with -inf has no distribution: the result is a row of zeros, which lets padded
+// positions of attention contribute nothing. NaN in the input stays NaN.
 #include <math.h>
 
 #include "cpu/ops/elements.h"
 
-// ------------------------------------------------------------------------------------------------------------- SOFT_MAX
+// ------------------------------------------------------------------------------------------------------------ SOFT_MAX
 
 // w, the scaled and masked row, becomes its softmax.
 static void soft_max_row(const struct gb_kernels * k, int64_t n, float * w) {
@@ -32,8 +32,8 @@ static void run_soft_max(const struct gb_cpu_call * call, struct ggml_tensor * n
         const struct gb_row r = gb_row_at(node, i);
         char *              p = gb_row_of(node, r);
         const float *       x = gb_in(call->k, a, gb_row_of(a, r), n, scratch);
-        const float *       m = mask ? gb_in(call->k, mask, gb_row_ptr(mask, i % mask->ne[1], 0, 0), n, scratch + n) : NULL;
-        float *             w = gb_out(node, p, n, scratch);
+        const float * m = mask ? gb_in(call->k, mask, gb_row_ptr(mask, i % mask->ne[1], 0, 0), n, scratch + n) : NULL;
+        float *       w = gb_out(node, p, n, scratch);
         call->k->scale_mask_f32(n, w, x, scale, m);
         soft_max_row(call->k, n, w);
         gb_put(call->k, node, p, n, w);
@@ -48,7 +48,7 @@ static size_t soft_max_work(const struct ggml_tensor * node, int n_tasks) {
     return gb_floats_size(2 * node->ne[0], n_tasks);
 }
 
-// -------------------------------------------------------------------------------------------------------- SOFT_MAX_BACK
+// ------------------------------------------------------------------------------------------------------- SOFT_MAX_BACK
 
 // dx = y (dy - sum(y dy)); dy is src[0], y is src[1].
 static void run_soft_max_back(const struct gb_cpu_call * call, struct ggml_tensor * node) {

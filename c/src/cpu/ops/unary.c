@@ -1,6 +1,7 @@
 // unary.c - operators that map each element of src[0] by itself, and SILU_BACK, which maps pairs.
 //
-// Each is one function on a dense f32 run; gb_run_map1 and gb_run_map2 (elements.h) do the rest, for every float type and stride.
+// Each is one function on a dense f32 run; gb_run_map1 and gb_run_map2 (elements.h) do the rest, for every float type
+// and stride.
 #include <math.h>
 
 #include "cpu/ops/elements.h"
@@ -21,13 +22,16 @@ static const char * unsupported1(const struct ggml_tensor * node) {
     static void run_##name(const struct gb_cpu_call * call, struct ggml_tensor * node) {                               \
         gb_run_map1(call, node, map_##name);                                                                           \
     }                                                                                                                  \
-    const struct gb_cpu_op gb_cpu_op_##name = { .unsupported = unsupported1, .n_tasks = gb_tasks_map, .run = run_##name };
+    const struct gb_cpu_op gb_cpu_op_##name = { .unsupported = unsupported1,                                           \
+                                                .n_tasks     = gb_tasks_map,                                           \
+                                                .run         = run_##name };
 
 PLAIN(sqr, sqr_f32)
 PLAIN(sqrt, sqrt_f32)
 PLAIN(log, log_f32)
 
-static const size_t unary_kernel[GGML_UNARY_OP_COUNT] = { // where the kernel is in the table
+static const size_t unary_kernel[GGML_UNARY_OP_COUNT] = {
+    // where the kernel is in the table
     [GGML_UNARY_OP_ABS]         = offsetof(struct gb_kernels, abs_f32),
     [GGML_UNARY_OP_SGN]         = offsetof(struct gb_kernels, sgn_f32),
     [GGML_UNARY_OP_NEG]         = offsetof(struct gb_kernels, neg_f32),
@@ -43,7 +47,8 @@ static const size_t unary_kernel[GGML_UNARY_OP_COUNT] = { // where the kernel is
     [GGML_UNARY_OP_GELU_ERF]    = offsetof(struct gb_kernels, gelu_erf_f32),
 };
 
-static void map_unary(const struct gb_cpu_call * call, const struct ggml_tensor * node, int64_t n, float * y, const float * x) {
+static void map_unary(const struct gb_cpu_call * call, const struct ggml_tensor * node, int64_t n, float * y,
+                      const float * x) {
     void (*kernel)(int64_t, float *, const float *);
     memcpy(&kernel, (const char *) call->k + unary_kernel[gb_op_param_i32(node, 0)], sizeof(kernel));
     kernel(n, y, x);
@@ -58,19 +63,24 @@ static void run_unary(const struct gb_cpu_call * call, struct ggml_tensor * node
     gb_run_map1(call, node, map_unary);
 }
 
-const struct gb_cpu_op gb_cpu_op_unary = { .unsupported = unary_unsupported, .n_tasks = gb_tasks_map, .run = run_unary };
+const struct gb_cpu_op gb_cpu_op_unary = { .unsupported = unary_unsupported,
+                                           .n_tasks     = gb_tasks_map,
+                                           .run         = run_unary };
 
 // ----------------------------------------------------------------------------------------------------- with parameters
 
-static void map_leaky_relu(const struct gb_cpu_call * call, const struct ggml_tensor * node, int64_t n, float * y, const float * x) {
+static void map_leaky_relu(const struct gb_cpu_call * call, const struct ggml_tensor * node, int64_t n, float * y,
+                           const float * x) {
     call->k->leaky_relu_f32(n, y, x, gb_op_param_f32(node, 0));
 }
 
-static void map_clamp(const struct gb_cpu_call * call, const struct ggml_tensor * node, int64_t n, float * y, const float * x) {
+static void map_clamp(const struct gb_cpu_call * call, const struct ggml_tensor * node, int64_t n, float * y,
+                      const float * x) {
     call->k->clamp_f32(n, y, x, gb_op_param_f32(node, 0), gb_op_param_f32(node, 1));
 }
 
-static void map_scale(const struct gb_cpu_call * call, const struct ggml_tensor * node, int64_t n, float * y, const float * x) {
+static void map_scale(const struct gb_cpu_call * call, const struct ggml_tensor * node, int64_t n, float * y,
+                      const float * x) {
     call->k->scale_f32(n, y, x, gb_op_param_f32(node, 0));
 }
 
@@ -86,16 +96,18 @@ static void run_scale(const struct gb_cpu_call * call, struct ggml_tensor * node
     gb_run_map1(call, node, map_scale);
 }
 
-const struct gb_cpu_op gb_cpu_op_leaky_relu = { .unsupported = unsupported1, .n_tasks = gb_tasks_map, .run = run_leaky_relu };
-const struct gb_cpu_op gb_cpu_op_clamp      = { .unsupported = unsupported1, .n_tasks = gb_tasks_map, .run = run_clamp };
-const struct gb_cpu_op gb_cpu_op_scale      = { .unsupported = unsupported1, .n_tasks = gb_tasks_map, .run = run_scale };
+const struct gb_cpu_op gb_cpu_op_leaky_relu = { .unsupported = unsupported1,
+                                                .n_tasks     = gb_tasks_map,
+                                                .run         = run_leaky_relu };
+const struct gb_cpu_op gb_cpu_op_clamp = { .unsupported = unsupported1, .n_tasks = gb_tasks_map, .run = run_clamp };
+const struct gb_cpu_op gb_cpu_op_scale = { .unsupported = unsupported1, .n_tasks = gb_tasks_map, .run = run_scale };
 
-// ------------------------------------------------------------------------------------------------------------ SILU_BACK
+// ----------------------------------------------------------------------------------------------------------- SILU_BACK
 
-// d/dx (x s) with s = 1 / (1 + e^-x) is s (1 + x (1 - s)). 1 - s is formed as 1 / (1 + e^x): for large x the difference would
-// cancel, and x times it must go to 0 instead of inf * 0 at the far left, where s underflows.
-static void map_silu_back(const struct gb_cpu_call * call, const struct ggml_tensor * node, int64_t n, float * z, const float * x,
-                          const float * dy) {
+// d/dx (x s) with s = 1 / (1 + e^-x) is s (1 + x (1 - s)). 1 - s is formed as 1 / (1 + e^x): for large x the difference
+// would cancel, and x times it must go to 0 instead of inf * 0 at the far left, where s underflows.
+static void map_silu_back(const struct gb_cpu_call * call, const struct ggml_tensor * node, int64_t n, float * z,
+                          const float * x, const float * dy) {
     (void) call;
     (void) node;
     for (int64_t i = 0; i < n; i++) {
@@ -113,4 +125,6 @@ static void run_silu_back(const struct gb_cpu_call * call, struct ggml_tensor * 
     gb_run_map2(call, node, map_silu_back);
 }
 
-const struct gb_cpu_op gb_cpu_op_silu_back = { .unsupported = silu_back_unsupported, .n_tasks = gb_tasks_map, .run = run_silu_back };
+const struct gb_cpu_op gb_cpu_op_silu_back = { .unsupported = silu_back_unsupported,
+                                               .n_tasks     = gb_tasks_map,
+                                               .run         = run_silu_back };

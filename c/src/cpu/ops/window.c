@@ -1,12 +1,12 @@
 // window.c - operators of windowed attention: cutting an image into windows and back, and relative position terms.
 #include "cpu/ops/elements.h"
 
-// ------------------------------------------------------------------------------------------- WIN_PART, WIN_UNPART
+// ------------------------------------------------------------------------------------------------ WIN_PART, WIN_UNPART
 
 // Result [C, w, w, npx npy] of an image [C, W, H]; windows that stick out are filled with 0.
 static void run_win_part(const struct gb_cpu_call * call, struct ggml_tensor * node) {
-    const struct ggml_tensor * a    = node->src[0];
-    const int64_t              npx  = gb_op_param_i32(node, 0), w = gb_op_param_i32(node, 2);
+    const struct ggml_tensor * a   = node->src[0];
+    const int64_t              npx = gb_op_param_i32(node, 0), w = gb_op_param_i32(node, 2);
     const size_t               size = ggml_type_size(node->type);
     int64_t                    first, last;
     gb_cpu_share(call, gb_rows(node), &first, &last);
@@ -23,7 +23,8 @@ static void run_win_part(const struct gb_cpu_call * call, struct ggml_tensor * n
 }
 
 static const char * win_part_unsupported(const struct ggml_tensor * node) {
-    return gb_op_param_i32(node, 0) < 1 || gb_op_param_i32(node, 2) < 1 ? "window sizes must be positive" : gb_need_same(node, 1);
+    return gb_op_param_i32(node, 0) < 1 || gb_op_param_i32(node, 2) < 1 ? "window sizes must be positive"
+                                                                        : gb_need_same(node, 1);
 }
 
 static void run_win_unpart(const struct gb_cpu_call * call, struct ggml_tensor * node) {
@@ -44,7 +45,7 @@ static const char * win_unpart_unsupported(const struct ggml_tensor * node) {
     return gb_op_param_i32(node, 0) < 1 ? "the window size must be positive" : gb_need_same(node, 1);
 }
 
-// ------------------------------------------------------------------------------------------ GET_REL_POS, ADD_REL_POS
+// -------------------------------------------------------------------------------------------- GET_REL_POS, ADD_REL_POS
 
 static void run_get_rel_pos(const struct gb_cpu_call * call, struct ggml_tensor * node) {
     const struct ggml_tensor * a = node->src[0];
@@ -91,8 +92,12 @@ static size_t add_rel_pos_work(const struct ggml_tensor * node, int n_tasks) {
     return gb_floats_size(3 * node->src[1]->ne[0], n_tasks);
 }
 
-const struct gb_cpu_op gb_cpu_op_win_part   = { .unsupported = win_part_unsupported, .n_tasks = gb_tasks_dst_rows, .run = run_win_part };
-const struct gb_cpu_op gb_cpu_op_win_unpart = { .unsupported = win_unpart_unsupported, .n_tasks = gb_tasks_dst_rows, .run = run_win_unpart };
+const struct gb_cpu_op gb_cpu_op_win_part    = { .unsupported = win_part_unsupported,
+                                                 .n_tasks     = gb_tasks_dst_rows,
+                                                 .run         = run_win_part };
+const struct gb_cpu_op gb_cpu_op_win_unpart  = { .unsupported = win_unpart_unsupported,
+                                                 .n_tasks     = gb_tasks_dst_rows,
+                                                 .run         = run_win_unpart };
 const struct gb_cpu_op gb_cpu_op_get_rel_pos = {
     .unsupported = get_rel_pos_unsupported,
     .n_tasks     = gb_tasks_dst_rows,
