@@ -198,6 +198,27 @@ static bool check_extent(const struct ggml_tensor * view, const struct ggml_tens
     return true;
 }
 
+// As set_shape, with the caller's strides if there are any.
+static bool set_layout(struct ggml_tensor * t, const char * func, enum ggml_type type, int n_dims, const int64_t * ne, const size_t * nb) {
+    size_t bytes;
+    if (nb == NULL) {
+        return set_shape(t, func, type, n_dims, ne, &bytes);
+    }
+    if (!check_type_and_dims(func, type, n_dims, ne)) {
+        return false;
+    }
+    t->type   = type;
+    int64_t n = 1;
+    for (int d = 0; d < GGML_MAX_DIMS; d++) {
+        char text[96];
+        t->ne[d] = d < n_dims ? ne[d] : 1;
+        t->nb[d] = nb[d];
+        GB_FAIL_IF(t->ne[d] < 0 || !gb_mul_i64(n, t->ne[d], &n), false, GGML_STATUS_INVALID_ARGUMENT,
+                   "%s: argument 'ne': %s is negative or overflows", func, shape_text(n_dims, ne, text));
+    }
+    return true;
+}
+
 struct ggml_tensor * gb_tensor_view(struct ggml_context * ctx, struct ggml_tensor * src, int n_dims, const int64_t * ne,
                                     const size_t * nb, size_t offs, const char * func) {
     if (src == NULL || ctx == NULL) {
@@ -205,23 +226,9 @@ struct ggml_tensor * gb_tensor_view(struct ggml_context * ctx, struct ggml_tenso
         return NULL;
     }
     struct ggml_tensor layout = { 0 };
-    size_t             bytes, root_offs;
-    if (nb == NULL) {
-        if (!set_shape(&layout, func, src->type, n_dims, ne, &bytes)) {
-            return NULL;
-        }
-    } else if (!check_type_and_dims(func, src->type, n_dims, ne)) {
+    size_t             root_offs;
+    if (!set_layout(&layout, func, src->type, n_dims, ne, nb)) {
         return NULL;
-    } else {
-        layout.type = src->type;
-        int64_t n   = 1;
-        for (int d = 0; d < GGML_MAX_DIMS; d++) {
-            layout.ne[d] = d < n_dims ? ne[d] : 1;
-            layout.nb[d] = nb[d];
-            char text[96];
-            GB_FAIL_IF(layout.ne[d] < 0 || !gb_mul_i64(n, layout.ne[d], &n), NULL, GGML_STATUS_INVALID_ARGUMENT,
-                       "%s: argument 'ne': %s is negative or overflows", func, shape_text(n_dims, ne, text));
-        }
     }
     GB_FAIL_IF(!gb_add_size(src->view_src ? src->view_offs : 0, offs, &root_offs), NULL, GGML_STATUS_INVALID_ARGUMENT,
                "%s: argument 'offset': %zu overflows", func, offs);
