@@ -262,13 +262,14 @@ static enum ggml_status lay_out_leaf(struct layout * l, int id, struct gb_item *
     const int                      b    = p->assignment[id].backend;
     const struct gb_sched_device * d    = &l->sched->devices[b];
     const size_t                   size = alloc_size(l->sched, b, p->ids.data[id].tensor);
+    const size_t                   max  = d->max_size - d->max_size % d->alignment; // devices may round sizes up
     size_t padded, total;
-    GB_FAIL_IF(size > d->max_size, GGML_STATUS_ALLOC_FAILED, GGML_STATUS_ALLOC_FAILED,
+    GB_FAIL_IF(size > max, GGML_STATUS_ALLOC_FAILED, GGML_STATUS_ALLOC_FAILED,
                "ggml_backend_sched: tensor '%s' of %zu bytes exceeds the largest buffer of backend %s, %zu bytes", p->ids.data[id].tensor->name,
                size, ggml_backend_name(d->backend), d->max_size);
     GB_FAIL_IF(!gb_pad_size(size, d->alignment, &padded) || !gb_add_size(end[b].offset, padded, &total), GGML_STATUS_ALLOC_FAILED,
                GGML_STATUS_ALLOC_FAILED, "ggml_backend_sched: the sizes of the leafs overflow");
-    if (size > d->max_size - GB_MIN(end[b].offset, d->max_size)) {
+    if (total > max) {
         end[b].chunk++;
         end[b].offset = 0;
         total         = padded;

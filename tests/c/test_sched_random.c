@@ -1,0 +1,715 @@
+// test_sched_random.c - random graphs on random sets of devices against the same graphs on one CPU with a memory of its own for each tensor.
+//
+// A graph is first a list of numbers (struct step); from it the same graph is built twice: in a context with data, computed by
+// ggml_graph_compute (the reference), and in a context without, run by schedulers. Results and all leafs must be the same, bit for bit, after
+// each of a series of random actions, and the tensors' structs must not change. Before each run a simulation of the plan writes the name of
+// each storage over its bytes in the arenas and checks at each read that the name is still there.
+//
+//     test_sched_random [--count N] [--seed S] [--verbose]      one failure stops; its seed is printed
+#include "ggml-alloc.h"
+#include "ggml-backend.h"
+#include "sched/sched.h"
+#include "test.h"
+
+enum { LEAFS = 10, VALUES = 96, STEPS = 64, DEVICES = 6, GRAPHS = 2 };
+
+enum kind { // operations of a step
+    ADD, MUL, MUL_MAT, TANH, SCALE, SOFT_MAX, SCALE_INPLACE, RELU_INPLACE, ADD_INPLACE, SOFT_MAX_INPLACE, ROWS, ROWS_RELU, ROWS_MUL_MAT,
+    CACHE_WRITE, CACHE_READ, TRANSPOSE, CAST, GET_ROWS, SET_INPLACE, ACC, RESHAPE, MUL_MAT_ID, RMS_NORM, KINDS
+};
+
+enum shape { MATRIX, PART, HALF, CACHE, INDEX, IDS, SHAPES }; // D x D; D x r rows of one; F16; the cache, D x 3D; D indices; ids of experts
+
+struct step {
+    enum kind kind;
+    int       a, b, c; // values
+    int       rows, at;
+    float     f;
+    int       user;    // device index the user wants, -1: none
+    bool      output;
+};
+
+struct recipe {
+    int         d, n_steps, n_values;
+    struct step steps[STEPS];
+    enum shape  shape[VALUES];
+    int         rows[VALUES];
+};
+
+struct leaf {
+    enum shape shape;
+    int        device; // where it is placed: -1 by the scheduler, -2 plain host memory
+    bool       weight, input;
+};
+
+struct built {
+    struct ggml_cgraph * graph;
+    struct ggml_tensor * value[VALUES];
+};
+
+struct world {
+    int         d, n_devices;
+    struct leaf leafs[LEAFS];
+    struct recipe recipes[GRAPHS];
+
+    ggml_backend_t        devices[DEVICES];
+    ggml_backend_buffer_t buffers[LEAFS];
+    struct ggml_context * reference_ctx;
+    struct ggml_context * ctx;
+    struct ggml_context * host_ctx;
+    struct ggml_tensor *  reference_leafs[LEAFS];
+    struct ggml_tensor *  placed_leafs[LEAFS];
+    struct built          reference[GRAPHS], graphs[GRAPHS];
+    ggml_backend_sched_t  scheds[2];
+};
+
+static bool verbose;
+
+static int below(int n) {
+    return (int) test_random_int(0, n - 1);
+}
+
+static bool chance(int one_in) {
+    return below(one_in) == 0;
+}
+
+// --------------------------------------------------------------------------------------------------------------------- recipes
+
+static int pick(const struct recipe * r, enum shape shape, int rows) { // a random value of that shape; -1: there is none
+    int found = -1, n = 0;
+    for (int i = 0; i < r->n_values; i++) {
+        if (r->shape[i] == shape && (rows < 0 || r->rows[i] == rows) && below(++n) == 0) {
+            found = i;
+        }
+    }
+    return found;
+}
+
+// Mostly recent values: long chains, short lives.
+static int pick_matrix(const struct recipe * r) {
+    for (int k = 0; k < 6; k++) {
+        const int i = r->n_values - 1 - below(6);
+        if (i >= 0 && r->shape[i] == MATRIX) {
+            return i;
+        }
+    }
+    return pick(r, MATRIX, -1);
+}
+
+static void add_value(struct recipe * r, enum shape shape, int rows) {
+    r->shape[r->n_values]  = shape;
+    r->rows[r->n_values++] = rows;
+}
+
+static void random_step(struct recipe * r) {
+    struct step s = { .kind = (enum kind) below(KINDS), .a = pick_matrix(r), .b = pick_matrix(r), .c = pick_matrix(r), .user = -1 };
+    enum shape  shape = MATRIX;
+    s.rows            = 1 + below(r->d);
+    s.at              = below(r->d - s.rows + 1);
+    s.f               = test_random_float(-1.5f, 1.5f);
+    s.output          = chance(20);
+    switch (s.kind) {
+        case ROWS: shape = PART; break;
+        case ROWS_RELU:
+            s.a  = pick(r, PART, -1);
+            shape = PART;
+            break;
+        case ROWS_MUL_MAT:
+            s.b   = pick(r, PART, -1);
+            shape = PART;
+            break;
+        case SET_INPLACE:
+        case ACC: s.b = pick(r, PART, -1); break;
+        case CACHE_WRITE:
+            s.b  = pick(r, CACHE, -1);
+            s.at = below(2 * r->d + 1);
+            break;
+        case CACHE_READ:
+            s.a  = pick(r, CACHE, -1);
+            s.at = below(2 * r->d + 1);
+            break;
+        case GET_ROWS: s.b = pick(r, INDEX, -1); break;
+        case MUL_MAT_ID: s.c = pick(r, IDS, -1); break;
+        default: break;
+    }
+    if (s.a < 0 || s.b < 0 || s.c < 0 || r->n_values + 2 >= VALUES) {
+        return;
+    }
+    if (shape == PART && s.kind != ROWS) {
+        s.rows = r->rows[s.kind == ROWS_RELU ? s.a : s.b];
+    }
+    if (s.kind == SET_INPLACE || s.kind == ACC) {
+        s.rows = r->rows[s.b];
+        s.at   = below(r->d - s.rows + 1);
+    }
+    s.user = chance(8) ? below(DEVICES) : -1;
+    r->steps[r->n_steps++] = s;
+    add_value(r, shape, shape == PART ? s.rows : 0);
+}
+
+static void make_recipe(struct recipe * r, const struct world * w, int n_steps) {
+    r->d = w->d;
+    for (int i = 0; i < LEAFS; i++) {
+        add_value(r, w->leafs[i].shape, 0);
+    }
+    for (int i = 0; i < n_steps; i++) {
+        random_step(r);
+    }
+}
+
+// -------------------------------------------------------------------------------------------------------------------- building
+
+static struct ggml_tensor * new_leaf(struct ggml_context * ctx, enum shape shape, int d) {
+    switch (shape) {
+        case CACHE: return ggml_new_tensor_2d(ctx, GGML_TYPE_F32, d, 3 * d);
+        case INDEX: return ggml_new_tensor_1d(ctx, GGML_TYPE_I32, d);
+        case IDS: return ggml_new_tensor_2d(ctx, GGML_TYPE_I32, 2, d);
+        default: return ggml_new_tensor_2d(ctx, GGML_TYPE_F32, d, d);
+    }
+}
+
+static struct ggml_tensor * rows_of(struct ggml_context * ctx, struct ggml_tensor * t, int rows, int at) {
+    return ggml_view_2d(ctx, t, t->ne[0], rows, t->nb[1], (size_t) at * t->nb[1]);
+}
+
+static struct ggml_tensor * apply(struct ggml_context * ctx, const struct step * s, int d, struct ggml_tensor * const * v) {
+    struct ggml_tensor *a = v[s->a], *b = v[s->b];
+    switch (s->kind) {
+        case ADD: return ggml_add(ctx, a, b);
+        case MUL: return ggml_mul(ctx, a, b);
+        case MUL_MAT: return ggml_mul_mat(ctx, a, b);
+        case TANH: return ggml_tanh(ctx, a);
+        case SCALE: return ggml_scale(ctx, a, s->f);
+        case SOFT_MAX: return ggml_soft_max(ctx, a);
+        case RMS_NORM: return ggml_rms_norm(ctx, a, 1e-5f);
+        case SCALE_INPLACE: return ggml_scale_inplace(ctx, a, s->f);
+        case RELU_INPLACE: return ggml_relu_inplace(ctx, a);
+        case ADD_INPLACE: return ggml_add_inplace(ctx, a, b);
+        case SOFT_MAX_INPLACE: return ggml_soft_max_inplace(ctx, a);
+        case ROWS: return rows_of(ctx, a, s->rows, s->at);
+        case ROWS_RELU: return ggml_relu(ctx, a);
+        case ROWS_MUL_MAT: return ggml_mul_mat(ctx, a, b);
+        case CACHE_WRITE: return ggml_cpy(ctx, a, rows_of(ctx, b, d, s->at));
+        case CACHE_READ: return rows_of(ctx, a, d, s->at);
+        case TRANSPOSE: return ggml_cont(ctx, ggml_transpose(ctx, a));
+        case CAST: return ggml_cast(ctx, ggml_cast(ctx, a, GGML_TYPE_F16), GGML_TYPE_F32);
+        case GET_ROWS: return ggml_get_rows(ctx, a, b);
+        case SET_INPLACE: return ggml_set_2d_inplace(ctx, a, b, a->nb[1], (size_t) s->at * a->nb[1]);
+        case ACC: return ggml_acc(ctx, a, b, a->nb[1], a->nb[2], a->nb[3], (size_t) s->at * a->nb[1]);
+        case RESHAPE: return ggml_reshape_2d(ctx, ggml_reshape_1d(ctx, a, (int64_t) d * d), d, d);
+        case MUL_MAT_ID: {
+            struct ggml_tensor * experts[] = { a, b };
+            return ggml_mul_mat_id(ctx, experts, 2, v[s->c], s->at % 2, a);
+        }
+        default: return NULL;
+    }
+}
+
+// In the order of the steps, so that in-place effects happen in that order everywhere.
+static bool build(struct ggml_context * ctx, const struct recipe * r, struct ggml_tensor * const * leafs, struct built * out) {
+    out->graph = ggml_new_graph(ctx);
+    memcpy(out->value, leafs, LEAFS * sizeof(*leafs));
+    for (int i = 0; i < r->n_steps; i++) {
+        struct ggml_tensor * t = apply(ctx, &r->steps[i], r->d, out->value);
+        if (t == NULL || ggml_build_forward_expand(out->graph, t) != GGML_STATUS_SUCCESS) {
+            return false;
+        }
+        if (r->steps[i].output) {
+            ggml_set_output(t);
+        }
+        ggml_set_name(t, "");
+        char name[32];
+        snprintf(name, sizeof(name), "s%d", i);
+        ggml_set_name(t, name);
+        out->value[LEAFS + i] = t;
+    }
+    return true;
+}
+
+// --------------------------------------------------------------------------------------------------------------------- devices
+
+static ggml_backend_t random_device(int i, int d) {
+    static const char * ops[] = { "add", "mul", "mul_mat", "unary", "scale", "soft_max", "cpy", "cont", "get_rows", "set", "acc",
+                                  "mul_mat_id", "rms_norm", "dup" };
+    char text[512];
+    int  n = snprintf(text, sizeof(text), "name=S%d,threads=1", i);
+    if (chance(2)) {
+        n += snprintf(text + n, sizeof(text) - (size_t) n, ",delay=%dus,copy_delay=%dus", below(3) * 60, below(3) * 40);
+    }
+    if (chance(4)) { // room for the cache, and little more
+        n += snprintf(text + n, sizeof(text) - (size_t) n, ",max=%d", 12 * d * d + 1024);
+    }
+    if (chance(3)) {
+        n += snprintf(text + n, sizeof(text) - (size_t) n, ",align=%d", 16 << below(5));
+    }
+    if (chance(2)) {
+        n += snprintf(text + n, sizeof(text) - (size_t) n, ",noops=");
+        const int count = 1 + below(4);
+        for (int k = 0; k < count; k++) {
+            n += snprintf(text + n, sizeof(text) - (size_t) n, "%s%s", k ? "+" : "", ops[below((int) (sizeof(ops) / sizeof(ops[0])))]);
+        }
+    }
+    if (verbose) {
+        printf("  device SIM:%s\n", text);
+    }
+    char full[600];
+    snprintf(full, sizeof(full), "SIM:%s", text);
+    return ggml_backend_reg_init_backend_from_str(full);
+}
+
+static bool make_devices(struct world * w) {
+    const int n_sims = below(DEVICES); // 0 .. 5
+    for (int i = 0; i < n_sims; i++) {
+        w->devices[w->n_devices] = random_device(i, w->d);
+        if (w->devices[w->n_devices++] == NULL) {
+            return false;
+        }
+    }
+    w->devices[w->n_devices] = ggml_backend_cpu_init();
+    ggml_backend_cpu_set_n_threads(w->devices[w->n_devices], 1);
+    return w->devices[w->n_devices++] != NULL;
+}
+
+static bool place_leaf(struct world * w, int i) {
+    const struct leaf *  leaf = &w->leafs[i];
+    struct ggml_tensor * t    = w->placed_leafs[i];
+    if (leaf->device < 0) {
+        return true;
+    }
+    const ggml_backend_buffer_type_t buft = ggml_backend_get_default_buffer_type(w->devices[leaf->device]);
+    w->buffers[i] = ggml_backend_buft_alloc_buffer(buft, ggml_backend_buft_get_alloc_size(buft, t));
+    if (w->buffers[i] == NULL) {
+        return false;
+    }
+    if (leaf->weight) {
+        ggml_backend_buffer_set_usage(w->buffers[i], GGML_BACKEND_BUFFER_USAGE_WEIGHTS);
+    }
+    return ggml_backend_tensor_alloc(w->buffers[i], t, ggml_backend_buffer_get_base(w->buffers[i])) == GGML_STATUS_SUCCESS;
+}
+
+static bool make_leafs(struct world * w) {
+    for (int i = 0; i < LEAFS; i++) {
+        const bool host       = w->leafs[i].device == -2;
+        w->reference_leafs[i] = new_leaf(w->reference_ctx, w->leafs[i].shape, w->d);
+        w->placed_leafs[i]    = new_leaf(host ? w->host_ctx : w->ctx, w->leafs[i].shape, w->d);
+        if (!w->reference_leafs[i] || !w->placed_leafs[i]) {
+            return false;
+        }
+        char name[32];
+        snprintf(name, sizeof(name), "leaf%d", i);
+        ggml_set_name(w->placed_leafs[i], name);
+        if (w->leafs[i].input) {
+            ggml_set_input(w->placed_leafs[i]);
+        }
+        if (!place_leaf(w, i)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+static void describe_world(struct world * w) {
+    w->d = 2 + below(11);
+    static const enum shape shapes[LEAFS] = { MATRIX, MATRIX, MATRIX, MATRIX, MATRIX, MATRIX, CACHE, CACHE, INDEX, IDS };
+    const int style = below(4); // most leafs: anywhere, by the scheduler, on devices, on the host
+    for (int i = 0; i < LEAFS; i++) {
+        struct leaf * leaf = &w->leafs[i];
+        leaf->shape        = shapes[i];
+        leaf->device       = style == 1 ? -1 : style == 2 || chance(2) ? below(w->n_devices) : style == 3 || chance(3) ? -2 : -1;
+        leaf->weight       = chance(2);
+        leaf->input        = chance(4);
+    }
+}
+
+static struct ggml_context * new_context(bool no_alloc) {
+    return ggml_init((struct ggml_init_params){ 1 << 16, NULL, no_alloc });
+}
+
+// Random values into a leaf of the reference and, the same, into that of the scheduler (once it has memory).
+static bool fill_leafs(struct world * w) {
+    for (int i = 0; i < LEAFS; i++) {
+        struct ggml_tensor * t = w->reference_leafs[i];
+        for (int64_t k = 0; k < ggml_nelements(t); k++) {
+            if (t->type == GGML_TYPE_I32) {
+                ((int32_t *) t->data)[k] = below(w->leafs[i].shape == IDS ? 2 : w->d);
+            } else {
+                ((float *) t->data)[k] = test_random_float(-1.0f, 1.0f);
+            }
+        }
+        if (w->placed_leafs[i]->data && ggml_backend_tensor_set(w->placed_leafs[i], t->data, 0, ggml_nbytes(t)) != GGML_STATUS_SUCCESS) {
+            return false;
+        }
+    }
+    return true;
+}
+
+// --------------------------------------------------------------------------------------------------------------------- checks
+
+static uint64_t struct_hash(const struct world * w) {
+    uint64_t h = 0;
+    for (int g = 0; g < GRAPHS; g++) {
+        const struct ggml_cgraph * graph = w->graphs[g].graph;
+        for (int i = 0; i < graph->n_nodes + graph->n_leafs; i++) {
+            struct ggml_tensor t = *(i < graph->n_nodes ? graph->nodes[i] : graph->leafs[i - graph->n_nodes]);
+            t.buffer = NULL;
+            t.data   = NULL;
+            t.extra  = NULL;
+            h ^= gb_hash_bytes(&t.ne, sizeof(t.ne) + sizeof(t.nb), h) ^ gb_hash_bytes(t.src, sizeof(t.src), h + 1) ^
+                 gb_hash_bytes(t.op_params, sizeof(t.op_params), h + 2) ^ gb_hash_bytes(t.name, sizeof(t.name), h + 3);
+            h = gb_hash_u64(h + (uint64_t) t.type + 64 * (uint64_t) t.op + gb_hash_ptr(t.view_src) + t.view_offs + (uint64_t) t.padding[0]);
+        }
+    }
+    return h;
+}
+
+static bool same_data(const struct ggml_tensor * expected, const struct ggml_tensor * t, const char * what, int i) {
+    const size_t n     = ggml_nbytes(t);
+    char *       bytes = malloc(n + 1);
+    const bool   got   = ggml_backend_tensor_get(t, bytes, 0, n) == GGML_STATUS_SUCCESS;
+    const bool   same  = got && memcmp(bytes, expected->data, n) == 0;
+    if (!same) {
+        size_t at = 0;
+        while (got && at < n && bytes[at] == ((const char *) expected->data)[at]) {
+            at++;
+        }
+        test_fail(__FILE__, __LINE__, "%s %d '%s' (%s) differs at byte %zu of %zu%s", what, i, t->name, ggml_op_name(t->op), at, n,
+                  got ? "" : ": cannot be read");
+    }
+    free(bytes);
+    return same;
+}
+
+static bool is_result(const struct ggml_cgraph * graph, const struct ggml_tensor * t) { // nobody reads it, or it is flagged
+    for (int i = 0; i < graph->n_nodes; i++) {
+        for (int s = 0; s < GGML_MAX_SRC; s++) {
+            if (graph->nodes[i]->src[s] == t && graph->nodes[i] != t) {
+                return ggml_is_output(t);
+            }
+        }
+    }
+    return true;
+}
+
+static bool same_results(const struct world * w, int g) {
+    const struct ggml_cgraph *r = w->reference[g].graph, *graph = w->graphs[g].graph;
+    for (int i = 0; i < graph->n_nodes; i++) {
+        if (is_result(graph, graph->nodes[i]) && !same_data(r->nodes[i], graph->nodes[i], "node", i)) {
+            return false;
+        }
+    }
+    for (int i = 0; i < LEAFS; i++) {
+        if (w->placed_leafs[i]->data && !same_data(w->reference_leafs[i], w->placed_leafs[i], "leaf", i)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+// ---- the arenas, simulated: each byte carries the storage that wrote it last ----
+
+struct shadow_memory {
+    const struct ggml_backend_sched * sched;
+    const void ** owner[64]; // per buffer of the scheduler, per byte
+    bool ok;
+};
+
+static const void ** owners(struct shadow_memory * m, const struct ggml_tensor * t, size_t * n) {
+    const struct ggml_tensor * root = t->view_src ? t->view_src : t;
+    for (size_t i = 0; i < m->sched->mems.n && i < 64; i++) {
+        const struct gb_mem * mem = m->sched->mems.data[i];
+        if (mem->buffer == root->buffer && mem->kind == GB_MEM_ARENA && mem->size > 0) {
+            if (m->owner[i] == NULL) {
+                m->owner[i] = calloc(mem->size, sizeof(void *));
+            }
+            *n                  = ggml_nbytes(root);
+            const size_t offset = (size_t) ((char *) root->data - mem->base);
+            if ((char *) root->data < mem->base || offset + *n > mem->size) {
+                test_fail(__FILE__, __LINE__, "'%s' lies outside of its arena", t->name);
+                m->ok = false;
+                return NULL;
+            }
+            return m->owner[i] + offset;
+        }
+    }
+    return NULL;
+}
+
+// Storage is named by where it starts and who owns it in the graph: clones stand for their originals through the data pointer of the
+// storage, so the name is the tensor that the plan's program writes it through.
+static const void * name_of(const struct gb_sched_plan * p, const struct ggml_tensor * t) {
+    const struct ggml_tensor * root = t->view_src ? t->view_src : t;
+    struct gb_shadow_iter      it   = { 0 };
+    for (struct gb_shadow * sh = gb_sched_next_shadow(p, &it); sh; sh = gb_sched_next_shadow(p, &it)) {
+        if (&sh->tensor == root && sh->copy < 0) {
+            return p->nodes[sh->origin];
+        }
+    }
+    return root;
+}
+
+static void writes(struct shadow_memory * m, const struct gb_sched_plan * p, const struct ggml_tensor * t) {
+    size_t       n;
+    const void **o = owners(m, t, &n), *name = name_of(p, t);
+    for (size_t i = 0; o && i < n; i++) {
+        o[i] = name;
+    }
+}
+
+static void reads(struct shadow_memory * m, const struct gb_sched_plan * p, const struct ggml_tensor * t, const char * by) {
+    size_t       n;
+    const void **o = owners(m, t, &n), *name = name_of(p, t);
+    for (size_t i = 0; o && i < n && m->ok; i++) {
+        if (o[i] != name) {
+            test_fail(__FILE__, __LINE__, "'%s', which %s reads, was overwritten", t->name, by);
+            m->ok = false;
+        }
+    }
+}
+
+static bool arenas_are_safe(const struct ggml_backend_sched * s) {
+    struct shadow_memory         m = { s, { NULL }, true };
+    const struct gb_sched_plan * p = s->last;
+    for (size_t k = 0; k < p->splits.n && m.ok; k++) {
+        const struct gb_split * split = &p->splits.data[k];
+        for (size_t c = split->copies_begin; c < split->copies_end; c++) {
+            const struct gb_copy * copy = &p->copies.data[c];
+            if (copy->fill) {
+                reads(&m, p, p->nodes[copy->root], "a copy");
+            }
+            writes(&m, p, &copy->dst->tensor);
+        }
+        size_t back = split->backs_begin;
+        for (size_t e = split->exec_begin; e < split->exec_end; e++) {
+            const struct ggml_tensor * t = p->exec.data[e];
+            for (int i = 0; i < GGML_MAX_SRC; i++) {
+                if (t->src[i] && t->src[i] != t) {
+                    reads(&m, p, t->src[i], t->name);
+                }
+            }
+            if (t->view_src) {
+                reads(&m, p, t, "an in-place node");
+            }
+            writes(&m, p, t);
+            for (; back < split->backs_end && p->backs.data[back].node <= p->exec_node.data[e]; back++) {
+                reads(&m, p, &p->backs.data[back].from->tensor, "a write-back");
+                writes(&m, p, p->nodes[p->backs.data[back].node]);
+            }
+        }
+    }
+    for (int i = 0; i < p->n_nodes && m.ok; i++) {
+        const struct ggml_cgraph graph = { .n_nodes = p->n_nodes, .nodes = p->nodes };
+        if (is_result(&graph, p->nodes[i])) {
+            reads(&m, p, p->nodes[i], "the user");
+        }
+    }
+    for (int i = 0; i < 64; i++) {
+        free(m.owner[i]);
+    }
+    return m.ok;
+}
+
+// --------------------------------------------------------------------------------------------------------------------- actions
+
+struct seen {
+    const struct world * w;
+    int                  g, next;
+    bool                 ok;
+    uint64_t             random;
+};
+
+// Every node's result is right at the moment when it is shown.
+static bool watch(struct ggml_tensor * t, bool ask, void * user_data) {
+    struct seen * s = user_data;
+    const struct ggml_cgraph * graph = s->w->graphs[s->g].graph;
+    if (ask) {
+        s->ok = s->ok && s->next < graph->n_nodes && graph->nodes[s->next] == t;
+        s->next++;
+        return (gb_hash_u64(s->random + (uint64_t) s->next) & 3) == 0;
+    }
+    s->ok = s->ok && graph->nodes[s->next - 1] == t;
+    return true;
+}
+
+static bool compute(struct world * w, int which, int g, int mode) {
+    const ggml_backend_sched_t sched = w->scheds[which];
+    struct ggml_cgraph *       graph = w->graphs[g].graph;
+    struct seen                seen  = { w, g, 0, true, test_random() };
+    if (ggml_graph_compute_with_ctx(w->reference_ctx, w->reference[g].graph, 1) != GGML_STATUS_SUCCESS) {
+        test_fail(__FILE__, __LINE__, "reference: %s", ggml_last_error());
+        return false;
+    }
+    if (mode == 1) {
+        ggml_backend_sched_set_eval_callback(sched, watch, &seen);
+    }
+    if (mode == 2 && ggml_backend_sched_alloc_graph(sched, graph) != GGML_STATUS_SUCCESS) {
+        test_fail(__FILE__, __LINE__, "alloc: %s", ggml_last_error());
+        return false;
+    }
+    enum ggml_status status = mode == 3 ? ggml_backend_sched_graph_compute_async(sched, graph) : ggml_backend_sched_graph_compute(sched, graph);
+    if (status == GGML_STATUS_SUCCESS && mode == 3) {
+        status = ggml_backend_sched_synchronize(sched);
+    }
+    ggml_backend_sched_set_eval_callback(sched, NULL, NULL);
+    if (status != GGML_STATUS_SUCCESS) {
+        test_fail(__FILE__, __LINE__, "compute: %s", ggml_last_error());
+        return false;
+    }
+    if (mode == 1 && (!seen.ok || seen.next != graph->n_nodes)) {
+        test_fail(__FILE__, __LINE__, "callback: not asked for each node in order (%d of %d)", seen.next, graph->n_nodes);
+        return false;
+    }
+    return arenas_are_safe(sched) && same_results(w, g);
+}
+
+static bool allocate(struct world * w, int which) {
+    for (int g = 0; g < GRAPHS; g++) {
+        if (ggml_backend_sched_alloc_graph(w->scheds[which], w->graphs[g].graph) != GGML_STATUS_SUCCESS) {
+            test_fail(__FILE__, __LINE__, "alloc: %s", ggml_last_error());
+            return false;
+        }
+    }
+    return fill_leafs(w);
+}
+
+static void assign_users(struct world * w, ggml_backend_sched_t sched) {
+    for (int g = 0; g < GRAPHS; g++) {
+        const struct recipe * r = &w->recipes[g];
+        for (int i = 0; i < r->n_steps; i++) {
+            struct ggml_tensor * t = w->graphs[g].value[LEAFS + i];
+            const int            b = r->steps[i].user;
+            if (b >= 0 && b < w->n_devices && ggml_backend_supports_op(w->devices[b], t)) {
+                ggml_backend_sched_set_node_backend(sched, t, w->devices[b]);
+            }
+        }
+    }
+}
+
+static bool act(struct world * w) {
+    const int g = below(GRAPHS);
+    switch (below(8)) {
+        case 0:
+            ggml_backend_sched_reset(w->scheds[0]);
+            ggml_backend_sched_reset(w->scheds[1]);
+            assign_users(w, w->scheds[0]);
+            return allocate(w, 0) && compute(w, 0, g, 0);
+        case 1: return compute(w, 1, g, below(2));
+        case 2: return compute(w, 0, 0, 0) && compute(w, 0, 1, 0) && compute(w, 0, 0, 0);
+        case 3: return fill_leafs(w) && compute(w, 0, g, 2);
+        default: return compute(w, 0, g, below(4));
+    }
+}
+
+// --------------------------------------------------------------------------------------------------------------------- a world
+
+static ggml_backend_sched_t random_sched(struct world * w, bool all) {
+    ggml_backend_t list[DEVICES];
+    int            n = 0;
+    for (int i = 0; i < w->n_devices; i++) {
+        if (all || i == w->n_devices - 1 || chance(2)) {
+            list[n++] = w->devices[i];
+        }
+    }
+    ggml_backend_sched_t sched = ggml_backend_sched_new(list, NULL, n, 0);
+    if (sched && chance(4)) {
+        ggml_backend_sched_set_policy(sched, GGML_BACKEND_SCHED_POLICY_SOURCES);
+    }
+    return sched;
+}
+
+static bool make_world(struct world * w) {
+    w->d = 2 + below(11);
+    if (!make_devices(w)) {
+        return false;
+    }
+    const int d = w->d;
+    describe_world(w);
+    w->d             = d;
+    w->reference_ctx = new_context(false);
+    w->ctx           = new_context(true);
+    w->host_ctx      = new_context(false);
+    if (!make_leafs(w)) {
+        return false;
+    }
+    for (int g = 0; g < GRAPHS; g++) {
+        make_recipe(&w->recipes[g], w, 3 + below(40));
+        if (!build(w->reference_ctx, &w->recipes[g], w->reference_leafs, &w->reference[g]) ||
+            !build(w->ctx, &w->recipes[g], w->placed_leafs, &w->graphs[g])) {
+            return false;
+        }
+    }
+    w->scheds[0] = random_sched(w, true);
+    w->scheds[1] = random_sched(w, false);
+    return w->scheds[0] && w->scheds[1];
+}
+
+static void free_world(struct world * w) {
+    ggml_backend_sched_free(w->scheds[0]);
+    ggml_backend_sched_free(w->scheds[1]);
+    ggml_free(w->reference_ctx);
+    ggml_free(w->ctx);
+    ggml_free(w->host_ctx);
+    for (int i = 0; i < LEAFS; i++) {
+        ggml_backend_buffer_free(w->buffers[i]);
+    }
+    for (int i = 0; i < w->n_devices; i++) {
+        ggml_backend_free(w->devices[i]);
+    }
+}
+
+static bool run_world(struct world * w) {
+    if (!make_world(w)) {
+        test_fail(__FILE__, __LINE__, "cannot set up: %s", ggml_last_error());
+        return false;
+    }
+    assign_users(w, w->scheds[0]);
+    const uint64_t before = struct_hash(w);
+    bool           ok     = allocate(w, 0) && compute(w, 0, 0, 0) && compute(w, 0, 0, 0);
+    for (int k = 2 + below(4); ok && k > 0; k--) {
+        ok = act(w);
+    }
+    if (ok && struct_hash(w) != before) {
+        test_fail(__FILE__, __LINE__, "the graph was changed");
+        ok = false;
+    }
+    return ok;
+}
+
+int main(int argc, char ** argv) {
+    uint64_t seed  = 1;
+    int      count = 250;
+    for (int i = 1; i < argc; i++) {
+        if (strcmp(argv[i], "--count") == 0 && i + 1 < argc) {
+            count = atoi(argv[++i]);
+        } else if (strcmp(argv[i], "--seed") == 0 && i + 1 < argc) {
+            seed = strtoull(argv[++i], NULL, 10);
+        } else if (strcmp(argv[i], "--verbose") == 0) {
+            verbose = true;
+        } else {
+            fprintf(stderr, "usage: %s [--count N] [--seed S] [--verbose]\n", argv[0]);
+            return 2;
+        }
+    }
+    ggml_log_set(ggml_log_discard, NULL);
+    size_t n_splits = 0, n_copies = 0, n_backs = 0, n_nodes = 0;
+    for (int k = 0; k < count; k++, seed++) {
+        struct world * w = calloc(1, sizeof(*w));
+        test_seed        = seed * 7919;
+        ggml_clear_error();
+        const bool ok = run_world(w);
+        if (w->scheds[0] && w->scheds[0]->last) {
+            const struct gb_sched_plan * p = w->scheds[0]->last;
+            n_splits += p->splits.n;
+            n_copies += p->copies.n;
+            n_backs += p->backs.n;
+            n_nodes += (size_t) p->n_nodes;
+        }
+        free_world(w);
+        free(w);
+        if (!ok) {
+            fprintf(stderr, "failed with --seed %llu --count 1\n", (unsigned long long) seed);
+            return 1;
+        }
+    }
+    printf("%d worlds; in their last plans %zu nodes, %zu splits, %zu copies, %zu write-backs\n", count, n_nodes, n_splits, n_copies, n_backs);
+    return test_failures > 0;
+}
