@@ -1,15 +1,16 @@
 // test_alloc.h - for tests of allocators: random graphs, and a simulation that finds every value overwritten too early.
 //
-// The simulation is the oracle. It runs a node list on two memories at once: an ideal one, where each storage (a tensor that is no
-// view) has its own bytes, and the real one, where it lies at the address the allocator gave it. Every write puts a fresh stamp into
-// both; every read compares them byte by byte. A stamp that differs is a value overwritten while it was still needed.
+// The simulation is the oracle. It runs a node list on two memories at once: an ideal one, where each storage (a tensor
+// that is no view) has its own bytes, and the real one, where it lies at the address the allocator gave it. Every write
+// puts a fresh stamp into both; every read compares them byte by byte. A stamp that differs is a value overwritten
+// while it was still needed.
 #ifndef GB_TESTS_TEST_ALLOC_H
 #define GB_TESTS_TEST_ALLOC_H
 
 #include "tensor/tensor.h"
 #include "test.h"
 
-// ------------------------------------------------------------------------------------------------------------- random graphs
+// ------------------------------------------------------------------------------------------------------- random graphs
 
 struct random_graph_params {
     int  n_nodes;      // operations made; those that no result depends on are not in the graph
@@ -50,7 +51,10 @@ static inline struct ggml_tensor * random_view(struct random_graph * g, struct g
     switch (test_random_int(0, 3)) {
         case 0: return ggml_is_contiguous(a) ? ggml_reshape_2d(ctx, a, a->ne[0], rows) : NULL;
         case 1: return ggml_view_2d(ctx, a, a->ne[0], rows, a->nb[1], 0);
-        case 2: return rows > 1 ? ggml_view_2d(ctx, a, a->ne[0], rows / 2, a->nb[1], (size_t) test_random_int(0, 1) * (size_t) (rows / 2) * a->nb[1]) : NULL;
+        case 2:
+            return rows > 1 ? ggml_view_2d(ctx, a, a->ne[0], rows / 2, a->nb[1],
+                                           (size_t) test_random_int(0, 1) * (size_t) (rows / 2) * a->nb[1])
+                            : NULL;
         default: return ggml_permute(ctx, a, 0, 2, 1, 3);
     }
 }
@@ -91,7 +95,8 @@ static inline bool random_graph_make(struct random_graph * g, struct random_grap
     }
     g->n_leafs = (int) test_random_int(1, 5);
     for (int i = 0; i < g->n_leafs; i++) {
-        struct ggml_tensor * leaf = ggml_new_tensor_2d(g->ctx, GGML_TYPE_F32, RANDOM_COLUMNS, i % 2 ? RANDOM_ROWS / 2 : RANDOM_ROWS);
+        struct ggml_tensor * leaf = ggml_new_tensor_2d(g->ctx, GGML_TYPE_F32, RANDOM_COLUMNS,
+                                                       i % 2 ? RANDOM_ROWS / 2 : RANDOM_ROWS);
         if (leaf == NULL) {
             return false;
         }
@@ -104,7 +109,9 @@ static inline bool random_graph_make(struct random_graph * g, struct random_grap
     while (g->n < g->n_leafs + params.n_nodes && g->n < RANDOM_MAX) {
         struct ggml_tensor * a    = random_pick(g);
         const int            kind = (int) test_random_int(0, 9);
-        struct ggml_tensor * t    = kind < 3 ? random_view(g, a) : kind == 3 && params.inplace ? random_inplace(g, a) : random_op(g, a);
+        struct ggml_tensor * t    = kind < 3                      ? random_view(g, a)
+                                    : kind == 3 && params.inplace ? random_inplace(g, a)
+                                                                  : random_op(g, a);
         if (t != NULL && t->ne[0] == RANDOM_COLUMNS) { // products of other widths are left out
             if (params.outputs && test_random_int(0, 15) == 0) {
                 ggml_set_output(t);
@@ -123,10 +130,11 @@ static inline void random_graph_free(struct random_graph * g) {
     ggml_free(g->ctx);
 }
 
-// ----------------------------------------------------------------------------------------------------------------- simulation
+// ---------------------------------------------------------------------------------------------------------- simulation
 
 struct memory_sim {
-    int64_t (*address_of)(void * user, struct ggml_tensor * storage); // in the real memory; negative: outside, never checked
+    int64_t (*address_of)(void *               user,
+                          struct ggml_tensor * storage); // in the real memory; negative: outside, never checked
     void *    user;
     uint32_t * real; // stamps, by address
     size_t    size;
@@ -149,9 +157,11 @@ static inline uint32_t * sim_ideal(struct memory_sim * s, struct ggml_tensor * s
     return s->storages[s->n_storages++].ideal = calloc(ggml_nbytes(storage) + 1, sizeof(uint32_t));
 }
 
-static inline void sim_problem(struct memory_sim * s, const char * what, const struct ggml_tensor * t, const struct ggml_tensor * in) {
+static inline void sim_problem(struct memory_sim * s, const char * what, const struct ggml_tensor * t,
+                               const struct ggml_tensor * in) {
     if (s->problem[0] == '\0') {
-        snprintf(s->problem, sizeof(s->problem), "%s: '%s' (%s) at '%s' (%s)", what, t->name, ggml_op_name(t->op), in->name, ggml_op_name(in->op));
+        snprintf(s->problem, sizeof(s->problem), "%s: '%s' (%s) at '%s' (%s)", what, t->name, ggml_op_name(t->op),
+                 in->name, ggml_op_name(in->op));
     }
 }
 
@@ -184,7 +194,8 @@ static inline void sim_read(struct memory_sim * s, struct ggml_tensor * t, struc
     }
 }
 
-// A node that shares bytes with a source it does not view may do so only in place: same start, same layout, an op that can.
+// A node that shares bytes with a source it does not view may do so only in place: same start, same layout, an op that
+// can.
 static inline void sim_check_sharing(struct memory_sim * s, struct ggml_tensor * node, struct ggml_tensor * src) {
     if (gb_root(src) == gb_root(node)) {
         return;
@@ -199,7 +210,8 @@ static inline void sim_check_sharing(struct memory_sim * s, struct ggml_tensor *
         for (int d = 0; d < GGML_MAX_DIMS; d++) {
             layout = layout && node->ne[d] == src->ne[d] && node->nb[d] == src->nb[d];
         }
-        static const enum ggml_op can[] = { GGML_OP_SCALE, GGML_OP_ADD, GGML_OP_SUB, GGML_OP_MUL, GGML_OP_DIV, GGML_OP_SQR,
+        static const enum ggml_op can[] = { GGML_OP_SCALE, GGML_OP_ADD,      GGML_OP_SUB,
+                                            GGML_OP_MUL,   GGML_OP_DIV,      GGML_OP_SQR,
                                             GGML_OP_UNARY, GGML_OP_RMS_NORM, GGML_OP_SOFT_MAX };
         bool op = false;
         for (size_t i = 0; i < GB_ARRAY_LEN(can); i++) {
@@ -211,8 +223,8 @@ static inline void sim_check_sharing(struct memory_sim * s, struct ggml_tensor *
     }
 }
 
-// Runs the nodes in the order given (NULL: as they stand). True when every value was there when it was needed, and the values of
-// nodes without reader and of outputs are there at the end.
+// Runs the nodes in the order given (NULL: as they stand). True when every value was there when it was needed, and the
+// values of nodes without reader and of outputs are there at the end.
 static inline bool sim_run(struct memory_sim * s, struct ggml_cgraph * graph, const int * order) {
     struct ggml_tensor ** nodes = graph->nodes;
     s->real                     = calloc(s->size + 1, sizeof(uint32_t));

@@ -154,7 +154,8 @@ static void node_order(void) {
     REQUIRE(cpu);
     for (int round = 0; round < 150; round++) {
         ggml_backend_cpu_set_n_threads(cpu, 1 + round % 2);
-        one_round(cpu, (struct random_graph_params){ (int) test_random_int(1, 60), true, false, round % 2 == 0 }, false);
+        one_round(cpu, (struct random_graph_params){ (int) test_random_int(1, 60), true, false, round % 2 == 0 },
+                  false);
     }
     ggml_backend_free(cpu);
 }
@@ -164,7 +165,8 @@ static void parse_sequences(void) {
     REQUIRE(cpu);
     for (int round = 0; round < 150; round++) {
         ggml_backend_cpu_set_n_threads(cpu, 1 + round % 2);
-        one_round(cpu, (struct random_graph_params){ (int) test_random_int(1, 60), false, false, round % 2 == 0 }, true);
+        one_round(cpu, (struct random_graph_params){ (int) test_random_int(1, 60), false, false, round % 2 == 0 },
+                  true);
     }
     ggml_backend_free(cpu);
 }

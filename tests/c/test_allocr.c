@@ -1,7 +1,9 @@
-// The older interface, used the way programs of its time do: measure, make a buffer of that size, build again, allocate.
+// The older interface, used the way programs of its time do: measure, make a buffer of that size, build again,
+// allocate.
 #include "test_fake.h"
 
-static struct ggml_cgraph * build(struct ggml_context * ctx, ggml_allocr_t alloc, struct ggml_tensor ** x, struct ggml_tensor ** out) {
+static struct ggml_cgraph * build(struct ggml_context * ctx, ggml_allocr_t alloc, struct ggml_tensor ** x,
+                                  struct ggml_tensor ** out) {
     struct ggml_cgraph * graph = ggml_new_graph(ctx);
     *x                         = ggml_new_tensor_2d(ctx, GGML_TYPE_F32, 32, 8);
     ggml_allocr_alloc(alloc, *x);
@@ -28,7 +30,7 @@ static void two_steps(void) {
     fake_new(&f);
     for (int kind = 0; kind < 3; kind++) {
         struct ggml_tensor *x, *out;
-        ggml_allocr_t       alloc = kind ? ggml_allocr_new_measure_from_backend(&f.backend) : ggml_allocr_new_measure(32);
+        ggml_allocr_t alloc = kind ? ggml_allocr_new_measure_from_backend(&f.backend) : ggml_allocr_new_measure(32);
         REQUIRE(alloc && ggml_allocr_is_measure(alloc));
         struct ggml_context * ctx  = context();
         const size_t          size = ggml_allocr_alloc_graph(alloc, build(ctx, alloc, &x, &out));
@@ -76,7 +78,8 @@ static void parse_sequence(void) {
         seq[i] = i;
     }
     CHECK_INT(ggml_allocr_set_parse_seq(alloc, seq, 10), GGML_STATUS_SUCCESS);
-    const size_t n = 11 * 1024; // nothing is given back; additions that read x twice or its copies are not in place before a barrier
+    const size_t n =
+        11 * 1024; // nothing is given back; additions that read x twice or its copies are not in place before a barrier
     const size_t size = ggml_allocr_alloc_graph(alloc, graph);
     CHECK(size > 3 * 1024 + 307 && size <= n + n / 10);
     ggml_allocr_free(alloc);

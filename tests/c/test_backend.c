@@ -5,7 +5,8 @@ static struct ggml_context * context(void) {
     return ggml_init((struct ggml_init_params){ 20000, NULL, true });
 }
 
-static struct ggml_tensor * placed(struct fake * f, struct ggml_context * ctx, int64_t ne0, int64_t ne1, ggml_backend_buffer_t * b) {
+static struct ggml_tensor * placed(struct fake * f, struct ggml_context * ctx, int64_t ne0, int64_t ne1,
+                                   ggml_backend_buffer_t * b) {
     struct ggml_tensor * t = ggml_new_tensor_2d(ctx, GGML_TYPE_F32, ne0, ne1);
     *b                     = ggml_backend_buft_alloc_buffer(&f->buft, ggml_nbytes(t));
     ggml_backend_tensor_alloc(*b, t, ggml_backend_buffer_get_base(*b));
@@ -61,12 +62,14 @@ static void forwarding(void) {
     ggml_free(ctx);
 }
 
-static void hook_set_async(ggml_backend_t backend, struct ggml_tensor * t, const void * data, size_t offset, size_t size) {
+static void hook_set_async(ggml_backend_t backend, struct ggml_tensor * t, const void * data, size_t offset,
+                           size_t size) {
     fake_device(backend)->n_async++;
     memcpy((char *) t->data + offset, data, size);
 }
 
-static void hook_get_async(ggml_backend_t backend, const struct ggml_tensor * t, void * data, size_t offset, size_t size) {
+static void hook_get_async(ggml_backend_t backend, const struct ggml_tensor * t, void * data, size_t offset,
+                           size_t size) {
     fake_device(backend)->n_async++;
     memcpy(data, (const char *) t->data + offset, size);
 }
@@ -100,7 +103,8 @@ static void queued_access(void) {
     CHECK(f.n_async == 2 && g.n_set == 1);
     CHECK_INT(ggml_backend_tensor_set_async(&f.backend, t, x, 8, 9), GGML_STATUS_INVALID_ARGUMENT);
     CHECK_INT(ggml_backend_tensor_get_async(&f.backend, t, NULL, 8, 4), GGML_STATUS_INVALID_ARGUMENT);
-    CHECK_INT(ggml_backend_tensor_get_async(&f.backend, ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 1), y, 0, 4), GGML_STATUS_INVALID_STATE);
+    CHECK_INT(ggml_backend_tensor_get_async(&f.backend, ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 1), y, 0, 4),
+              GGML_STATUS_INVALID_STATE);
     f.backend.iface.synchronize = NULL;
     CHECK_INT(ggml_backend_synchronize(&f.backend), GGML_STATUS_SUCCESS);
     ggml_backend_buffer_free(bt);

@@ -22,17 +22,18 @@ static bool look(int i, struct ggml_tensor * t1, struct ggml_tensor * t2, void *
     return seen->n != seen->stop_at;
 }
 
-static void same_results(void) {
-    const ggml_backend_t a = ggml_backend_cpu_init(), b = ggml_backend_cpu_init();
-    ggml_backend_cpu_set_n_threads(a, 1);
+// The graph lies on a, the copy on b.
+static void compare_random(ggml_backend_t a, ggml_backend_t b, bool inplace) {
     for (int round = 0; round < 20; round++) {
         struct random_graph g;
-        REQUIRE(a && b && random_graph_make(&g, (struct random_graph_params){ 40, true, true, true }));
+        REQUIRE(a && b && random_graph_make(&g, (struct random_graph_params){ 40, inplace, true, true }));
         ggml_backend_buffer_t buffer = ggml_backend_alloc_ctx_tensors(g.ctx, a);
         for (int i = 0; i < g.n_leafs; i++) {
-            for (int64_t k = 0; k < ggml_nelements(g.leafs[i]); k++) {
-                ((float *) g.leafs[i]->data)[k] = test_random_float(-1, 1);
+            float values[RANDOM_COLUMNS * RANDOM_ROWS];
+            for (size_t k = 0; k < GB_ARRAY_LEN(values); k++) {
+                values[k] = test_random_float(-1, 1);
             }
+            CHECK_INT(ggml_backend_tensor_set(g.leafs[i], values, 0, ggml_nbytes(g.leafs[i])), GGML_STATUS_SUCCESS);
         }
         struct seen seen = { .equal = true };
         CHECK(ggml_backend_compare_graph_backend(a, b, g.graph, look, &seen));
@@ -50,6 +51,16 @@ static void same_results(void) {
     }
     ggml_backend_free(a);
     ggml_backend_free(b);
+}
+
+static void same_results(void) {
+    compare_random(ggml_backend_cpu_init(), ggml_backend_reg_init_backend_from_str("CPU:threads=1"), true);
+}
+
+static void between_devices(void) {
+    compare_random(ggml_backend_cpu_init(), ggml_backend_reg_init_backend_from_str("SIM"), true);
+    compare_random(ggml_backend_reg_init_backend_from_str("SIM:mem=1M"), ggml_backend_cpu_init(), true);
+    compare_random(ggml_backend_reg_init_backend_from_str("SIM"), ggml_backend_reg_init_backend_from_str("SIM:max=4K"), true);
 }
 
 static void stops_and_fails(void) {
@@ -83,4 +94,4 @@ static void stops_and_fails(void) {
     ggml_free(ctx);
 }
 
-TEST_MAIN(TEST(same_results), TEST(stops_and_fails))
+TEST_MAIN(TEST(same_results), TEST(between_devices), TEST(stops_and_fails))

@@ -50,7 +50,8 @@ static void check_placed(const struct world * w) {
     for (int i = 0; i < N; i++) {
         const struct ggml_tensor * t    = w->t[i];
         char *                     base = t->buffer ? ggml_backend_buffer_get_base(t->buffer) : NULL;
-        CHECK(base && (char *) t->data >= base && (char *) t->data + ggml_nbytes(t) + w->f.extra <= base + t->buffer->size);
+        CHECK(base && (char *) t->data >= base &&
+              (char *) t->data + ggml_nbytes(t) + w->f.extra <= base + t->buffer->size);
         CHECK((uintptr_t) t->data % w->f.alignment == 0);
         for (int j = 0; j < i; j++) {
             CHECK((char *) t->data >= (char *) w->t[j]->data + ggml_nbytes(w->t[j]) + w->f.extra ||
@@ -177,4 +178,5 @@ static void special_contexts(void) {
     ggml_free(ctx);
 }
 
-TEST_MAIN(TEST(one_buffer), TEST(several_buffers), TEST(too_large), TEST(every_tensor_fails_once), TEST(out_of_memory), TEST(special_contexts))
+TEST_MAIN(TEST(one_buffer), TEST(several_buffers), TEST(too_large), TEST(every_tensor_fails_once), TEST(out_of_memory),
+          TEST(special_contexts))

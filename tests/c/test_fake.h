@@ -16,7 +16,8 @@ struct fake {
     bool   copies_in, copies_out;      // cpy_tensor, cpy_tensor_to do it
     int    fail_init;                  // countdown: the n-th init_tensor fails
     int    fail_get, fail_copy;        // countdowns, likewise
-    int    n_buffers, n_init, n_free_tensor, n_reset, n_set, n_get, n_copy_in, n_copy_out, n_clear, n_sync, n_compute, n_async;
+    int n_buffers, n_init, n_free_tensor, n_reset, n_set, n_get, n_copy_in, n_copy_out, n_clear, n_sync, n_compute,
+        n_async;
     size_t largest_get;
     const struct ggml_tensor * freed[1000]; // by free_tensor
 };
@@ -53,12 +54,14 @@ static inline void fake_init_tensor(ggml_backend_buffer_t buffer, struct ggml_te
     }
 }
 
-static inline void fake_set(ggml_backend_buffer_t buffer, struct ggml_tensor * tensor, const void * data, size_t offset, size_t size) {
+static inline void fake_set(ggml_backend_buffer_t buffer, struct ggml_tensor * tensor, const void * data, size_t offset,
+                            size_t size) {
     fake_of(buffer)->n_set++;
     memcpy((char *) tensor->data + offset, data, size);
 }
 
-static inline void fake_get(ggml_backend_buffer_t buffer, const struct ggml_tensor * tensor, void * data, size_t offset, size_t size) {
+static inline void fake_get(ggml_backend_buffer_t buffer, const struct ggml_tensor * tensor, void * data, size_t offset,
+                            size_t size) {
     struct fake * f = fake_of(buffer);
     f->n_get++;
     f->largest_get = GB_MAX(f->largest_get, size);
@@ -69,7 +72,8 @@ static inline void fake_get(ggml_backend_buffer_t buffer, const struct ggml_tens
     memcpy(data, (const char *) tensor->data + offset, size);
 }
 
-static inline bool fake_copy(ggml_backend_buffer_t buffer, int * count, bool can, const struct ggml_tensor * src, struct ggml_tensor * dst) {
+static inline bool fake_copy(ggml_backend_buffer_t buffer, int * count, bool can, const struct ggml_tensor * src,
+                             struct ggml_tensor * dst) {
     ++*count;
     if (fake_fails(&fake_of(buffer)->fail_copy)) {
         ggml_report_error(GGML_STATUS_DEVICE_ERROR, "fake: cannot copy '%s'", src->name);
@@ -81,12 +85,14 @@ static inline bool fake_copy(ggml_backend_buffer_t buffer, int * count, bool can
     return can;
 }
 
-static inline bool fake_copy_in(ggml_backend_buffer_t buffer, const struct ggml_tensor * src, struct ggml_tensor * dst) {
+static inline bool fake_copy_in(ggml_backend_buffer_t buffer, const struct ggml_tensor * src,
+                                struct ggml_tensor * dst) {
     CHECK(gb_tensor_buffer(dst) == buffer); // each side's own hook
     return fake_copy(buffer, &fake_of(buffer)->n_copy_in, fake_of(buffer)->copies_in, src, dst);
 }
 
-static inline bool fake_copy_out(ggml_backend_buffer_t buffer, const struct ggml_tensor * src, struct ggml_tensor * dst) {
+static inline bool fake_copy_out(ggml_backend_buffer_t buffer, const struct ggml_tensor * src,
+                                 struct ggml_tensor * dst) {
     CHECK(gb_tensor_buffer(src) == buffer);
     return fake_copy(buffer, &fake_of(buffer)->n_copy_out, fake_of(buffer)->copies_out, src, dst);
 }
@@ -112,8 +118,9 @@ static inline ggml_backend_buffer_t fake_alloc(ggml_backend_buffer_type_t buft, 
     if (size > (size_t) 1 << 40) {
         return NULL; // without a word
     }
-    const struct ggml_backend_buffer_i iface = { fake_buffer_name, fake_free_buffer, fake_base, fake_init_tensor, fake_set, fake_get,
-                                                 fake_copy_in, fake_clear, fake_reset, fake_free_tensor, fake_copy_out };
+    const struct ggml_backend_buffer_i iface  = { fake_buffer_name, fake_free_buffer, fake_base,    fake_init_tensor,
+                                                  fake_set,         fake_get,         fake_copy_in, fake_clear,
+                                                  fake_reset,       fake_free_tensor, fake_copy_out };
     void *                      memory = aligned_alloc(4096, (size + 4095) / 4096 * 4096 + 4096);
     const ggml_backend_buffer_t buffer = ggml_backend_buffer_init(buft, iface, memory, size);
     if (buffer == NULL) {
@@ -144,7 +151,7 @@ static inline bool fake_supports_backend(ggml_backend_buffer_type_t buft, ggml_b
     return backend->context == buft;
 }
 
-// ---------------------------------------------------------------------------------------------------------------- its backend
+// --------------------------------------------------------------------------------------------------------- its backend
 
 static inline struct fake * fake_device(ggml_backend_t backend) {
     return backend->context;
@@ -173,8 +180,10 @@ static inline bool fake_supports_op(ggml_backend_t backend, const struct ggml_te
 }
 
 static inline void fake_new(struct fake * f) {
-    *f = (struct fake){
-        .buft      = { { fake_buft_name, fake_alloc, fake_alignment, fake_max_size, fake_alloc_size, fake_supports_backend, fake_is_host }, NULL },
+    *f = (struct fake) {
+        .buft = { { fake_buft_name, fake_alloc, fake_alignment, fake_max_size, fake_alloc_size, fake_supports_backend,
+                    fake_is_host },
+                  NULL },
         .alignment = 32,
         .max_size  = SIZE_MAX,
     };

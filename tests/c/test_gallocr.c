@@ -1,4 +1,5 @@
-// Graph allocators: exact cases by hand; random graphs, parse sequences and several allocators against the simulation of test_alloc.h.
+// Graph allocators: exact cases by hand; random graphs, parse sequences and several allocators against the simulation
+// of test_alloc.h.
 #include "alloc/alloc.h"
 #include "test_alloc.h"
 #include "test_fake.h"
@@ -167,7 +168,8 @@ static void barriers(void) {
     CHECK_INT(measured(&s), 128 + 12);
     const int seq[] = { 0, 1, -1, 2, 3 };
     CHECK_INT(ggml_gallocr_set_parse_seq(s.galloc, seq, 5), GGML_STATUS_SUCCESS);
-    CHECK_INT(measured(&s), 3 * 64 + 19); // x, n0 and n1 until the barrier; then n2 and n3 in the places of x and n0, beside n1
+    CHECK_INT(measured(&s),
+              3 * 64 + 19); // x, n0 and n1 until the barrier; then n2 and n3 in the places of x and n0, beside n1
     const int other[] = { 0, 1, 2, 3 };
     CHECK_INT(ggml_gallocr_set_parse_seq(s.galloc, other, 4), GGML_STATUS_SUCCESS);
     CHECK_INT(measured(&s), 5 * 64 + 32);
@@ -318,7 +320,7 @@ static void several_allocators(void) {
     scene_close(&s);
 }
 
-// ------------------------------------------------------------------------------------------------------------ random graphs
+// ------------------------------------------------------------------------------------------------------- random graphs
 
 struct two_buffers {
     char * base[2];
@@ -389,10 +391,13 @@ static void random_graphs(void) {
         struct fake         f;
         const bool          sequence = round % 3 == 2, by_hand = round % 4 == 1, two = round % 5 == 4;
         fake_new(&f);
-        REQUIRE(random_graph_make(&g, (struct random_graph_params){ (int) test_random_int(1, 60), !sequence, !by_hand, round % 7 == 0 }));
+        REQUIRE(random_graph_make(
+            &g, (struct random_graph_params){ (int) test_random_int(1, 60), !sequence, !by_hand, round % 7 == 0 }));
         ggml_gallocr_t galloc = ggml_gallocr_new();
-        ggml_tallocr_t t[2]   = { ggml_tallocr_new_from_buft(&f.buft, SIM_SIZE / 2), ggml_tallocr_new_from_buft(&f.buft, SIM_SIZE / 2) };
-        ggml_tallocr_t m[2]   = { ggml_tallocr_new_measure_from_buft(&f.buft), ggml_tallocr_new_measure_from_buft(&f.buft) };
+        ggml_tallocr_t t[2]   = { ggml_tallocr_new_from_buft(&f.buft, SIM_SIZE / 2),
+                                  ggml_tallocr_new_from_buft(&f.buft, SIM_SIZE / 2) };
+        ggml_tallocr_t m[2]   = { ggml_tallocr_new_measure_from_buft(&f.buft),
+                                  ggml_tallocr_new_measure_from_buft(&f.buft) };
         int            seq[2 * RANDOM_MAX], order[RANDOM_MAX];
         if (sequence) {
             const int n = random_sequence(g.graph, seq);
@@ -465,9 +470,11 @@ static void out_of_memory(void) {
         ggml_tallocr_t measure = ggml_tallocr_new_measure_from_buft(&f.buft);
         ggml_tallocr_t talloc  = ggml_tallocr_new_from_buft(&f.buft, SIM_SIZE);
         const int      seq     = 0;
-        const bool     ok      = galloc && measure && talloc && ggml_gallocr_set_parse_seq(galloc, &seq, 1) == GGML_STATUS_SUCCESS &&
-                        ggml_gallocr_set_parse_seq(galloc, NULL, 0) == GGML_STATUS_SUCCESS &&
-                        ggml_gallocr_alloc_graph(galloc, measure, g.graph) > 0 && ggml_gallocr_alloc_graph(galloc, talloc, g.graph) > 0;
+        const bool     ok      = galloc && measure && talloc &&
+                                 ggml_gallocr_set_parse_seq(galloc, &seq, 1) == GGML_STATUS_SUCCESS &&
+                                 ggml_gallocr_set_parse_seq(galloc, NULL, 0) == GGML_STATUS_SUCCESS &&
+                                 ggml_gallocr_alloc_graph(galloc, measure, g.graph) > 0 &&
+                                 ggml_gallocr_alloc_graph(galloc, talloc, g.graph) > 0;
         const bool failed = gb_test_alloc_failed();
         gb_test_fail_alloc(0, false);
         CHECK_INT(ok, !failed);
@@ -511,5 +518,5 @@ static void long_chain(void) {
 
 TEST_MAIN(TEST(in_place_chain), TEST(reuse_and_views), TEST(view_as_source_taken_over), TEST(not_in_place),
           TEST(source_behind_an_empty_slot), TEST(inputs_and_unread_leafs), TEST(barriers), TEST(nothing_half_done),
-          TEST(same_graph_again), TEST(views_of_what_is_placed), TEST(several_allocators), TEST(random_graphs), TEST(out_of_memory),
-          TEST(long_chain))
+          TEST(same_graph_again), TEST(views_of_what_is_placed), TEST(several_allocators), TEST(random_graphs),
+          TEST(out_of_memory), TEST(long_chain))

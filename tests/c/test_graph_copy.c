@@ -42,7 +42,8 @@ static void random_graphs(void) {
         fake_new(&f);
         fake_new(&h);
         h.max_size = round % 3 ? SIZE_MAX : 2000;
-        REQUIRE(random_graph_make(&g, (struct random_graph_params){ (int) test_random_int(1, 60), true, round % 2 == 0, true }));
+        REQUIRE(random_graph_make(
+            &g, (struct random_graph_params){ (int) test_random_int(1, 60), true, round % 2 == 0, true }));
         ggml_backend_buffer_t buffer = ggml_backend_alloc_ctx_tensors(g.ctx, &f.backend);
         REQUIRE(buffer);
         for (int i = 0; i < g.n; i++) {
@@ -79,7 +80,8 @@ static void odd_structure(void) {
     struct ggml_tensor * v = ggml_view_1d(ctx, u, 2, 8);
     c->src[4]              = b; // behind empty slots
     c->src[6]              = c; // itself
-    c->src[7]              = v; // a view of what is not placed
+    c->src[7]              = v; // a view of what is not placed,
+    v->src[0]              = NULL; // and which only its view names
     ggml_set_name(b, "b");
     ggml_set_name(u, "u");
     a->data = memory;           // plain host memory

@@ -54,10 +54,12 @@ static void number_all(struct ids * ids, struct ggml_cgraph * graph) {
 }
 
 static struct gb_liveness_input input_of(struct ids * ids, struct ggml_cgraph * graph) {
-    return (struct gb_liveness_input){ graph->nodes, graph->n_nodes, ids, id_of, (int64_t) ids->map.n, arena_of, size_of, keep, false };
+    return (struct gb_liveness_input){ graph->nodes, graph->n_nodes, ids,  id_of, (int64_t) ids->map.n,
+                                       arena_of,     size_of,        keep, false };
 }
 
-static const struct gb_live_item * item_of(const struct ids * ids, const struct gb_liveness * l, const struct ggml_tensor * t) {
+static const struct gb_live_item * item_of(const struct ids * ids, const struct gb_liveness * l,
+                                           const struct ggml_tensor * t) {
     const int64_t item = l->item_of[gb_ptrmap_get(&ids->map, gb_root(t))];
     return item < 0 ? NULL : &l->items[item];
 }
@@ -219,7 +221,7 @@ static void refuses_disorder(void) {
     ggml_free(f.ctx);
 }
 
-// ------------------------------------------------------------------------------------------------------------ random graphs
+// ------------------------------------------------------------------------------------------------------- random graphs
 
 struct placed {
     struct ids *         ids;
@@ -240,7 +242,8 @@ static void random_graphs(void) {
         struct random_graph g;
         struct ids          ids = { .arenas = test_random_int(1, 3) };
         struct gb_liveness  l;
-        REQUIRE(random_graph_make(&g, (struct random_graph_params){ (int) test_random_int(1, 60), round % 2 != 0, round % 3 == 0, round % 5 == 0 }));
+        REQUIRE(random_graph_make(&g, (struct random_graph_params){ (int) test_random_int(1, 60), round % 2 != 0,
+                                                                    round % 3 == 0, round % 5 == 0 }));
         number_all(&ids, g.graph);
         struct gb_liveness_input in = input_of(&ids, g.graph);
         REQUIRE(gb_liveness_compute(&in, &l) == GGML_STATUS_SUCCESS);

@@ -60,7 +60,8 @@ static size_t most_alive(const struct gb_plan_item * items, size_t n, size_t ali
 static void random_items(struct gb_plan_item * items, size_t n, int64_t end, size_t max_size) {
     for (size_t i = 0; i < n; i++) {
         items[i].lower  = test_random_int(0, end - 1);
-        items[i].upper  = test_random_int(0, 9) ? test_random_int(items[i].lower, end) : items[i].lower; // some never live
+        items[i].upper  = test_random_int(0, 9) ? test_random_int(items[i].lower, end)
+                                                : items[i].lower; // some never live
         items[i].size   = (size_t) test_random_int(0, (int64_t) max_size);
         items[i].offset = 12345;
     }
@@ -130,7 +131,8 @@ static void sort_by_size(const struct gb_plan_item * items, size_t n, size_t * o
     for (size_t i = 1; i < n; i++) {
         for (size_t j = i; j > 0; j--) {
             const struct gb_plan_item *a = &items[order[j - 1]], *b = &items[order[j]];
-            if (a->size > b->size || (a->size == b->size && (a->lower < b->lower || (a->lower == b->lower && order[j - 1] < order[j])))) {
+            if (a->size > b->size ||
+                (a->size == b->size && (a->lower < b->lower || (a->lower == b->lower && order[j - 1] < order[j])))) {
                 break;
             }
             const size_t x = order[j];
@@ -265,8 +267,8 @@ static void model_graphs(void) {
         CHECK_INT(gb_plan_offsets(items, n, 64, &result), GGML_STATUS_SUCCESS);
         CHECK(gb_plan_check(items, n, 64, &a, &b) == NULL);
         CHECK(result.peak >= result.lower_bound && result.peak <= sum / 2);
-        CHECK_MSG(result.peak <= result.lower_bound + result.lower_bound / 5, "%s: %zu, at least %zu", names[k], result.peak,
-                  result.lower_bound);
+        CHECK_MSG(result.peak <= result.lower_bound + result.lower_bound / 5, "%s: %zu, at least %zu", names[k],
+                  result.peak, result.lower_bound);
         CHECK_INT(result.peak, peak_of(items, n, 64));
     }
 }
@@ -325,7 +327,7 @@ static void out_of_memory(void) {
     }
 }
 
-// ------------------------------------------------------------------------------------------------------------------- the pool
+// ------------------------------------------------------------------------------------------------------------ the pool
 
 // Against a map of bytes.
 static void pool_random(void) {
@@ -392,4 +394,5 @@ static void pool_prefers_holes(void) {
 }
 
 TEST_MAIN(TEST(random_plans), TEST(never_worse_than_either), TEST(against_every_order), TEST(judge_agrees_with_pairs),
-          TEST(model_graphs), TEST(large_chain), TEST(bad_arguments), TEST(out_of_memory), TEST(pool_random), TEST(pool_prefers_holes))
+          TEST(model_graphs), TEST(large_chain), TEST(bad_arguments), TEST(out_of_memory), TEST(pool_random),
+          TEST(pool_prefers_holes))

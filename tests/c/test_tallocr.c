@@ -1,4 +1,5 @@
-// Tensor allocators: placing, measuring, resetting, misuse, exact sizes; a map of owners is the oracle. Also the hash sets.
+// Tensor allocators: placing, measuring, resetting, misuse, exact sizes; a map of owners is the oracle. Also the hash
+// sets.
 #include "test_fake.h"
 
 static struct ggml_context * context(void) {
@@ -62,7 +63,7 @@ static void exact_sizes(void) {
     CHECK_INT(ggml_tallocr_alloc(talloc, v), GGML_STATUS_SUCCESS);
     ggml_tallocr_free(talloc);
     ggml_backend_buffer_free(cpu);
-    talloc                  = ggml_tallocr_new_from_buft(&f.buft, 1024 + 999); // the padding of the last one may stand over
+    talloc = ggml_tallocr_new_from_buft(&f.buft, 1024 + 999); // the padding of the last one may stand over
     struct ggml_tensor * a  = bytes(ctx, 1000);
     struct ggml_tensor * b  = bytes(ctx, 1000);
     struct ggml_tensor * c  = bytes(ctx, 999);
@@ -94,7 +95,8 @@ static void any_address(void) {
     talloc = ggml_tallocr_new(memory + 1, 10, 64); // no aligned address inside
     REQUIRE(talloc);
     struct ggml_tensor * w = bytes(ctx, 1);
-    CHECK_INT(ggml_tallocr_alloc(talloc, w), (uintptr_t) (memory + 1) % 64 > 54 ? GGML_STATUS_SUCCESS : GGML_STATUS_ALLOC_FAILED);
+    CHECK_INT(ggml_tallocr_alloc(talloc, w),
+              (uintptr_t) (memory + 1) % 64 > 54 ? GGML_STATUS_SUCCESS : GGML_STATUS_ALLOC_FAILED);
     ggml_tallocr_free(talloc);
     ggml_free(ctx);
 }
@@ -180,7 +182,8 @@ static bool oom_scenario(struct fake * f, struct ggml_tensor ** t, int n) {
     ggml_tallocr_t talloc  = measure ? ggml_tallocr_new_from_backend(&f->backend, 100000) : NULL;
     bool           ok      = talloc != NULL;
     for (int i = 0; ok && i < n; i++) {
-        ok = ggml_tallocr_alloc(measure, t[i]) == GGML_STATUS_SUCCESS && ggml_tallocr_alloc(talloc, t[i]) == GGML_STATUS_SUCCESS;
+        ok = ggml_tallocr_alloc(measure, t[i]) == GGML_STATUS_SUCCESS &&
+             ggml_tallocr_alloc(talloc, t[i]) == GGML_STATUS_SUCCESS;
     }
     ggml_tallocr_free(measure);
     ggml_tallocr_free(talloc);

@@ -5,12 +5,12 @@
 //   gallocr.c      the tensors of a graph      allocr.c    one of each, the older interface
 //   ctx_tensors.c  all tensors of a context    hash_set.c  the public sets of tensor addresses
 //
-// What is placed where. A tensor is placed when it has data. The one exception: a tensor placed by a tensor allocator that
-// was reset since then has old data, and counts as unplaced for that allocator, so that one graph can be allocated again.
-// Reset cannot clear such tensors itself (their context may be gone), so each placement stamps the tensor with the allocator's
-// number and generation, in the unused bytes of ggml_tensor::padding; a tensor is stale when it lies in the allocator's
-// buffer, bears its number, and another generation. A fresh tensor has no stamp. Measure allocators never touch
-// tensors: what they placed is in their own table, which reset empties.
+// What is placed where. A tensor is placed when it has data. The one exception: a tensor placed by a tensor allocator
+// that was reset since then has old data, and counts as unplaced for that allocator, so that one graph can be allocated
+// again. Reset cannot clear such tensors itself (their context may be gone), so each placement stamps the tensor with
+// the allocator's number and generation, in the unused bytes of ggml_tensor::padding; a tensor is stale when it lies in
+// the allocator's buffer, bears its number, and another generation. A fresh tensor has no stamp. Measure allocators
+// never touch tensors: what they placed is in their own table, which reset empties.
 #ifndef GB_ALLOC_ALLOC_H
 #define GB_ALLOC_ALLOC_H
 
@@ -36,12 +36,14 @@ struct ggml_tallocr {
 bool gb_tallocr_size_of(struct ggml_tallocr * talloc, struct ggml_tensor * tensor, size_t * padded);
 
 // Takes the bytes from the pool; the tensor is only looked at. Reported on failure.
-enum ggml_status gb_tallocr_take(struct ggml_tallocr * talloc, struct ggml_tensor * tensor, const char * func, size_t * offset, size_t * padded);
+enum ggml_status gb_tallocr_take(struct ggml_tallocr * talloc, struct ggml_tensor * tensor, const char * func,
+                                 size_t * offset, size_t * padded);
 
 // Placed as far as this allocator can tell (it may be NULL: no allocator was given for the tensor).
 bool gb_tallocr_is_placed(const struct ggml_tallocr * talloc, const struct ggml_tensor * tensor);
 
-// Binds the tensor to bytes taken before, sets it up in the buffer and stamps it; measuring: notes it. Fails without traces.
+// Binds the tensor to bytes taken before, sets it up in the buffer and stamps it; measuring: notes it. Fails without
+// traces.
 enum ggml_status gb_tallocr_bind(struct ggml_tallocr * talloc, struct ggml_tensor * tensor, size_t offset);
 
 // Takes a successful bind back: the tensor is unplaced.

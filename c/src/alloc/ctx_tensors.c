@@ -1,7 +1,7 @@
 // ctx_tensors.c - memory for all tensors of a context at once.
 //
-// The unplaced tensors, in order, are cut into runs that fit the buffer type's largest allocation; each run gets a buffer, and
-// several buffers one handle. Placing comes last and is undone as a whole when a tensor cannot be set up.
+// The unplaced tensors, in order, are cut into runs that fit the buffer type's largest allocation; each run gets a
+// buffer, and several buffers one handle. Placing comes last and is undone as a whole when a tensor cannot be set up.
 #include "backend/backend.h"
 #include "base/mem.h"
 #include "base/vec.h"
@@ -37,8 +37,8 @@ static enum ggml_status assign(struct ctx_job * job, struct ggml_tensor * t) {
     const size_t size = ggml_backend_buft_get_alloc_size(job->buft, t);
     size_t       padded, end;
     GB_FAIL_IF(size > job->max_size, GGML_STATUS_ALLOC_FAILED, GGML_STATUS_ALLOC_FAILED,
-               "ggml_backend_alloc_ctx_tensors: tensor '%s': needs %zu bytes, a buffer of type %s holds at most %zu", t->name,
-               size, ggml_backend_buft_name(job->buft), job->max_size);
+               "ggml_backend_alloc_ctx_tensors: tensor '%s': needs %zu bytes, a buffer of type %s holds at most %zu",
+               t->name, size, ggml_backend_buft_name(job->buft), job->max_size);
     GB_FAIL_IF(!gb_pad_size(size, job->alignment, &padded), GGML_STATUS_ALLOC_FAILED, GGML_STATUS_ALLOC_FAILED,
                "ggml_backend_alloc_ctx_tensors: tensor '%s': its size of %zu bytes overflows", t->name, size);
     const size_t used = job->sizes.n ? job->sizes.data[job->sizes.n - 1] : 0;
@@ -140,7 +140,8 @@ static enum ggml_status alloc_all(struct ctx_job * job, ggml_backend_buffer_t * 
     return status;
 }
 
-struct ggml_backend_buffer * ggml_backend_alloc_ctx_tensors_from_buft(struct ggml_context * ctx, struct ggml_backend_buffer_type * buft) {
+struct ggml_backend_buffer * ggml_backend_alloc_ctx_tensors_from_buft(struct ggml_context * ctx,
+                                                                      struct ggml_backend_buffer_type * buft) {
     GB_CHECK_ARG(ctx, NULL);
     GB_CHECK_ARG(buft, NULL);
     struct ctx_job job = { .ctx = ctx, .buft = buft };

@@ -1,20 +1,21 @@
 // gallocr.c - a graph allocator: gives every tensor of a graph memory, reusing that of tensors no longer needed.
 //
-// Two phases. The first walks the graph and only decides: it takes and gives back bytes of the pools and writes down, as a
-// list of events, what is bound where. Tensors are looked at, never touched, so measuring is the same walk and takes the
-// same decisions. The second phase carries the events out in their order (for a measure allocator that is a note in its
-// table). When anything fails the pools are put back as they were and tensors bound by this call are unplaced again.
+// Two phases. The first walks the graph and only decides: it takes and gives back bytes of the pools and writes down,
+// as a list of events, what is bound where. Tensors are looked at, never touched, so measuring is the same walk and
+// takes the same decisions. The second phase carries the events out in their order (for a measure allocator that is a
+// note in its table). When anything fails the pools are put back as they were and tensors bound by this call are
+// unplaced again.
 //
-// Per tensor the walk counts readers (source slots of nodes, every slot counts, a node's own does not) and views. Bytes go back
-// when both are used up; those of a view's source when it was the last view. What nobody reads is never counted down, so it
-// stays: outputs need no rule of their own.
+// Per tensor the walk counts readers (source slots of nodes, every slot counts, a node's own does not) and views. Bytes
+// go back when both are used up; those of a view's source when it was the last view. What nobody reads is never counted
+// down, so it stays: outputs need no rule of their own.
 #include "alloc/alloc.h"
 #include "alloc/liveness.h"
 #include "base/mem.h"
 #include "base/vec.h"
 
 struct ggml_gallocr {
-    GB_VEC(int) parse_seq; // node indices in execution order, BARRIER between them; empty: node order, a barrier after each
+    GB_VEC(int) parse_seq; // node indices in execution order, BARRIER between them; empty: node order, one after each
 };
 
 enum { NONE = -1, BARRIER = -1 };
@@ -65,7 +66,7 @@ struct job { // one call
     GB_VEC(int)            order;    // node indices and barriers, the last one a barrier
 };
 
-// ---------------------------------------------------------------------------------------------------------------------- handles
+// ------------------------------------------------------------------------------------------------------------- handles
 
 ggml_gallocr_t ggml_gallocr_new(void) {
     return GB_NEW(struct ggml_gallocr);
@@ -96,7 +97,7 @@ enum ggml_status ggml_gallocr_set_parse_seq(ggml_gallocr_t galloc, const int * l
     return GGML_STATUS_SUCCESS;
 }
 
-// ------------------------------------------------------------------------------------------------------------- what is there
+// ------------------------------------------------------------------------------------------------------- what is there
 
 static ggml_tallocr_t look_up(const struct job * job, struct ggml_tensor * t) {
     if (job->talloc) {
@@ -162,7 +163,8 @@ static enum ggml_status id_of(struct job * job, struct ggml_tensor * t, int64_t 
     int64_t root = NONE;
     if (t->view_src) {
         GB_FAIL_IF(t->view_src->view_src != NULL, GGML_STATUS_INVALID_ARGUMENT, GGML_STATUS_INVALID_ARGUMENT,
-                   "ggml_gallocr_alloc_graph: '%s' is a view of '%s', which is a view itself", t->name, t->view_src->name);
+                   "ggml_gallocr_alloc_graph: '%s' is a view of '%s', which is a view itself", t->name,
+                   t->view_src->name);
         root = gb_ptrmap_get(&job->ids, t->view_src);
         if (root == GB_PTRMAP_ABSENT) {
             GB_TRY(add_tensor(job, t->view_src, NONE, &root));
@@ -240,13 +242,14 @@ static enum ggml_status check_order(struct job * job) {
         for (int s = 0; s < GGML_MAX_SRC; s++) {
             const struct info * src = node->src[s] ? info_at(job, known_id(job, node->src[s])) : NULL;
             GB_FAIL_IF(src && src->position > at, GGML_STATUS_INVALID_ARGUMENT, GGML_STATUS_INVALID_ARGUMENT,
-                       "ggml_gallocr_alloc_graph: '%s' reads '%s', which is computed later", node->name, src->tensor->name);
+                       "ggml_gallocr_alloc_graph: '%s' reads '%s', which is computed later", node->name,
+                       src->tensor->name);
         }
     }
     return GGML_STATUS_SUCCESS;
 }
 
-// ------------------------------------------------------------------------------------------------------------------- deciding
+// ------------------------------------------------------------------------------------------------------------ deciding
 
 // The bytes of a source that `node` may compute into; NONE if there are none.
 static int64_t block_to_take_over(struct job * job, int64_t node_id, size_t size) {
@@ -359,7 +362,8 @@ static enum ggml_status place_first(struct job * job) {
     for (size_t id = 0; id < job->infos.n; id++) {
         const struct info * info = info_at(job, (int64_t) id);
         const bool view_of_placed = info->root != (int64_t) id && info_at(job, info->root)->placed;
-        const bool unread_leaf    = info->root == (int64_t) id && info->position == NONE && info->n_readers == 0 && info->n_views == 0;
+        const bool unread_leaf = info->root == (int64_t) id && info->position == NONE && info->n_readers == 0 &&
+                                 info->n_views == 0;
         if (view_of_placed || unread_leaf || (info->input && info->root == (int64_t) id)) {
             GB_TRY(place(job, (int64_t) id));
         }
@@ -393,7 +397,7 @@ static enum ggml_status walk(struct job * job) {
     return GGML_STATUS_SUCCESS;
 }
 
-// --------------------------------------------------------------------------------------------------------------- carrying out
+// -------------------------------------------------------------------------------------------------------- carrying out
 
 static enum ggml_status bind_view(struct job * job, struct event * event) {
     const struct info *  info = info_at(job, event->id);
@@ -447,8 +451,9 @@ static enum ggml_status carry_out_all(struct job * job) {
 }
 
 static enum ggml_status run(struct job * job, const struct ggml_gallocr * galloc) {
-    GB_FAIL_IF(job->graph->n_nodes < 0 || (job->graph->n_nodes > 0 && job->graph->nodes == NULL), GGML_STATUS_INVALID_ARGUMENT,
-               GGML_STATUS_INVALID_ARGUMENT, "ggml_gallocr_alloc_graph: argument 'graph': has %d nodes", job->graph->n_nodes);
+    GB_FAIL_IF(job->graph->n_nodes < 0 || (job->graph->n_nodes > 0 && job->graph->nodes == NULL),
+               GGML_STATUS_INVALID_ARGUMENT, GGML_STATUS_INVALID_ARGUMENT,
+               "ggml_gallocr_alloc_graph: argument 'graph': has %d nodes", job->graph->n_nodes);
     GB_TRY(add_nodes(job));
     GB_TRY(make_order(job, galloc));
     GB_TRY(check_order(job));
@@ -484,8 +489,8 @@ size_t ggml_gallocr_alloc_graph(ggml_gallocr_t galloc, ggml_tallocr_t talloc, st
     return finish(&job, run(&job, galloc)) == GGML_STATUS_SUCCESS ? ggml_tallocr_max_size(talloc) : 0;
 }
 
-enum ggml_status ggml_gallocr_alloc_graph_n(ggml_gallocr_t galloc, struct ggml_cgraph * graph, struct ggml_hash_set hash_set,
-                                            ggml_tallocr_t * hash_node_talloc) {
+enum ggml_status ggml_gallocr_alloc_graph_n(ggml_gallocr_t galloc, struct ggml_cgraph * graph,
+                                            struct ggml_hash_set hash_set, ggml_tallocr_t * hash_node_talloc) {
     GB_CHECK_ARG(galloc, GGML_STATUS_INVALID_ARGUMENT);
     GB_CHECK_ARG(graph, GGML_STATUS_INVALID_ARGUMENT);
     GB_CHECK_ARG(hash_node_talloc, GGML_STATUS_INVALID_ARGUMENT);

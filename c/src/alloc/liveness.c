@@ -1,8 +1,8 @@
 // liveness.c - two passes over a node list: when is each storage used, then who may take over whose.
 //
-// Everything is said about storage, that is about the tensor that owns memory: what happens to a view happens to its source.
-// Per storage the first pass finds the first and last position that uses it and whether it must last; the second pass makes the
-// items, letting a node continue the item of a source that dies in it.
+// Everything is said about storage, that is about the tensor that owns memory: what happens to a view happens to its
+// source. Per storage the first pass finds the first and last position that uses it and whether it must last; the
+// second pass makes the items, letting a node continue the item of a source that dies in it.
 #include "alloc/liveness.h"
 
 #include "base/hash.h"
@@ -62,7 +62,8 @@ static enum ggml_status init_state(struct liveness * l, const struct gb_liveness
     }
     for (int i = 0; i < in->n_nodes; i++) {
         const struct ggml_tensor * node = in->nodes[i];
-        GB_FAIL_IF(node == NULL, GGML_STATUS_INVALID_ARGUMENT, GGML_STATUS_INVALID_ARGUMENT, "gb_liveness_compute: node %d is NULL", i);
+        GB_FAIL_IF(node == NULL, GGML_STATUS_INVALID_ARGUMENT, GGML_STATUS_INVALID_ARGUMENT,
+                   "gb_liveness_compute: node %d is NULL", i);
         GB_FAIL_IF(gb_ptrmap_get(&l->position, node) != GB_PTRMAP_ABSENT, GGML_STATUS_INVALID_ARGUMENT,
                    GGML_STATUS_INVALID_ARGUMENT, "gb_liveness_compute: node %d, '%s', occurs twice", i, node->name);
         if (!gb_ptrmap_set(&l->position, node, i)) {
@@ -139,7 +140,8 @@ static enum ggml_status find_usages(struct liveness * l) {
         struct usage * u = usage_of(l, node, i);
         if (u) {
             // Parameters are nodes that nothing computes; a view that is the first to name its source only looks at it.
-            const bool computed = node->view_src ? !gb_op_is_view(node->op) : node->op != GGML_OP_NONE || has_source(node);
+            const bool computed = node->view_src ? !gb_op_is_view(node->op)
+                                                 : node->op != GGML_OP_NONE || has_source(node);
             u->from_start |= u->first == i && (!computed || node->view_src);
             u->last = i;
             note_flags(l, u, node);
@@ -165,7 +167,8 @@ static int n_reads(const struct liveness * l, const struct ggml_tensor * node, i
 }
 
 // The item of a source that dies in node i and whose memory fits the node; NEVER if there is none.
-static int64_t item_to_continue(struct liveness * l, const struct ggml_tensor * node, const struct usage * own, size_t size, int i) {
+static int64_t item_to_continue(struct liveness * l, const struct ggml_tensor * node, const struct usage * own,
+                                size_t size, int i) {
     if (own->from_start) {
         return NEVER;
     }
@@ -233,7 +236,8 @@ enum ggml_status gb_liveness_compute(const struct gb_liveness_input * in, struct
     GB_CHECK_ARG(in, GGML_STATUS_INVALID_ARGUMENT);
     GB_CHECK_ARG(out, GGML_STATUS_INVALID_ARGUMENT);
     *out = (struct gb_liveness){ 0 };
-    GB_FAIL_IF(in->n_nodes < 0 || in->n_ids < 0 || (in->n_nodes > 0 && !in->nodes) || !in->id_of || !in->arena_of || !in->size_of,
+    GB_FAIL_IF(in->n_nodes < 0 || in->n_ids < 0 || (in->n_nodes > 0 && !in->nodes) || !in->id_of || !in->arena_of ||
+                   !in->size_of,
                GGML_STATUS_INVALID_ARGUMENT, GGML_STATUS_INVALID_ARGUMENT, "%s: incomplete input", __func__);
     struct liveness        l;
     const enum ggml_status status = compute(&l, in);

@@ -10,7 +10,8 @@
 
 #include "ggml.h"
 
-// One piece of storage to be placed: a tensor that owns memory, plus those that take it over in place, one after another.
+// One piece of storage to be placed: a tensor that owns memory, plus those that take it over in place, one after
+// another.
 struct gb_live_item {
     struct ggml_tensor * tensor; // the first owner
     int                  arena;  // which arena (backend) it belongs to; items of different arenas never share
@@ -21,32 +22,34 @@ struct gb_live_item {
 struct gb_liveness {
     struct gb_live_item * items; // owned
     size_t                n_items;
-    int64_t *             item_of; // owned; per tensor id as given by the caller: its item, or -1 (placed already, a view, ...)
+    int64_t * item_of; // owned; per tensor id as given by the caller: its item, or -1 (placed already, a view, ...)
 };
 
 struct gb_liveness_input {
     struct ggml_tensor * const * nodes; // in execution order
     int                          n_nodes;
     void *                       user;
-    // Dense id 0 .. n_ids-1 of a tensor that is not a view; the same tensor always gives the same id; -1: leave it alone.
+    // Dense id 0 .. n_ids-1 of a tensor that is not a view; the same tensor always gives the same id; -1: leave it
+    // alone.
     int64_t (*id_of)(void * user, const struct ggml_tensor * t);
     int64_t n_ids;
     int     (*arena_of)(void * user, const struct ggml_tensor * t);  // -1: not to be placed (placed already)
     size_t  (*size_of)(void * user, const struct ggml_tensor * t);
-    bool    (*keep)(void * user, const struct ggml_tensor * t);      // true: to the end of the list (outputs); NULL: none
+    bool (*keep)(void * user, const struct ggml_tensor * t); // true: to the end of the list (outputs); NULL: none
     bool    drop_unread; // nodes that no node of the list reads are kept only if they are outputs or `keep` says so
 };
 
-// Rules: storage lives from the first node that writes or reads it to the last node that writes or reads it or any view of it;
-// inputs (GB_TENSOR_INPUT) from the start, and so does what is read before any node of the list writes it (its content comes
-// from outside); outputs (GB_TENSOR_OUTPUT, `keep`, and nodes that nobody reads) to the end, a view's flag counting for its
-// source. Unless `keep` says so, content from outside lasts only until its last reader, which may even take over its memory:
-// who wants to run the list again without setting it again keeps it.
-// INVALID_ARGUMENT when a node occurs twice or reads a result of a later one. On failure *out is empty.
+// Rules: storage lives from the first node that writes or reads it to the last node that writes or reads it or any view
+// of it; inputs (GB_TENSOR_INPUT) from the start, and so does what is read before any node of the list writes it (its
+// content comes from outside); outputs (GB_TENSOR_OUTPUT, `keep`, and nodes that nobody reads) to the end, a view's
+// flag counting for its source. Unless `keep` says so, content from outside lasts only until its last reader, which may
+// even take over its memory: who wants to run the list again without setting it again keeps it. INVALID_ARGUMENT when a
+// node occurs twice or reads a result of a later one. On failure *out is empty.
 enum ggml_status gb_liveness_compute(const struct gb_liveness_input * in, struct gb_liveness * out);
 void             gb_liveness_free(struct gb_liveness * liveness);
 
-// May `node` be computed into the memory of `src` as far as op and layout go (readers and ownership are the caller's to check)?
+// May `node` be computed into the memory of `src` as far as op and layout go (readers and ownership are the caller's to
+// check)?
 bool gb_can_take_over(const struct ggml_tensor * node, const struct ggml_tensor * src);
 
 #endif // GB_ALLOC_LIVENESS_H

@@ -1,4 +1,5 @@
-// offset_pool.c - the free list: an array sorted by offset, searched linearly for the best fit and by bisection for neighbours.
+// offset_pool.c - the free list: an array sorted by offset, searched linearly for the best fit and by bisection for
+// neighbours.
 #include "alloc/offset_pool.h"
 
 #include <string.h>

@@ -1,8 +1,9 @@
 // plan.c - two planners and their judge.
 //
-// In-order best fit is what an allocator does that meets the items one by one; first fit by decreasing size sees all of them
-// first. Neither is always better, so both run and the smaller peak wins. The second one looks at every pair of items whose
-// spans overlap; where these are too many (MAX_PAIRS) only the first runs. Offsets are written only when all went well.
+// In-order best fit is what an allocator does that meets the items one by one; first fit by decreasing size sees all of
+// them first. Neither is always better, so both run and the smaller peak wins. The second one looks at every pair of
+// items whose spans overlap; where these are too many (MAX_PAIRS) only the first runs. Offsets are written only when
+// all went well.
 #include "alloc/plan.h"
 
 #include <stdlib.h>
@@ -45,7 +46,8 @@ static void planner_free(struct planner * p) {
     gb_free(p->best);
 }
 
-static enum ggml_status planner_init(struct planner * p, const struct gb_plan_item * items, size_t n, size_t alignment) {
+static enum ggml_status planner_init(struct planner * p, const struct gb_plan_item * items, size_t n,
+                                     size_t alignment) {
     *p         = (struct planner){ .items = items, .n = n };
     p->sizes   = gb_calloc(n, sizeof(*p->sizes));
     p->starts  = gb_calloc(n, sizeof(*p->starts));
@@ -94,7 +96,7 @@ static void measure_load(const struct planner * p, size_t * lower_bound, uint64_
     }
 }
 
-// ------------------------------------------------------------------------------------------------------------ in-order best fit
+// --------------------------------------------------------------------------------------------------- in-order best fit
 
 static enum ggml_status plan_in_order(struct planner * p, size_t * peak) {
     struct gb_offset_pool pool;
@@ -114,14 +116,15 @@ static enum ggml_status plan_in_order(struct planner * p, size_t * peak) {
     *peak = pool.high;
     gb_pool_free(&pool);
     return result == GB_POOL_OK ? GGML_STATUS_SUCCESS
-         : result == GB_POOL_FULL ? gb_fail(GGML_STATUS_ALLOC_FAILED, "gb_plan_offsets: the plan exceeds the address space")
-                                  : GGML_STATUS_ALLOC_FAILED;
+           : result == GB_POOL_FULL
+               ? gb_fail(GGML_STATUS_ALLOC_FAILED, "gb_plan_offsets: the plan exceeds the address space")
+               : GGML_STATUS_ALLOC_FAILED;
 }
 
-// ------------------------------------------------------------------------------------------------- first fit by decreasing size
+// ---------------------------------------------------------------------------------------- first fit by decreasing size
 
-// The placed items, in a complete binary tree over the order of starts: each inner node holds the latest end below it, so
-// that those overlapping a span are found without looking at the others. An absent item ends at INT64_MIN.
+// The placed items, in a complete binary tree over the order of starts: each inner node holds the latest end below it,
+// so that those overlapping a span are found without looking at the others. An absent item ends at INT64_MIN.
 struct span_tree {
     int64_t * latest; // owned; 2 * width entries, the root is 1, the leaf of position s is width + s
     size_t    width;  // power of two >= n
@@ -231,7 +234,7 @@ static enum ggml_status plan_by_size(struct planner * p, size_t * peak) {
     return ok ? GGML_STATUS_SUCCESS : GGML_STATUS_ALLOC_FAILED;
 }
 
-// ---------------------------------------------------------------------------------------------------------------- the better one
+// ------------------------------------------------------------------------------------------------------ the better one
 
 static enum ggml_status plan_both(struct planner * p, struct gb_plan_result * result) {
     uint64_t n_pairs;
@@ -249,11 +252,13 @@ static enum ggml_status plan_both(struct planner * p, struct gb_plan_result * re
     return GGML_STATUS_SUCCESS;
 }
 
-enum ggml_status gb_plan_offsets(struct gb_plan_item * items, size_t n, size_t alignment, struct gb_plan_result * result) {
+enum ggml_status gb_plan_offsets(struct gb_plan_item * items, size_t n, size_t alignment,
+                                 struct gb_plan_result * result) {
     GB_CHECK_ARG(result, GGML_STATUS_INVALID_ARGUMENT);
-    GB_FAIL_IF(n > 0 && items == NULL, GGML_STATUS_INVALID_ARGUMENT, GGML_STATUS_INVALID_ARGUMENT, "%s: argument 'items' is NULL", __func__);
-    GB_FAIL_IF(alignment == 0 || (alignment & (alignment - 1)) != 0, GGML_STATUS_INVALID_ARGUMENT, GGML_STATUS_INVALID_ARGUMENT,
-               "%s: argument 'alignment': %zu is no power of two", __func__, alignment);
+    GB_FAIL_IF(n > 0 && items == NULL, GGML_STATUS_INVALID_ARGUMENT, GGML_STATUS_INVALID_ARGUMENT,
+               "%s: argument 'items' is NULL", __func__);
+    GB_FAIL_IF(alignment == 0 || (alignment & (alignment - 1)) != 0, GGML_STATUS_INVALID_ARGUMENT,
+               GGML_STATUS_INVALID_ARGUMENT, "%s: argument 'alignment': %zu is no power of two", __func__, alignment);
     struct gb_plan_result found = { 0, 0 };
     if (n > 0) {
         struct planner   planner;
@@ -271,7 +276,7 @@ enum ggml_status gb_plan_offsets(struct gb_plan_item * items, size_t n, size_t a
     return GGML_STATUS_SUCCESS;
 }
 
-// --------------------------------------------------------------------------------------------------------------------- the judge
+// ----------------------------------------------------------------------------------------------------------- the judge
 
 // A sweep over time keeps the live items sorted by offset; as these are disjoint, a new one can only collide with its
 // neighbours.
@@ -337,7 +342,8 @@ static const char * check_sweep(const struct gb_plan_item * items, const struct 
     return NULL;
 }
 
-const char * gb_plan_check(const struct gb_plan_item * items, size_t n, size_t alignment, size_t * item_a, size_t * item_b) {
+const char * gb_plan_check(const struct gb_plan_item * items, size_t n, size_t alignment, size_t * item_a,
+                           size_t * item_b) {
     struct sweep_event * events   = gb_calloc(2 * n + 1, sizeof(*events));
     size_t *             live     = gb_calloc(n + 1, sizeof(*live));
     const char *         problem  = events && live ? NULL : "no memory to check the plan";

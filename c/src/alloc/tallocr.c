@@ -7,7 +7,7 @@
 
 #define MEASURE_SIZE (SIZE_MAX / 2 + 1) // serves everything up to SIZE_MAX / 2
 
-// ----------------------------------------------------------------------------------------------------------------------- stamps
+// -------------------------------------------------------------------------------------------------------------- stamps
 
 enum { STAMP_ID = 1, STAMP_GENERATION = 4 }; // offsets in ggml_tensor::padding: 3 bytes, 4 bytes; id 0: no stamp
 
@@ -32,16 +32,18 @@ static bool is_stale(const struct ggml_tallocr * talloc, const struct ggml_tenso
     memcpy(b, t->padding + STAMP_ID, sizeof(b));
     memcpy(&generation, t->padding + STAMP_GENERATION, sizeof(generation));
     const uint32_t id = (uint32_t) b[0] | (uint32_t) b[1] << 8 | (uint32_t) b[2] << 16;
-    return talloc->buffer != NULL && t->buffer == talloc->buffer && id == talloc->id && generation != talloc->generation;
+    return talloc->buffer != NULL && t->buffer == talloc->buffer && id == talloc->id &&
+           generation != talloc->generation;
 }
 
-// ----------------------------------------------------------------------------------------------------------- making and freeing
+// -------------------------------------------------------------------------------------------------- making and freeing
 
 static bool is_power_of_two(size_t x) {
     return x != 0 && (x & (x - 1)) == 0;
 }
 
-static struct ggml_tallocr * tallocr_new(ggml_backend_buffer_type_t buft, ggml_backend_buffer_t buffer, size_t alignment) {
+static struct ggml_tallocr * tallocr_new(ggml_backend_buffer_type_t buft, ggml_backend_buffer_t buffer,
+                                         size_t alignment) {
     char * base = buffer ? ggml_backend_buffer_get_base(buffer) : NULL;
     if (buffer && base == NULL) {
         return NULL;
@@ -72,8 +74,8 @@ static struct ggml_tallocr * tallocr_new(ggml_backend_buffer_type_t buft, ggml_b
 
 ggml_tallocr_t ggml_tallocr_new(void * data, size_t size, size_t alignment) {
     GB_CHECK_ARG(data, NULL);
-    GB_FAIL_IF(!is_power_of_two(alignment), NULL, GGML_STATUS_INVALID_ARGUMENT, "%s: argument 'alignment': %zu is no power of two",
-               __func__, alignment);
+    GB_FAIL_IF(!is_power_of_two(alignment), NULL, GGML_STATUS_INVALID_ARGUMENT,
+               "%s: argument 'alignment': %zu is no power of two", __func__, alignment);
     const ggml_backend_buffer_t buffer = ggml_backend_cpu_buffer_from_ptr(data, size);
     if (buffer == NULL) {
         return NULL;
@@ -88,8 +90,8 @@ ggml_tallocr_t ggml_tallocr_new(void * data, size_t size, size_t alignment) {
 }
 
 ggml_tallocr_t ggml_tallocr_new_measure(size_t alignment) {
-    GB_FAIL_IF(!is_power_of_two(alignment), NULL, GGML_STATUS_INVALID_ARGUMENT, "%s: argument 'alignment': %zu is no power of two",
-               __func__, alignment);
+    GB_FAIL_IF(!is_power_of_two(alignment), NULL, GGML_STATUS_INVALID_ARGUMENT,
+               "%s: argument 'alignment': %zu is no power of two", __func__, alignment);
     return tallocr_new(NULL, NULL, alignment);
 }
 
@@ -169,7 +171,7 @@ size_t ggml_tallocr_max_size(ggml_tallocr_t talloc) {
     return gb_add_size(talloc->pool.high, talloc->pool.high / 10, &size) ? size : SIZE_MAX;
 }
 
-// -------------------------------------------------------------------------------------------------------------- placing tensors
+// ----------------------------------------------------------------------------------------------------- placing tensors
 
 bool gb_tallocr_is_placed(const struct ggml_tallocr * talloc, const struct ggml_tensor * tensor) {
     if (tensor->data == NULL && tensor->buffer == NULL) {
@@ -185,12 +187,14 @@ bool gb_tallocr_size_of(struct ggml_tallocr * talloc, struct ggml_tensor * tenso
     return true;
 }
 
-static enum ggml_status fail_full(const struct ggml_tallocr * talloc, const struct ggml_tensor * tensor, const char * func, size_t size) {
+static enum ggml_status fail_full(const struct ggml_tallocr * talloc, const struct ggml_tensor * tensor,
+                                  const char * func, size_t size) {
     return gb_fail(GGML_STATUS_ALLOC_FAILED, "%s: tensor '%s': needs %zu bytes, largest free block %zu of %zu", func,
                    tensor->name, size, GB_MIN(gb_pool_largest_free(&talloc->pool), talloc->size), talloc->size);
 }
 
-enum ggml_status gb_tallocr_take(struct ggml_tallocr * talloc, struct ggml_tensor * tensor, const char * func, size_t * offset, size_t * padded) {
+enum ggml_status gb_tallocr_take(struct ggml_tallocr * talloc, struct ggml_tensor * tensor, const char * func,
+                                 size_t * offset, size_t * padded) {
     if (!gb_tallocr_size_of(talloc, tensor, padded)) {
         return GGML_STATUS_INVALID_ARGUMENT;
     }
@@ -214,7 +218,8 @@ enum ggml_status gb_tallocr_take(struct ggml_tallocr * talloc, struct ggml_tenso
 enum ggml_status gb_tallocr_bind(struct ggml_tallocr * talloc, struct ggml_tensor * tensor, size_t offset) {
     if (talloc->buffer == NULL) {
         // room for one more, so that unbind need not grow the table
-        const bool noted = gb_ptrmap_reserve(&talloc->measured, talloc->measured.n + 2) && gb_ptrmap_set(&talloc->measured, tensor, 1);
+        const bool noted = gb_ptrmap_reserve(&talloc->measured, talloc->measured.n + 2) &&
+                           gb_ptrmap_set(&talloc->measured, tensor, 1);
         return noted ? GGML_STATUS_SUCCESS : GGML_STATUS_ALLOC_FAILED;
     }
     void * const          old_data   = tensor->data;
@@ -254,7 +259,8 @@ enum ggml_status ggml_tallocr_alloc(ggml_tallocr_t talloc, struct ggml_tensor * 
     GB_CHECK_ARG(talloc, GGML_STATUS_INVALID_ARGUMENT);
     GB_CHECK_ARG(tensor, GGML_STATUS_INVALID_ARGUMENT);
     GB_FAIL_IF(tensor->view_src != NULL, GGML_STATUS_INVALID_ARGUMENT, GGML_STATUS_INVALID_ARGUMENT,
-               "%s: tensor '%s' is a view of '%s' and has no memory of its own", __func__, tensor->name, tensor->view_src->name);
+               "%s: tensor '%s' is a view of '%s' and has no memory of its own", __func__, tensor->name,
+               tensor->view_src->name);
     GB_FAIL_IF(gb_tallocr_is_placed(talloc, tensor), GGML_STATUS_INVALID_STATE, GGML_STATUS_INVALID_STATE,
                "%s: tensor '%s' is placed already", __func__, tensor->name);
     const size_t high = talloc->pool.high;

@@ -1,7 +1,8 @@
 // backend.c - devices: queued access to tensors, prepared and plain computing, and copies between tensors.
 //
-// A backend without a queue hook gets the synchronous call after a wait for what it has queued, so the order of calls is the
-// order of effects either way. A backend without graph plans gets a plain one: a node list of its own, run through graph_compute.
+// A backend without a queue hook gets the synchronous call after a wait for what it has queued, so the order of calls
+// is the order of effects either way. A backend without graph plans gets a plain one: a node list of its own, run
+// through graph_compute.
 #include "backend/backend.h"
 
 #include <string.h>
@@ -20,7 +21,7 @@ void ggml_backend_free(ggml_backend_t backend) {
     }
 }
 
-// ----------------------------------------------------------------------------------------------- through the default buffer type
+// ------------------------------------------------------------------------------------- through the default buffer type
 
 ggml_backend_buffer_type_t ggml_backend_get_default_buffer_type(ggml_backend_t backend) {
     GB_CHECK_ARG(backend, NULL);
@@ -44,7 +45,7 @@ size_t ggml_backend_get_max_size(ggml_backend_t backend) {
     return buft ? ggml_backend_buft_get_max_size(buft) : 0;
 }
 
-// ---------------------------------------------------------------------------------------------------------- queued tensor access
+// ------------------------------------------------------------------------------------------------ queued tensor access
 
 // The backend itself can reach the tensor's bytes.
 static bool reaches(ggml_backend_t backend, const struct ggml_tensor * t) {
@@ -95,11 +96,13 @@ enum ggml_status ggml_backend_synchronize(ggml_backend_t backend) {
     return gb_status_since(before);
 }
 
-// --------------------------------------------------------------------------------------------------------------------- computing
+// ----------------------------------------------------------------------------------------------------------- computing
 
 static enum ggml_status check_graph(const char * func, ggml_backend_t backend, const struct ggml_cgraph * cgraph) {
-    GB_FAIL_IF(backend == NULL, GGML_STATUS_INVALID_ARGUMENT, GGML_STATUS_INVALID_ARGUMENT, "%s: argument 'backend' is NULL", func);
-    GB_FAIL_IF(cgraph == NULL, GGML_STATUS_INVALID_ARGUMENT, GGML_STATUS_INVALID_ARGUMENT, "%s: argument 'cgraph' is NULL", func);
+    GB_FAIL_IF(backend == NULL, GGML_STATUS_INVALID_ARGUMENT, GGML_STATUS_INVALID_ARGUMENT,
+               "%s: argument 'backend' is NULL", func);
+    GB_FAIL_IF(cgraph == NULL, GGML_STATUS_INVALID_ARGUMENT, GGML_STATUS_INVALID_ARGUMENT,
+               "%s: argument 'cgraph' is NULL", func);
     GB_FAIL_IF(backend->iface.graph_compute == NULL, GGML_STATUS_UNSUPPORTED, GGML_STATUS_UNSUPPORTED,
                "%s: backend %s cannot compute graphs", func, ggml_backend_name(backend));
     GB_FAIL_IF(cgraph->n_nodes < 0 || (cgraph->n_nodes > 0 && cgraph->nodes == NULL), GGML_STATUS_INVALID_ARGUMENT,
@@ -207,21 +210,24 @@ const char * ggml_backend_unsupported_reason(ggml_backend_t backend, const struc
     return reason ? reason : "the backend gives no reason";
 }
 
-// ------------------------------------------------------------------------------------------------------------------------ copies
+// -------------------------------------------------------------------------------------------------------------- copies
 
 static enum ggml_status check_copy(const char * func, const struct ggml_tensor * src, const struct ggml_tensor * dst) {
     char a[GB_DESCRIBE_SIZE], b[GB_DESCRIBE_SIZE];
-    GB_FAIL_IF(src == NULL, GGML_STATUS_INVALID_ARGUMENT, GGML_STATUS_INVALID_ARGUMENT, "%s: argument 'src' is NULL", func);
-    GB_FAIL_IF(dst == NULL, GGML_STATUS_INVALID_ARGUMENT, GGML_STATUS_INVALID_ARGUMENT, "%s: argument 'dst' is NULL", func);
+    GB_FAIL_IF(src == NULL, GGML_STATUS_INVALID_ARGUMENT, GGML_STATUS_INVALID_ARGUMENT, "%s: argument 'src' is NULL",
+               func);
+    GB_FAIL_IF(dst == NULL, GGML_STATUS_INVALID_ARGUMENT, GGML_STATUS_INVALID_ARGUMENT, "%s: argument 'dst' is NULL",
+               func);
     GB_FAIL_IF(!gb_are_same_layout(src, dst), GGML_STATUS_INVALID_ARGUMENT, GGML_STATUS_INVALID_ARGUMENT,
-               "%s: type, shape and strides must be the same: src %s, dst %s", func, gb_describe(src, a), gb_describe(dst, b));
+               "%s: type, shape and strides must be the same: src %s, dst %s", func, gb_describe(src, a),
+               gb_describe(dst, b));
     GB_TRY(gb_tensor_check_placed(func, src));
     return gb_tensor_check_placed(func, dst);
 }
 
 // [offset, offset + size) of both tensors, through host memory in bounded steps.
-static enum ggml_status copy_staged(const struct ggml_tensor * src, struct ggml_tensor * dst, size_t offset, size_t size,
-                                    char * staging, size_t staging_size) {
+static enum ggml_status copy_staged(const struct ggml_tensor * src, struct ggml_tensor * dst, size_t offset,
+                                    size_t size, char * staging, size_t staging_size) {
     for (size_t done = 0; done < size;) {
         const size_t n = GB_MIN(staging_size, size - done);
         GB_TRY(ggml_backend_tensor_get(src, staging, offset + done, n));
@@ -244,7 +250,8 @@ static enum ggml_status copy_run(const struct ggml_tensor * src, struct ggml_ten
 }
 
 // Row by row (element by element where a row has gaps itself), for a view: what lies in its gaps belongs to others.
-static enum ggml_status copy_runs(const struct ggml_tensor * src, struct ggml_tensor * dst, char * staging, size_t staging_size) {
+static enum ggml_status copy_runs(const struct ggml_tensor * src, struct ggml_tensor * dst, char * staging,
+                                  size_t staging_size) {
     const size_t  unit    = ggml_type_size(dst->type);
     const int64_t n_units = dst->ne[0] / ggml_blck_size(dst->type);
     const bool    dense   = dst->nb[0] == unit || n_units == 1;
@@ -296,7 +303,8 @@ enum ggml_status ggml_backend_tensor_copy(struct ggml_tensor * src, struct ggml_
 }
 
 // What other backends still have queued for src is the caller's to wait for.
-enum ggml_status ggml_backend_tensor_copy_async(ggml_backend_t backend, struct ggml_tensor * src, struct ggml_tensor * dst) {
+enum ggml_status ggml_backend_tensor_copy_async(ggml_backend_t backend, struct ggml_tensor * src,
+                                                struct ggml_tensor * dst) {
     GB_CHECK_ARG(backend, GGML_STATUS_INVALID_ARGUMENT);
     if (src != NULL && src == dst) {
         return GGML_STATUS_SUCCESS;

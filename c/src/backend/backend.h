@@ -6,7 +6,8 @@
 //   registry.c      backends by name; the only file that names concrete ones
 //   graph_copy.c    deep copies of graphs;  compare.c runs one graph on two backends
 //
-// Hooks are void or bool: whether one failed is told by the thread's count of failures (gb_fail_count before, gb_status_since after).
+// Hooks are void or bool: whether one failed is told by the thread's count of failures (gb_fail_count before,
+// gb_status_since after).
 #ifndef GB_BACKEND_BACKEND_H
 #define GB_BACKEND_BACKEND_H
 
@@ -25,7 +26,8 @@ bool gb_tensor_is_host(const struct ggml_tensor * t);
 enum ggml_status gb_tensor_check_placed(const char * func, const struct ggml_tensor * t);
 
 // Placed, `data` not NULL, and offset + size within its bytes: what every read and write of tensor bytes needs.
-enum ggml_status gb_tensor_check_access(const char * func, const struct ggml_tensor * tensor, const void * data, size_t offset, size_t size);
+enum ggml_status gb_tensor_check_access(const char * func, const struct ggml_tensor * tensor, const void * data,
+                                        size_t offset, size_t size);
 
 // The bytes of the tensor leave gaps (a strided view): writing its whole extent would overwrite what is not its own.
 bool gb_tensor_has_gaps(const struct ggml_tensor * t);

@@ -1,7 +1,7 @@
 // buffer.c - buffer types, buffers, reading and writing tensors through them, placing tensors by hand.
 //
-// Everything here checks, calls one hook of the implementer, and turns what the hook reported into a status. A required hook
-// that is missing is an error of the backend, not a crash. A failed placement leaves the tensor unplaced.
+// Everything here checks, calls one hook of the implementer, and turns what the hook reported into a status. A required
+// hook that is missing is an error of the backend, not a crash. A failed placement leaves the tensor unplaced.
 #include "backend/backend.h"
 
 #include <string.h>
@@ -12,7 +12,7 @@
 #define NEED_HOOK(hook, ret, object, name)                                                                             \
     GB_FAIL_IF((hook) == NULL, ret, GGML_STATUS_UNSUPPORTED, "%s: the " object " has no hook '%s'", __func__, name)
 
-// ------------------------------------------------------------------------------------------------------------- buffer types
+// -------------------------------------------------------------------------------------------------------- buffer types
 
 const char * ggml_backend_buft_name(ggml_backend_buffer_type_t buft) {
     GB_CHECK_ARG(buft, "NULL");
@@ -74,7 +74,7 @@ bool ggml_backend_buft_is_host(ggml_backend_buffer_type_t buft) {
     return buft->iface.is_host != NULL && buft->iface.is_host(buft);
 }
 
-// ------------------------------------------------------------------------------------------------------------------ buffers
+// ------------------------------------------------------------------------------------------------------------- buffers
 
 ggml_backend_buffer_t ggml_backend_buffer_init(ggml_backend_buffer_type_t buft, struct ggml_backend_buffer_i iface,
                                                ggml_backend_buffer_context_t context, size_t size) {
@@ -192,7 +192,7 @@ enum ggml_status ggml_backend_buffer_reset(ggml_backend_buffer_t buffer) {
     return gb_status_since(before);
 }
 
-// ------------------------------------------------------------------------------------------------------- tensors in buffers
+// -------------------------------------------------------------------------------------------------- tensors in buffers
 
 ggml_backend_buffer_t gb_tensor_buffer(const struct ggml_tensor * t) {
     return gb_root(t)->buffer;
@@ -222,11 +222,13 @@ bool gb_tensor_has_gaps(const struct ggml_tensor * t) {
 
 enum ggml_status gb_tensor_check_access(const char * func, const struct ggml_tensor * tensor, const void * data,
                                         size_t offset, size_t size) {
-    GB_FAIL_IF(data == NULL, GGML_STATUS_INVALID_ARGUMENT, GGML_STATUS_INVALID_ARGUMENT, "%s: argument 'data' is NULL", func);
+    GB_FAIL_IF(data == NULL, GGML_STATUS_INVALID_ARGUMENT, GGML_STATUS_INVALID_ARGUMENT, "%s: argument 'data' is NULL",
+               func);
     GB_TRY(gb_tensor_check_placed(func, tensor));
     const size_t nbytes = ggml_nbytes(tensor);
     GB_FAIL_IF(offset > nbytes || size > nbytes - offset, GGML_STATUS_INVALID_ARGUMENT, GGML_STATUS_INVALID_ARGUMENT,
-               "%s: tensor '%s': offset %zu and size %zu reach past its %zu bytes", func, tensor->name, offset, size, nbytes);
+               "%s: tensor '%s': offset %zu and size %zu reach past its %zu bytes", func, tensor->name, offset, size,
+               nbytes);
     return GGML_STATUS_SUCCESS;
 }
 
@@ -275,14 +277,14 @@ bool ggml_backend_buffer_copy_tensor(const struct ggml_tensor * src, struct ggml
     return from && from->iface.cpy_tensor_to && from->iface.cpy_tensor_to(from, src, dst);
 }
 
-// ---------------------------------------------------------------------------------------------------------- placing by hand
+// ----------------------------------------------------------------------------------------------------- placing by hand
 
 // [addr, addr + size) lies inside the buffer.
 static enum ggml_status check_inside(const char * func, ggml_backend_buffer_t buffer, const struct ggml_tensor * tensor,
                                      const void * addr, size_t size) {
     GB_FAIL_IF(ggml_backend_buffer_is_multi_buffer(buffer), GGML_STATUS_INVALID_ARGUMENT, GGML_STATUS_INVALID_ARGUMENT,
-               "%s: argument 'buffer': a multi-buffer has no addresses of its own, place '%s' in one of its parts", func,
-               tensor->name);
+               "%s: argument 'buffer': a multi-buffer has no addresses of its own, place '%s' in one of its parts",
+               func, tensor->name);
     void * base = ggml_backend_buffer_get_base(buffer);
     if (base == NULL) {
         return ggml_last_status();
@@ -290,8 +292,8 @@ static enum ggml_status check_inside(const char * func, ggml_backend_buffer_t bu
     const uintptr_t start = (uintptr_t) base, at = (uintptr_t) addr;
     const bool      inside = at >= start && at - start <= buffer->size && size <= buffer->size - (at - start);
     GB_FAIL_IF(!inside, GGML_STATUS_INVALID_ARGUMENT, GGML_STATUS_INVALID_ARGUMENT,
-               "%s: tensor '%s': %zu bytes at %p do not lie inside buffer %s, %zu bytes at %p", func, tensor->name, size,
-               addr, ggml_backend_buffer_name(buffer), buffer->size, base);
+               "%s: tensor '%s': %zu bytes at %p do not lie inside buffer %s, %zu bytes at %p", func, tensor->name,
+               size, addr, ggml_backend_buffer_name(buffer), buffer->size, base);
     return GGML_STATUS_SUCCESS;
 }
 
@@ -300,12 +302,15 @@ enum ggml_status ggml_backend_tensor_alloc(ggml_backend_buffer_t buffer, struct 
     GB_CHECK_ARG(tensor, GGML_STATUS_INVALID_ARGUMENT);
     GB_CHECK_ARG(addr, GGML_STATUS_INVALID_ARGUMENT);
     GB_FAIL_IF(tensor->view_src != NULL, GGML_STATUS_INVALID_ARGUMENT, GGML_STATUS_INVALID_ARGUMENT,
-               "%s: tensor '%s' is a view of '%s' and has no memory of its own", __func__, tensor->name, tensor->view_src->name);
+               "%s: tensor '%s' is a view of '%s' and has no memory of its own", __func__, tensor->name,
+               tensor->view_src->name);
     GB_FAIL_IF(tensor->data != NULL || tensor->buffer != NULL, GGML_STATUS_INVALID_STATE, GGML_STATUS_INVALID_STATE,
                "%s: tensor '%s' is placed already", __func__, tensor->name);
     GB_TRY(check_inside(__func__, buffer, tensor, addr, ggml_backend_buffer_get_alloc_size(buffer, tensor)));
     tensor->buffer = buffer;
     tensor->data   = addr;
+    // No allocator's stamp (alloc/alloc.h): this place is nobody's to give away.
+    memset(tensor->padding + 1, 0, sizeof(tensor->padding) - 1);
     const enum ggml_status status = ggml_backend_buffer_init_tensor(buffer, tensor);
     if (status != GGML_STATUS_SUCCESS) {
         tensor->buffer = NULL;

@@ -1,7 +1,8 @@
 // compare.c - one graph on two backends, node by node.
 //
 // The second backend runs a copy; the first runs the given graph itself, so its tensors hold the results of backend1
-// afterwards, as after ggml_backend_graph_compute. The copy is made before anything runs: both start from the same data.
+// afterwards, as after ggml_backend_graph_compute. The copy is made before anything runs: both start from the same
+// data.
 #include "backend/backend.h"
 
 static enum ggml_status compute_node(ggml_backend_t backend, struct ggml_cgraph * graph, int i) {
@@ -30,7 +31,8 @@ bool ggml_backend_compare_graph_backend(ggml_backend_t backend1, ggml_backend_t 
         if (gb_op_is_view(t1->op)) {
             continue;
         }
-        ok = compute_node(backend1, graph, i) == GGML_STATUS_SUCCESS && compute_node(backend2, copy.graph, i) == GGML_STATUS_SUCCESS;
+        ok = compute_node(backend1, graph, i) == GGML_STATUS_SUCCESS &&
+             compute_node(backend2, copy.graph, i) == GGML_STATUS_SUCCESS;
         if (ok && !callback(i, t1, t2, user_data)) {
             break;
         }

@@ -1,8 +1,9 @@
 // graph_copy.c - a deep copy of a graph, with its data, on a backend.
 //
-// Every tensor reachable from the graph through sources (all slots) and view sources is copied once, into one of two contexts:
-// those that own memory, which then gets one buffer, and the rest (views, and what was not placed). A map from old to
-// new tensors rebuilds the structure, whatever its shape: nothing here recurses, and a tensor may be its own source.
+// Every tensor reachable from the graph through sources (all slots) and view sources is copied once, into one of two
+// contexts: those that own memory, which then gets one buffer, and the rest (views, and what was not placed). A map
+// from old to new tensors rebuilds the structure, whatever its shape: nothing here recurses, and a tensor may be its
+// own source.
 #include <string.h>
 
 #include "backend/backend.h"

@@ -1,7 +1,7 @@
 // multi_buffer.c - several buffers behind one handle, for contexts larger than a buffer type's largest allocation.
 //
-// It owns its parts and has neither a base address nor tensor hooks: a tensor's buffer is always the part that holds it.
-// What is said to the whole (clear, usage, reset, free) is said to every part. Recognised by its hooks being ours.
+// It owns its parts and has neither a base address nor tensor hooks: a tensor's buffer is always the part that holds
+// it. What is said to the whole (clear, usage, reset, free) is said to every part. Recognised by its hooks being ours.
 #include <string.h>
 
 #include "backend/backend.h"
@@ -46,14 +46,16 @@ static void GGML_CALL multi_reset(ggml_backend_buffer_t buffer) {
 
 ggml_backend_buffer_t ggml_backend_multi_buffer_alloc_buffer(ggml_backend_buffer_t * buffers, size_t n_buffers) {
     GB_CHECK_ARG(buffers, NULL);
-    GB_FAIL_IF(n_buffers == 0, NULL, GGML_STATUS_INVALID_ARGUMENT, "%s: argument 'n_buffers': needs at least 1, has 0", __func__);
+    GB_FAIL_IF(n_buffers == 0, NULL, GGML_STATUS_INVALID_ARGUMENT, "%s: argument 'n_buffers': needs at least 1, has 0",
+               __func__);
     size_t total = 0, bytes;
     for (size_t i = 0; i < n_buffers; i++) {
         GB_FAIL_IF(buffers[i] == NULL, NULL, GGML_STATUS_INVALID_ARGUMENT, "%s: buffers[%zu] is NULL", __func__, i);
-        GB_FAIL_IF(!gb_add_size(total, ggml_backend_buffer_get_size(buffers[i]), &total), NULL, GGML_STATUS_INVALID_ARGUMENT,
-                   "%s: the sizes of %zu buffers overflow", __func__, n_buffers);
+        GB_FAIL_IF(!gb_add_size(total, ggml_backend_buffer_get_size(buffers[i]), &total), NULL,
+                   GGML_STATUS_INVALID_ARGUMENT, "%s: the sizes of %zu buffers overflow", __func__, n_buffers);
     }
-    GB_FAIL_IF(!gb_mul_size(n_buffers, sizeof(*buffers), &bytes) || !gb_add_size(bytes, sizeof(struct multi_buffer), &bytes),
+    GB_FAIL_IF(!gb_mul_size(n_buffers, sizeof(*buffers), &bytes) ||
+                   !gb_add_size(bytes, sizeof(struct multi_buffer), &bytes),
                NULL, GGML_STATUS_INVALID_ARGUMENT, "%s: argument 'n_buffers': %zu overflows", __func__, n_buffers);
     struct multi_buffer * multi = gb_malloc(bytes);
     if (multi == NULL) {
@@ -68,7 +70,8 @@ ggml_backend_buffer_t ggml_backend_multi_buffer_alloc_buffer(ggml_backend_buffer
         .clear       = multi_clear,
         .reset       = multi_reset,
     };
-    const ggml_backend_buffer_t buffer = ggml_backend_buffer_init(ggml_backend_buffer_get_type(buffers[0]), iface, multi, total);
+    const ggml_backend_buffer_t buffer = ggml_backend_buffer_init(ggml_backend_buffer_get_type(buffers[0]), iface,
+                                                                  multi, total);
     if (buffer == NULL) {
         gb_free(multi);
     }
@@ -80,7 +83,8 @@ bool ggml_backend_buffer_is_multi_buffer(ggml_backend_buffer_t buffer) {
     return buffer->iface.free_buffer == multi_free;
 }
 
-enum ggml_status ggml_backend_multi_buffer_set_usage(ggml_backend_buffer_t buffer, enum ggml_backend_buffer_usage usage) {
+enum ggml_status ggml_backend_multi_buffer_set_usage(ggml_backend_buffer_t          buffer,
+                                                     enum ggml_backend_buffer_usage usage) {
     GB_CHECK_ARG(buffer, GGML_STATUS_INVALID_ARGUMENT);
     GB_FAIL_IF(!ggml_backend_buffer_is_multi_buffer(buffer), GGML_STATUS_INVALID_ARGUMENT, GGML_STATUS_INVALID_ARGUMENT,
                "%s: argument 'buffer': %s is no multi-buffer", __func__, ggml_backend_buffer_name(buffer));

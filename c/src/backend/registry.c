@@ -1,8 +1,8 @@
 // registry.c - backends that can be made by name. The one file that names concrete backends.
 //
-// The built-in ones are a constant table and come first (CPU is entry 0); what programs register follows, in a list that only
-// grows, so an index and a name stay valid for good. The lock guards the list alone: init functions run without it and may
-// use the registry themselves.
+// The built-in ones are a constant table and come first (CPU is entry 0); what programs register follows, in a list
+// that only grows, so an index and a name stay valid for good. The lock guards the list alone: init functions run
+// without it and may use the registry themselves.
 #include <stdio.h>
 #include <string.h>
 
@@ -148,7 +148,8 @@ ggml_backend_buffer_t ggml_backend_reg_alloc_buffer(size_t i, size_t size) {
     const uint64_t                   before = gb_fail_count();
     const ggml_backend_buffer_type_t buft   = ggml_backend_reg_get_default_buffer_type(i);
     if (buft == NULL && gb_fail_count() == before) {
-        gb_fail(GGML_STATUS_UNSUPPORTED, "%s: backend %s has no default buffer type", __func__, ggml_backend_reg_get_name(i));
+        gb_fail(GGML_STATUS_UNSUPPORTED, "%s: backend %s has no default buffer type", __func__,
+                ggml_backend_reg_get_name(i));
     }
     return buft ? ggml_backend_buft_alloc_buffer(buft, size) : NULL;
 }
@@ -161,8 +162,8 @@ ggml_backend_t ggml_backend_reg_init_backend(size_t i, const char * params) {
     const uint64_t       before  = gb_fail_count();
     const ggml_backend_t backend = entry.init(params, entry.user_data);
     if (backend == NULL && gb_fail_count() == before) {
-        gb_fail(GGML_STATUS_FAILED, "%s: backend %s could not be initialised with parameters \"%s\"", __func__, entry.name,
-                params ? params : "");
+        gb_fail(GGML_STATUS_FAILED, "%s: backend %s could not be initialised with parameters \"%s\"", __func__,
+                entry.name, params ? params : "");
     }
     return backend;
 }
@@ -177,8 +178,8 @@ ggml_backend_t ggml_backend_reg_init_backend_from_str(const char * backend_str) 
     if (i == SIZE_MAX) {
         char names[512];
         list_names(names, sizeof(names));
-        gb_fail(GGML_STATUS_INVALID_ARGUMENT, "%s: there is no backend \"%.*s\", only %s", __func__, (int) GB_MIN(n, 256),
-                backend_str, names);
+        gb_fail(GGML_STATUS_INVALID_ARGUMENT, "%s: there is no backend \"%.*s\", only %s", __func__,
+                (int) GB_MIN(n, 256), backend_str, names);
         return NULL;
     }
     return ggml_backend_reg_init_backend(i, colon ? colon + 1 : NULL);
