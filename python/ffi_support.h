@@ -16,8 +16,8 @@
 #endif
 
 // The dimension count that Python shows is kept in the tensor, so that every handle of one tensor agrees on its shape:
-// padding[GBPY_NDIM_BYTE] is 0 (not known) or the count plus one. The C core leaves that byte alone.
-enum { GBPY_NDIM_BYTE = 7 };
+// bits 4 to 6 of padding[0] are 0 (not known) or the count plus one (c/src/tensor/tensor.h says who owns which padding).
+enum { GBPY_NDIM_SHIFT = 4, GBPY_NDIM_MASK = 7 };
 
 #define GBPY_PYTHON static // implemented in Python (ffi.def_extern)
 
@@ -75,12 +75,15 @@ static inline const char * gbpy_build(void) {
 #endif
 }
 
-static inline void gbpy_set_ndim(struct ggml_tensor * t, int ndim) { t->padding[GBPY_NDIM_BYTE] = (char) (ndim + 1); }
+static inline void gbpy_set_ndim(struct ggml_tensor * t, int ndim) {
+    const int others = t->padding[0] & ~(GBPY_NDIM_MASK << GBPY_NDIM_SHIFT);
+    t->padding[0]    = (char) (others | (ndim + 1) << GBPY_NDIM_SHIFT);
+}
 
 // The count last set, or the number of dimensions that the sizes need.
 static inline int gbpy_ndim(const struct ggml_tensor * t) {
     const int need = ggml_is_scalar(t) ? 0 : ggml_n_dims(t);
-    const int kept = t->padding[GBPY_NDIM_BYTE] - 1;
+    const int kept = (t->padding[0] >> GBPY_NDIM_SHIFT & GBPY_NDIM_MASK) - 1;
     if (kept < 0) {
         return need > 0 ? need : 1;
     }
