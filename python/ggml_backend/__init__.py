@@ -51,8 +51,9 @@ __version__: str = _ffi_object.string(_lib.gbpy_version()).decode()
 globals().update(_dtypes.dtypes)  # the quantized formats too: q4_0, q8_0, ...
 
 __all__ = [
-    "AllocationError", "Backend", "Buffer", "BufferType", "Comparison", "Context", "DType", "DeviceError", "FileError",
-    "GgmlError", "Graph", "GraphAllocator", "InvalidArgumentError", "Memory", "Scheduler", "Split", "StateError", "Tensor",
-    "TensorAllocator", "UnsupportedError", "__version__", "as_dtype", "backends", "bfloat16", "cpu_buffer_type", "cpu_levels", "float16", "float32", "float64", "int16", "int32",
-    "int64", "int8", "map_custom", "set_abort_callback", "set_log", "show_config", *_dtypes.dtypes, *_ops.__all__,
+    "AllocationError", "Backend", "Buffer", "BufferType", "Comparison", "Context", "DType", "DeviceError", "FileError", "GgmlError",
+    "Graph", "GraphAllocator", "InvalidArgumentError", "Memory", "Scheduler", "Split", "StateError", "Tensor", "TensorAllocator",
+    "UnsupportedError", "__version__", "as_dtype", "backends", "bfloat16", "cpu_buffer_type", "cpu_levels", "float16", "float32",
+    "float64", "int16", "int32", "int64", "int8", "map_custom", "set_abort_callback", "set_log", "show_config",
+    *_dtypes.dtypes, *_ops.__all__,
 ]  # fmt: skip

@@ -12,7 +12,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from fnmatch import fnmatchcase
-from typing import Any, ClassVar, Union
+from typing import Any, ClassVar, NoReturn, Union
 
 import numpy as np
 
@@ -23,6 +23,12 @@ from .backend import Backend, BackendCore
 from .tensor import Tensor, TensorPool
 
 __all__ = ["Wanted", "set_log"]
+
+
+def raise_kept(kept: list[BaseException]) -> NoReturn:
+    """Raises the exception in the list, and leaves no frame that refers to it: its traceback refers to the frames, and the cycle
+    would keep memory from being freed until Python collects garbage."""
+    raise kept.pop()
 
 
 class Run:
@@ -48,8 +54,8 @@ class Run:
         for stop in self.stops:
             stop.stop = 0
         if self.error is not None:
-            error, self.error = self.error, None
-            raise error
+            kept, self.error = [self.error], None
+            raise_kept(kept)
 
 
 # ---------------------------------------------------------------------------------------------------------- custom operations
@@ -181,7 +187,7 @@ class Compare:
     def __init__(self, function: Callable[[int, Any, Any], bool]) -> None:
         self.function = function
         self.handle = ffi.new_handle(self)
-        self.error: BaseException | None = None
+        self.error: list[BaseException] = []
 
 
 @ffi.def_extern()  # type: ignore[untyped-decorator]
@@ -190,7 +196,7 @@ def gbpy_compare(node_index: int, t1: Any, t2: Any, user_data: Any) -> bool:
     try:
         return state.function(node_index, t1, t2)
     except BaseException as error:
-        state.error = error
+        state.error.append(error)
         return False
 
 
@@ -234,8 +240,8 @@ def set_abort_callback(backend: Backend, function: Callable[[], bool] | None) ->
 def raise_abort_errors(backends: Sequence[BackendCore]) -> None:
     for b in backends:
         if b.abort is not None and b.abort.error is not None:
-            error, b.abort.error = b.abort.error, None
-            raise error
+            kept, b.abort.error = [b.abort.error], None
+            raise_kept(kept)
 
 
 # ------------------------------------------------------------------------------------------------------------------------- log

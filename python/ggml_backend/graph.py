@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ._callbacks import Compare, CustomOp, Run, customs_of, raise_abort_errors
+from ._callbacks import Compare, CustomOp, Run, customs_of, raise_abort_errors, raise_kept
 from ._data import read_device
 from ._errors import InvalidArgumentError, StateError, check, non_null, raise_last
 from ._ffi import ffi, lib
@@ -275,12 +275,20 @@ class Graph:
         backend2: Backend,
         callback: Callable[[int, np.ndarray[Any, Any], np.ndarray[Any, Any]], bool | None] | None = None,
     ) -> list[Comparison]:
-        """Computes the graph on two backends, node by node, and compares the results.
+        """Computes the graph, whose tensors have memory, on two backends, node by node, and compares the results.
+
+        ``backend1`` works on the graph itself if it can use that memory, else on a copy; ``backend2`` always on a copy.
 
         callback: called with the node's index and both results as arrays; False ends the comparison
         """
         core = self._live()
         pool = self._ctx
+        first = backend1._live()
+        if not all(
+            lib.ggml_backend_buft_supports_backend(lib.ggml_backend_buffer_get_type(buffer), first.ptr)
+            for buffer in buffers_of(lib.gbpy_graph_buffers, core.ptr)
+        ):
+            return self.copy(backend1).compare(backend1, backend2, callback)
         results: list[Comparison] = []
 
         def see(index: int, t1: Any, t2: Any) -> bool:
@@ -288,14 +296,16 @@ class Graph:
             return callback is None or callback(index, read_device(t1), read_device(t2)) is not False
 
         state = Compare(see)
-        a, b = backend1._live(), backend2._live()
+        a, b = first, backend2._live()
         memory = core.hold()
         with Use("Graph.compare", a, b):
             run = start(core, (a, b), a)
             ok = lib.ggml_backend_compare_graph_backend(a.ptr, b.ptr, core.ptr, lib.gbpy_compare, state.handle)
             status = 0 if ok else lib.ggml_last_status()
-            finish(core, run, (a, b), state.error)
+            finish(core, run, (a, b))
         del memory
+        if state.error:
+            raise_kept(state.error)
         if not ok and not (callback is not None and results and status >= 0):
             raise_last("Graph.compare")
         return results
@@ -346,18 +356,14 @@ def start(graph: GraphCore, backends: tuple[BackendCore, ...], memory: Core) -> 
     return run
 
 
-def finish(graph: GraphCore, run: Run | None, backends: tuple[BackendCore, ...], error: BaseException | None = None) -> None:
+def finish(graph: GraphCore, run: Run | None, backends: tuple[BackendCore, ...]) -> None:
     """After a computation: raises what its callbacks raised."""
+    for b in backends:
+        b.stop.stop = 0
     if run is not None:
         for op in graph.customs:
             op.run = None
-        if error is None:
-            run.finish()
-    for b in backends:
-        if b.is_cpu:
-            b.stop.stop = 0
-    if error is not None:
-        raise error
+        run.finish()
     raise_abort_errors(backends)
 
 

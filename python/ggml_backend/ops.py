@@ -766,9 +766,9 @@ def pad(a: Tensor, amounts: int | Sequence[int]) -> Tensor:
 def flash_attn(q: Tensor, k: Tensor, v: Tensor, masked: bool = False) -> Tensor:
     """``softmax(q k^T / sqrt(d)) v`` in one node (Dao et al. 2022, arXiv:2205.14135).
 
-    ``q (..., heads, n, d)``, ``k (..., heads_kv, m, d)``, and ``v`` with its last two axes exchanged, ``(..., heads_kv, d, m)``; all float32
-    or all float16; the result is ``(..., heads, n, d)`` float32. Head ``h`` uses ``k`` and ``v`` of head ``h % heads_kv``. masked: causal,
-    with ``m - n`` earlier positions.
+    ``q (..., heads, n, d)``, ``k (..., heads_kv, m, d)``, and ``v`` with its last two axes exchanged, ``(..., heads_kv, d, m)``; all
+    float32 or all float16; the result is ``(..., heads, n, d)`` float32. Head ``h`` uses ``k`` and ``v`` of head ``h % heads_kv``.
+    masked: causal, with ``m - n`` earlier positions.
     """
     return build("flash_attn", lib.ggml_flash_attn, (q, k, v), masked, labels="qkv")
 

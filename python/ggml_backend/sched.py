@@ -173,13 +173,11 @@ class Scheduler:
         """Makes `graph` the planned one: all its tensors have memory afterwards. Called while `core` is in use."""
         self._graph = front
         core = self._fresh(core)
-        for c in graph.contexts():
-            for owner in c.hold():
-                if owner is not None and owner.closed:
-                    raise StateError("Scheduler: the graph uses a buffer that is closed")
         graph.check_writes()
         foreign = [(b, find_owner(b)) for b in buffers_of(lib.gbpy_graph_buffers, graph.ptr)]
         holding = tuple({id(o): o for _, o in foreign if o is not None}.values())
+        if any(o.closed for o in holding):
+            raise StateError("Scheduler: the graph uses tensors in a buffer that is closed")
         status = lib.ggml_backend_sched_alloc_graph(core.ptr, graph.ptr)
         if status != 0:
             raise_last("Scheduler.allocate", status)
@@ -396,6 +394,8 @@ class Scheduler:
             if not core.busy:
                 with self._use(core):
                     core.synchronize()
+                    check(lib.ggml_backend_sched_reset(core.ptr), "Scheduler.close")
+                    core.disown_all()
         finally:
             core.closed = True
             core.version += 1

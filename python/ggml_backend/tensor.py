@@ -233,14 +233,14 @@ def _fail(op: str, tensors: Sequence[Tensor | None], labels: Sequence[str], erro
 
 
 def newest(op: str, tensors: Sequence[Any], labels: Sequence[str] = "abcdefgh") -> TensorPool:
-    """The context that an operation on these tensors belongs to: the one made last."""
+    """The context that an operation on these tensors belongs to: the one made last. None is possible for "mask" only."""
     pool: TensorPool | None = None
     serial = -1
     for i, t in enumerate(tensors):
-        if t is None:
-            continue
         if not isinstance(t, Tensor):
             label = labels[i] if i < len(labels) else f"argument {i}"
+            if t is None and label == "mask":
+                continue
             hint = "; ctx.constant or ctx.from_numpy makes one" if isinstance(t, (np.ndarray, float, int)) else ""
             raise TypeError(f"{op}: {label} must be a Tensor, not {type(t).__name__}{hint}")
         core = t._ctx._core
@@ -523,8 +523,10 @@ class Tensor:
         dtype = self.dtype
         if value is ...:
             value = 0
-        where = self.describe() if offset is None else f"{self.describe()} from element {offset}"
-        array = exact_array(value.numpy() if isinstance(value, Tensor) else value, dtype, f"set: {where}")
+        if type(value) is np.ndarray and value.dtype == dtype.numpy and value.dtype.isnative:
+            array = value
+        else:
+            array = exact_array(value.numpy() if isinstance(value, Tensor) else value, dtype, f"set: {self.describe()}")
         shape, _ = layout(self._p, dtype)
         owner = self._owner()
         with owner.lock:
@@ -754,8 +756,10 @@ def _coerce(value: Any, like: Tensor, op: str) -> Tensor:
         raise TypeError(f"{op}: cannot take {type(value).__name__}")
     if isinstance(value, (int, float)):
         return like._ctx.constant(float(value), float32)
-    if isinstance(value, (np.ndarray, np.generic, list, tuple)):
+    if isinstance(value, (np.ndarray, np.generic)):
         return like._ctx.constant(value)
+    if isinstance(value, (list, tuple)):
+        return like._ctx.constant(value, like.dtype if not like.dtype.is_quantized else None)
     raise TypeError(f"{op}: cannot take {type(value).__name__}")
 
 

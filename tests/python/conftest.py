@@ -1,0 +1,58 @@
+"""Fixtures for the tests of the package."""
+
+from __future__ import annotations
+
+import gc
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import pytest
+
+import ggml_backend as gb
+
+
+@pytest.fixture
+def cpu() -> gb.Backend:
+    return gb.Backend("CPU", n_threads=2)
+
+
+@pytest.fixture
+def sim() -> gb.Backend:
+    return gb.Backend("SIM", mem="64M")
+
+
+@pytest.fixture
+def ctx() -> Iterator[gb.Context]:
+    with gb.Context() as context:
+        yield context
+
+
+@pytest.fixture
+def rng() -> np.random.Generator:
+    return np.random.default_rng(7)
+
+
+@pytest.fixture
+def script() -> Callable[..., str]:
+    """Runs Python source in a fresh interpreter and returns its output; fails on any crash or message on stderr."""
+
+    def run(source: str, *arguments: str) -> str:
+        done = subprocess.run(
+            [sys.executable, "-X", "dev", "-W", "error", "-c", source, *arguments],
+            capture_output=True, text=True, timeout=240, env={**os.environ, "PYTHONFAULTHANDLER": "1"}, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, f"exit status {done.returncode}\n{done.stdout}\n{done.stderr}"
+        assert done.stderr == "", done.stderr
+        return done.stdout
+
+    return run
+
+
+@pytest.fixture(autouse=True)
+def collected() -> Iterator[None]:
+    """What a test leaves behind is freed at once, so that a crash in freeing belongs to the test that caused it."""
+    yield
+    gc.collect()

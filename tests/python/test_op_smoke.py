@@ -1,0 +1,282 @@
+"""Each operation once: it builds, has the shape it promises, computes, and refuses what it must. (Values: the tests of each family.)"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import ggml_backend as gb
+from ggml_backend import ops
+
+f32, f16, i32 = np.float32, np.float16, np.int32
+
+
+def _softmax(x: Any) -> Any:
+    e = np.exp(x - x.max(-1, keepdims=True))
+    return e / e.sum(-1, keepdims=True)
+
+
+# name: (builder of (op, tensors), shapes or arrays of the tensors, shape of the result, reference or None)
+R = np.random.default_rng(3)
+
+
+def a(*shape: int, dtype: Any = f32) -> Any:
+    return (R.random(shape) + 0.25).astype(dtype)
+
+
+X, Y, V = a(3, 4), a(3, 4), a(4)
+IDS = np.array([2, 0], i32)
+POS = np.arange(5, dtype=i32)
+K2, IMG = a(6, 3, 2, 2, dtype=f16), a(2, 3, 8, 9)
+
+CASES: list[tuple[str, Any, list[Any], tuple[int, ...], Any]] = [
+    ("unary", lambda x: gb.unary(x, "neg"), [X], (3, 4), lambda x: -x),
+    ("abs", gb.abs, [X - 1], (3, 4), np.abs),
+    ("sgn", gb.sgn, [X - 1], (3, 4), np.sign),
+    ("neg", gb.neg, [X], (3, 4), np.negative),
+    ("step", gb.step, [X - 1], (3, 4), lambda x: (x > 0).astype(f32)),
+    ("tanh", gb.tanh, [X], (3, 4), np.tanh),
+    ("elu", gb.elu, [X - 1], (3, 4), lambda x: np.where(x > 0, x, np.expm1(x))),
+    ("relu", gb.relu, [X - 1], (3, 4), lambda x: np.maximum(x, 0)),
+    ("gelu", gb.gelu, [X], (3, 4), lambda x: x / 2 * (1 + np.tanh(np.sqrt(2 / np.pi) * x * (1 + 0.044715 * x * x)))),
+    ("gelu_erf", gb.gelu_erf, [X], (3, 4), None),
+    ("gelu_quick", gb.gelu_quick, [X], (3, 4), lambda x: x / (1 + np.exp(-1.702 * x))),
+    ("silu", gb.silu, [X], (3, 4), lambda x: x / (1 + np.exp(-x))),
+    ("hardswish", gb.hardswish, [X], (3, 4), lambda x: x * np.clip((x + 3) / 6, 0, 1)),
+    ("hardsigmoid", gb.hardsigmoid, [X], (3, 4), lambda x: np.clip((x + 3) / 6, 0, 1)),
+    ("leaky_relu", lambda x: gb.leaky_relu(x, 0.1), [X - 1], (3, 4), lambda x: np.where(x > 0, x, 0.1 * x)),
+    ("sqr", gb.sqr, [X], (3, 4), np.square),
+    ("sqrt", gb.sqrt, [X], (3, 4), np.sqrt),
+    ("log", gb.log, [X], (3, 4), np.log),
+    ("clamp", lambda x: gb.clamp(x, 0.5, 1.0), [X], (3, 4), lambda x: np.clip(x, 0.5, 1)),
+    ("scale", lambda x: gb.scale(x, 2.5), [X], (3, 4), lambda x: 2.5 * x),
+    ("add", gb.add, [X, V], (3, 4), np.add),
+    ("add_cast", lambda x, y: gb.add_cast(x, y, gb.float32), [a(3, 4, dtype=f16), Y], (3, 4), lambda x, y: x.astype(f32) + y),
+    ("add1", gb.add1, [X, a(1)], (3, 4), np.add),
+    ("sub", gb.sub, [X, Y], (3, 4), np.subtract),
+    ("mul", gb.mul, [X, V], (3, 4), np.multiply),
+    ("div", gb.div, [X, V], (3, 4), np.divide),
+    ("acc", lambda x, y: gb.acc(x, y, offset=16), [X, a(2, 4)], (3, 4), lambda x, y: np.concatenate([x[:1], x[1:] + y])),
+    ("set", lambda x, y: gb.set(x, y, offset=16), [X, a(2, 4)], (3, 4), lambda x, y: np.concatenate([x[:1], y])),
+    ("set", lambda x, y: gb.set(x, y, nb1=16), [X, a(2, 4)], (3, 4), lambda x, y: np.concatenate([y, x[2:]])),
+    ("set", lambda x, y: gb.set(x, y, nb1=16, nb2=48, nb3=48), [X, a(2, 4)], (3, 4), lambda x, y: np.concatenate([y, x[2:]])),
+    ("sum", gb.sum, [X], (), np.sum),
+    ("sum_rows", gb.sum_rows, [X], (3, 1), lambda x: x.sum(-1, keepdims=True)),
+    ("mean", gb.mean, [X], (3, 1), lambda x: x.mean(-1, keepdims=True)),
+    ("argmax", gb.argmax, [X], (3,), lambda x: x.argmax(-1)),
+    ("repeat", lambda x: gb.repeat(x, (2, 6, 4)), [X], (2, 6, 4), lambda x: np.tile(x, (2, 2, 1))),
+    ("repeat", gb.repeat, [X, a(6, 8)], (6, 8), lambda x, y: np.tile(x, (2, 2))),
+    ("repeat_back", lambda x: gb.repeat_back(x, (1, 4)), [X], (1, 4), lambda x: x.sum(0, keepdims=True)),
+    ("concat", gb.concat, [a(2, 3, 4), a(5, 3, 4)], (7, 3, 4), lambda x, y: np.concatenate([x, y], -3)),
+    ("concat", lambda x, y: gb.concat(x, y, axis=-1), [a(3, 4), a(3, 2)], (3, 6), lambda x, y: np.concatenate([x, y], -1)),
+    ("concat", lambda x, y: gb.concat(x, y, axis=0), [a(3, 4), a(2, 4)], (5, 4), lambda x, y: np.concatenate([x, y], 0)),
+    ("concat", lambda x, y: gb.concat(x, y, axis=0), [a(1, 2, 3, 4), a(2, 2, 3, 4)], (3, 2, 3, 4), lambda x, y: np.concatenate([x, y], 0)),
+    ("argsort", gb.argsort, [X], (3, 4), lambda x: np.argsort(x, -1, kind="stable")),
+    ("argsort", lambda x: gb.argsort(x, descending=True), [X], (3, 4), lambda x: np.argsort(-x, -1, kind="stable")),
+    ("top_k", lambda x: gb.top_k(x, 2), [X], (3, 2), lambda x: np.argsort(-x, -1, kind="stable")[:, :2]),
+    ("norm", gb.norm, [X], (3, 4), lambda x: (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + 1e-5)),
+    ("rms_norm", gb.rms_norm, [X], (3, 4), lambda x: x / np.sqrt(np.square(x).mean(-1, keepdims=True) + 1e-5)),
+    ("group_norm", lambda x: gb.group_norm(x, 2), [a(4, 3, 3)], (4, 3, 3), None),
+    ("rms_norm_back", gb.rms_norm_back, [X, Y], (3, 4), None),
+    ("silu_back", gb.silu_back, [X, Y], (3, 4), None),
+    ("mul_mat", gb.mul_mat, [a(5, 4), X], (3, 5), lambda w, x: x @ w.T),
+    ("mul_mat", lambda w, x: gb.mul_mat(w, x, prec="f32"), [a(5, 4), V], (5,), lambda w, x: w @ x),
+    ("mul_mat_id", lambda p, q, ids, b: gb.mul_mat_id([p, q], ids, 0, b), [a(5, 4), a(5, 4), np.array([[1], [0], [1]], i32), X], (3, 5),
+     lambda p, q, ids, b: np.stack([(p, q)[i] @ row for i, row in zip(ids[:, 0], b, strict=True)])),
+    ("out_prod", gb.out_prod, [a(3, 4), a(3, 5)], (5, 4), lambda x, y: y.T @ x),
+    ("dup", gb.dup, [X], (3, 4), lambda x: x),
+    ("cpy", gb.cpy, [X, a(3, 4, dtype=f16)], (3, 4), lambda x, y: x.astype(f16)),
+    ("cast", lambda x: gb.cast(x, "f16"), [X], (3, 4), lambda x: x.astype(f16)),
+    ("cont", lambda x: gb.cont(gb.transpose(x)), [X], (4, 3), np.transpose),
+    ("cont", lambda x: gb.cont(x, (2, 6)), [X], (2, 6), lambda x: x.reshape(2, 6)),
+    ("reshape", lambda x: gb.cont(gb.reshape(x, (2, -1))), [X], (2, 6), lambda x: x.reshape(2, 6)),
+    ("reshape", lambda x, y: gb.cont(gb.reshape(x, y)), [X, a(2, 6)], (2, 6), lambda x, y: x.reshape(2, 6)),
+    ("view", lambda x: gb.cont(gb.view(x, (2, 2), strides=(16, 4), offset=4)), [X], (2, 2), lambda x: x[:2, 1:3]),
+    ("view", lambda x: gb.cont(gb.view(x)), [X], (3, 4), lambda x: x),
+    ("view", lambda x: gb.cont(gb.view(x, (2, 4), offset=16)), [X], (2, 4), lambda x: x[1:]),
+    ("permute", lambda x: gb.cont(gb.permute(x, 1, 2, 0, 3)), [a(2, 3, 4)], (3, 4, 2), lambda x: x.transpose(1, 2, 0)),
+    ("transpose", lambda x: gb.cont(gb.transpose(x)), [a(2, 3, 4)], (2, 4, 3), lambda x: x.swapaxes(-1, -2)),
+    ("get_rows", gb.get_rows, [X, IDS], (2, 4), lambda x, i: x[i]),
+    ("get_rows", gb.get_rows, [a(2, 3, 4), np.array([[0, 2], [1, 1]], i32)], (2, 2, 4), lambda x, i: np.stack([x[k][i[k]] for k in (0, 1)])),
+    ("get_rows_back", gb.get_rows_back, [a(2, 4), IDS, X], (3, 4), lambda g, i, x: np.stack([g[1], np.zeros(4, f32), g[0]])),
+    ("diag", gb.diag, [a(1, 4)], (4, 4), lambda x: np.diag(x[0])),
+    ("empty_like", lambda x: x + gb.empty_like(x) * 0.0, [X], (3, 4), None),
+    ("diag_mask_inf", lambda x: gb.diag_mask_inf(x, 1), [a(3, 5)], (3, 5), lambda x: np.where(np.tri(3, 5, 1) > 0, x, -np.inf)),
+    ("diag_mask_zero", gb.diag_mask_zero, [a(3, 5)], (3, 5), np.tril),
+    ("soft_max", gb.soft_max, [X], (3, 4), _softmax),
+    ("soft_max", lambda x, m: gb.soft_max(x, m, 0.5), [X, Y], (3, 4), lambda x, m: _softmax(0.5 * x + m)),
+    ("soft_max", lambda x: gb.soft_max(x, scale=2.0), [X], (3, 4), lambda x: _softmax(2 * x)),
+    ("soft_max_back", gb.soft_max_back, [X, Y], (3, 4), lambda g, y: y * (g - (y * g).sum(-1, keepdims=True))),
+    ("alibi", lambda x: gb.alibi(x, 0, 2, 8.0), [a(2, 3, 4)], (2, 3, 4), None),
+    ("rope", gb.rope, [a(5, 2, 8), POS], (5, 2, 8), None),
+    ("rope", lambda x, p: gb.rope(x, p, 4, "neox", freq_scale=0.5, n_ctx=64), [a(5, 2, 8), POS], (5, 2, 8), None),
+    ("rope", lambda x, p: gb.rope(x, p, xpos_base=512.0, xpos_down=True, inplace=True), [a(5, 2, 8), POS], (5, 2, 8), None),
+    ("rope_back", gb.rope_back, [a(5, 2, 8), POS], (5, 2, 8), None),
+    ("im2col", lambda k, x: gb.im2col(k, x), [K2, IMG], (2, 7, 8, 12), None),
+    ("im2col", lambda k, x: gb.im2col(k, x, padding=1, is_2d=False), [a(6, 3, 3, dtype=f16), a(2, 3, 9)], (2, 9, 9), None),
+    ("conv_1d", gb.conv_1d, [a(6, 3, 3, dtype=f16), a(3, 9)], (6, 7), None),
+    ("conv_1d", lambda k, x: gb.conv_1d(k, x, stride=2, padding="half"), [a(6, 3, 3, dtype=f16), a(3, 9)], (6, 5), None),
+    ("conv_2d", lambda k, x: gb.conv_2d(k, x, stride=(2, 1), padding=(1, 0)), [K2, a(1, 3, 8, 9)], (1, 6, 5, 8), None),
+    ("conv_2d", lambda k, x: gb.conv_2d(k, x, stride="kernel"), [K2, a(1, 3, 8, 10)], (1, 6, 4, 5), None),
+    ("conv_2d", lambda k, x: gb.conv_2d(k, x, padding="half"), [a(6, 3, 3, 3, dtype=f16), a(1, 3, 8, 9)], (1, 6, 8, 9), None),
+    ("conv_depthwise_2d", gb.conv_depthwise_2d, [a(3, 1, 2, 2, dtype=f16), a(1, 3, 8, 9)], (1, 3, 7, 8), None),
+    ("conv_transpose_1d", lambda k, x: gb.conv_transpose_1d(k, x, 2), [a(3, 6, 4, dtype=f16), a(3, 5)], (6, 12), None),
+    ("conv_transpose_2d", lambda k, x: gb.conv_transpose_2d(k, x, 2), [a(3, 6, 2, 2, dtype=f16), a(1, 3, 4, 5)], (1, 6, 8, 10), None),
+    ("pool_1d", lambda x: gb.pool_1d(x, "max", 2), [X], (3, 2), lambda x: x.reshape(3, 2, 2).max(-1)),
+    ("pool_2d", lambda x: gb.pool_2d(x, "avg", (2, 3)), [a(2, 4, 6)], (2, 2, 2), lambda x: x.reshape(2, 2, 2, 2, 3).mean((2, 4))),
+    ("upscale", lambda x: gb.upscale(x, 2), [X], (6, 8), lambda x: x.repeat(2, 0).repeat(2, 1)),
+    ("pad", lambda x: gb.pad(x, (1, 2)), [X], (4, 6), lambda x: np.pad(x, ((0, 1), (0, 2)))),
+    ("flash_attn", gb.flash_attn, [a(2, 3, 8), a(2, 5, 8), a(2, 8, 5)], (2, 3, 8),
+     lambda q, k, v: _softmax(q @ k.swapaxes(-1, -2) / np.sqrt(8)) @ v.swapaxes(-1, -2)),
+    ("flash_attn_back", gb.flash_attn_back, [a(2, 3, 8), a(2, 5, 8), a(2, 8, 5), a(2, 3, 8)], (208,), None),
+    ("flash_ff", gb.flash_ff, [a(3, 8, dtype=f16), a(6, 8, dtype=f16), a(6), a(8, 6, dtype=f16), a(8)], (3, 8), None),
+    ("win_part", lambda x: gb.win_part(x, 3), [a(4, 5, 2)], (4, 3, 3, 2), None),
+    ("win_unpart", lambda x: gb.win_unpart(gb.win_part(x, 3), 5, 4, 3), [a(4, 5, 2)], (4, 5, 2), lambda x: x),
+    ("get_rel_pos", lambda x: gb.get_rel_pos(x, 3, 3), [a(5, 4, dtype=f16)], (3, 3, 4), None),
+    ("add_rel_pos", gb.add_rel_pos, [a(1, 6, 9), a(1, 2, 3, 3), a(1, 2, 3, 3)], (1, 6, 9), None),
+    ("cross_entropy_loss", gb.cross_entropy_loss, [X, _softmax(Y)], (), lambda x, p: -(p * np.log(_softmax(x))).sum(-1).mean()),
+    ("cross_entropy_loss_back", gb.cross_entropy_loss_back, [X, _softmax(Y), a(1)], (3, 4), None),
+    ("map_custom", lambda x: gb.map_custom(lambda d, s: s * 2, x), [X], (3, 4), lambda x: x * 2),
+    ("map_custom", lambda x, y: gb.map_custom(lambda d, s, t: s * t, x, y), [X, Y], (3, 4), lambda x, y: x * y),
+    ("map_custom", lambda x, y, z: gb.map_custom(lambda d, s, t, u: s * t + u, x, y, z), [X, Y, X], (3, 4), lambda x, y, z: x * y + z),
+]  # fmt: skip
+
+
+def run(cpu, ctx, build, arrays):
+    tensors = [ctx.tensor(x.shape, x.dtype) for x in arrays]
+    node = build(*tensors)
+    graph = ctx.graph(node)
+    scheduler = gb.Scheduler([cpu])
+    scheduler.allocate(graph)
+    for t, x in zip(tensors, arrays, strict=True):
+        if not t.is_placed:  # only its shape counts
+            continue
+        t.set(x)
+    assert scheduler.compute(graph)
+    return node, node.numpy(copy=True)
+
+
+@pytest.mark.parametrize(("name", "build", "arrays", "shape", "reference"), CASES, ids=[f"{i}-{c[0]}" for i, c in enumerate(CASES)])
+def test_operation(cpu, ctx, name, build, arrays, shape, reference):
+    node, result = run(cpu, ctx, build, arrays)
+    assert node.shape == shape
+    assert result.shape == shape
+    assert np.isfinite(result).all() or name == "diag_mask_inf"
+    if reference is not None:
+        np.testing.assert_allclose(result, reference(*[x.astype(np.float64) if x.dtype == f32 else x for x in arrays]), rtol=2e-3 if any(
+            x.dtype == f16 for x in arrays) else 2e-5, atol=1e-6)
+
+
+def test_every_operation_is_here():
+    covered = {c[0] for c in CASES}
+    assert set(ops.OPERATIONS) - covered == set()
+
+
+IN_PLACE = [
+    "abs", "sgn", "neg", "step", "tanh", "elu", "relu", "gelu", "gelu_erf", "gelu_quick", "silu", "hardswish", "hardsigmoid", "leaky_relu", "sqr", "sqrt",
+    "log", "norm", "rms_norm", "soft_max", "diag_mask_zero", "dup",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", IN_PLACE)
+def test_in_place_unary(cpu, ctx, name):
+    function = getattr(gb, name)
+    _, expected = run(cpu, ctx, function, [X])
+    node, got = run(cpu, ctx, lambda x: function(x, inplace=True), [X])
+    np.testing.assert_array_equal(got, expected)
+    assert node.view_of is not None
+
+
+@pytest.mark.parametrize("name", ["add", "sub", "mul", "div", "add1", "scale", "acc", "set", "group_norm", "soft_max_back", "add_rel_pos", "rope"])
+def test_in_place_others(cpu, ctx, name):
+    function = getattr(gb, name)
+    arrays = {"scale": [X], "add1": [X, a(1)], "group_norm": [a(4, 3, 3)], "add_rel_pos": [a(1, 6, 9), a(1, 2, 3, 3), a(1, 2, 3, 3)],
+              "rope": [a(5, 2, 8), POS]}.get(name, [X, Y])  # fmt: skip
+    extra = {"scale": (2.0,), "group_norm": (2,)}.get(name, ())
+    _, expected = run(cpu, ctx, lambda *t: function(*t, *extra), arrays)
+    node, got = run(cpu, ctx, lambda *t: function(*t, *extra, inplace=True), arrays)
+    np.testing.assert_array_equal(got, expected)
+    assert node.view_of is not None
+
+
+# -------------------------------------------------------------------------------------------------------------------- errors
+
+WRONG = [
+    (lambda x, y: gb.mul_mat(x, y), (3, 4), (3, 5), ["mul_mat", "'x' float32 (3, 4)", "'y' float32 (3, 5)"]),
+    (lambda x, y: gb.add(x, y), (3, 4), (3, 5), ["add", "'x'", "'y'"]),
+    (lambda x, y: gb.get_rows(x, y), (3, 4), (3,), ["get_rows", "'y' float32 (3,)"]),
+    (lambda x, y: gb.concat(x, y), (2, 3, 4), (2, 3, 5), ["concat", "(2, 3, 5)"]),
+    (lambda x, y: gb.concat(x, y, axis=3), (2, 3, 4), (2, 3, 4), ["concat", "axis 3"]),
+    (lambda x, y: gb.reshape(x, (5, 5)), (3, 4), (1,), ["reshape", "'x'"]),
+    (lambda x, y: gb.cont(x, (5, 5)), (3, 4), (1,), ["cont", "'x'"]),
+    (lambda x, y: gb.view(x, (100,)), (3, 4), (1,), ["view", "'x'"]),
+    (lambda x, y: gb.view(x, (2, 2), strides=(16, 8)), (3, 4), (1,), ["view", "adjacent"]),
+    (lambda x, y: gb.view(x, (2, 2), strides=(4,)), (3, 4), (1,), ["view", "strides"]),
+    (lambda x, y: gb.permute(x, 0, 0, 1, 2), (3, 4), (1,), ["permute", "'x'"]),
+    (lambda x, y: gb.soft_max(x, y, inplace=True), (3, 4), (3, 4), ["soft_max", "in place"]),
+    (lambda x, y: gb.soft_max(x, y), (3, 4), (2, 5), ["soft_max", "mask 'y'"]),
+    (lambda x, y: gb.rope(x, y), (5, 2, 8), (5,), ["rope", "positions 'y'"]),
+    (lambda x, y: gb.rope(x, y, xpos_base=5.0), (5, 2, 8), (5,), ["rope", "xpos"]),
+    (lambda x, y: gb.rope(x, y, mode="other"), (5, 2, 8), (5,), ["rope", "mode"]),
+    (lambda x, y: gb.conv_2d(x, y), (6, 3, 2, 2), (1, 4, 8, 8), ["conv_2d", "kernel 'x'"]),
+    (lambda x, y: gb.conv_2d(x, y, stride="kernel", padding=1), (6, 3, 2, 2), (1, 3, 8, 8), ["conv_2d", "stride"]),
+    (lambda x, y: gb.conv_2d(x, y, stride=2, padding="half"), (6, 3, 2, 2), (1, 3, 8, 8), ["conv_2d", "padding"]),
+    (lambda x, y: gb.conv_2d(x, y, stride=(1, 2, 3)), (6, 3, 2, 2), (1, 3, 8, 8), ["conv_2d", "pair"]),
+    (lambda x, y: gb.pool_2d(x, "median", 2), (2, 4, 4), (1,), ["pool_2d", "'max', 'avg'"]),
+    (lambda x, y: gb.top_k(x, 5), (3, 4), (1,), ["top_k"]),
+    (lambda x, y: gb.top_k(x, 2**40), (3, 4), (1,), ["top_k"]),
+    (lambda x, y: gb.unary(x, "sin"), (3, 4), (1,), ["unary", "'relu'"]),
+    (lambda x, y: gb.mul_mat_id([], x, 0, y), (3, 4), (1,), ["mul_mat_id"]),
+    (lambda x, y: gb.mul_mat(x, y, prec="f8"), (3, 4), (3, 4), ["prec"]),
+    (lambda x, y: gb.pad(x, (1, 1, 1, 1, 1)), (3, 4), (3, 4), ["pad"]),
+    (lambda x, y: gb.repeat(x, (4, 4)), (3, 4), (1,), ["repeat", "'x'"]),
+    (lambda x, y: gb.diag_mask_inf(x, -1), (3, 4), (1,), ["diag_mask_inf"]),
+    (lambda x, y: gb.norm(x, "eps"), (3, 4), (1,), ["norm", "'x'"]),
+    (lambda x, y: gb.scale(x, None), (3, 4), (1,), ["scale", "'x'"]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("build", "x", "y", "words"), WRONG, ids=[f"{i}-{w[3][0]}" for i, w in enumerate(WRONG)])
+def test_errors_name_the_operation_and_the_tensors(ctx, build, x, y, words):
+    x, y = ctx.tensor(x, name="x"), ctx.tensor(y, name="y")
+    n = len(ctx.tensors())
+    with pytest.raises(gb.InvalidArgumentError) as caught:
+        build(x, y)
+    assert isinstance(caught.value, ValueError)
+    assert caught.value.status < 0
+    for word in words:
+        assert word in str(caught.value), str(caught.value)
+    assert len(ctx.tensors()) <= n + 4
+
+
+@pytest.mark.parametrize("wrong", [None, 1.5, np.zeros(3, np.float32), "x", object()], ids=str)
+def test_what_is_no_tensor_is_a_type_error(ctx, wrong):
+    x = ctx.tensor(3)
+    for build in (lambda: gb.add(x, wrong), lambda: gb.relu(wrong), lambda: gb.mul_mat(wrong, x), lambda: gb.mul_mat_id([wrong], x, 0, x)):
+        with pytest.raises((TypeError, gb.InvalidArgumentError)):
+            build()
+
+
+def test_closed_context_is_a_state_error(ctx):
+    with gb.Context() as other:
+        t = other.tensor(3)
+    x = ctx.tensor(3)
+    for build in (lambda: gb.relu(t), lambda: gb.add(x, t), lambda: t + x, lambda: x + t, lambda: t[0], lambda: t.reshape(3), lambda: t.T, lambda: t.shape,
+                  lambda: other.tensor(3), lambda: other.graph(t), lambda: ctx.graph(t), lambda: t.name, lambda: t.astype("f16"), lambda: other.tensors(),
+                  lambda: other.constant(1), lambda: gb.mul_mat_id([t], x, 0, x)):  # fmt: skip
+        with pytest.raises(gb.StateError, match="closed"):
+            build()
+    assert "closed" in repr(t)
+    assert "closed" in repr(other)
+
+
+def test_quantized_types_say_what_is_missing(ctx, cpu):
+    w, x = ctx.tensor((4, 64), gb.q4_0, name="w"), ctx.tensor((3, 64), name="x")
+    y = gb.mul_mat(w, x)
+    reason = cpu.unsupported_reason(y)
+    assert cpu.supports(y) == (reason is None)
+    if reason is not None:
+        with pytest.raises(gb.UnsupportedError):
+            gb.Scheduler([cpu]).allocate(ctx.graph(y))

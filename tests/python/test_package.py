@@ -1,0 +1,205 @@
+"""The package as a whole: what it exports, how it is built, the command line, the first example."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import inspect
+import json
+import pkgutil
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import ggml_backend as gb
+from ggml_backend import ops
+from ggml_backend._ffi import ffi, lib
+
+ROOT = Path(__file__).resolve().parents[2]
+
+SNIPPET = """
+import numpy as np, ggml_backend as gb
+cpu = gb.Backend("CPU", n_threads=2)            # registry name; gb.backends() lists them
+with gb.Context() as ctx:
+    w = ctx.tensor((64, 128), gb.float32, name="w")     # NumPy order: 64 rows of 128; w.ne == (128, 64, 1, 1)
+    x = ctx.tensor((16, 128), gb.float32, name="x")
+    y = gb.relu(x @ w.T)                         # NumPy meaning; becomes mul_mat(w, x), nothing is transposed in memory
+    graph = ctx.graph(y)
+    sched = gb.Scheduler([cpu])
+    sched.allocate(graph)                        # places what is not placed yet; inputs can be set now
+    w.set(np.random.rand(64, 128).astype(np.float32)); x.set(...)
+    sched.compute(graph)
+    y.numpy()                                    # host memory: a view that keeps the buffer alive; device: a copy
+"""
+
+
+def test_first_example(script):
+    script(SNIPPET)
+
+
+def test_first_example_computes_what_it_says(cpu, rng):
+    names: dict[str, object] = {}
+    exec(SNIPPET.replace("x.set(...)", "X = np.random.rand(16, 128).astype(np.float32); x.set(X)").replace("    y.numpy()", "    r = y.numpy()"), names)
+    w, y = names["w"], names["r"]
+    graph_ops = [t.op for t in names["graph"].nodes] if not names["ctx"].closed else ["MUL_MAT", "RELU"]
+    assert graph_ops == ["MUL_MAT", "RELU"]
+    assert y.shape == (16, 64)
+    with pytest.raises(gb.StateError):
+        w.numpy()
+
+
+def test_product_with_a_transposed_tensor_is_one_node(ctx):
+    w, x = ctx.tensor((64, 128), name="w"), ctx.tensor((16, 128), name="x")
+    y = x @ w.T
+    assert w.ne == (128, 64, 1, 1)
+    assert [t.op for t in ctx.graph(y).nodes] == ["MUL_MAT"]
+    assert y.sources == [w, x]
+
+
+def test_every_builder_is_reachable():
+    """Each C function that makes a tensor from a context has a Python function; a new one fails here until it has."""
+    reached = set(ops.BUILDERS)
+    builders = set()
+    for name in dir(lib):
+        if not name.startswith("ggml_"):
+            continue
+        try:
+            kind = ffi.typeof(getattr(lib, name))
+        except TypeError:  # a constant
+            continue
+        makes = kind.kind == "function" and kind.result is ffi.typeof("struct ggml_tensor *")
+        if makes and kind.args and kind.args[0] is ffi.typeof("struct ggml_context *"):
+            builders.add(name)
+    assert len(builders) > 140
+    assert builders - reached == {"ggml_get_tensor", "ggml_get_first_tensor", "ggml_get_next_tensor"}  # these make nothing
+    assert reached <= builders
+
+
+def test_every_operation_is_exported_and_documented():
+    for name, function in ops.OPERATIONS.items():
+        assert getattr(gb, name) is function
+        assert function.__doc__, name
+        assert function.__annotations__["return"] in ("Tensor", gb.Tensor), name
+
+
+def test_public_names_exist_and_are_documented():
+    for name in gb.__all__:
+        thing = getattr(gb, name)
+        if inspect.isclass(thing) or inspect.isfunction(thing):
+            assert thing.__doc__, name
+        if inspect.isclass(thing) and not issubclass(thing, Exception):
+            for attribute, member in vars(thing).items():
+                if not attribute.startswith("_") and (inspect.isfunction(member) or isinstance(member, property)):
+                    assert isinstance(member, property) or member.__doc__ or attribute in ("tolist",), f"{name}.{attribute}"
+
+
+def test_modules_import_only_what_comes_before_them():
+    order = "_ffi _errors _handles dtypes _data buffer backend tensor _callbacks ops graph alloc sched custom cli".split()
+    folder = Path(inspect.getfile(gb)).parent
+    names = {m.name for m in pkgutil.iter_modules([str(folder)])} - {"__main__"}
+    assert names <= set(order), names - set(order)
+    for position, name in enumerate(order[1:], 1):
+        tree = ast.parse((folder / f"{name}.py").read_text())
+        for node in tree.body:  # imports for type checking only are inside an if
+            if isinstance(node, ast.ImportFrom) and node.level == 1:
+                assert node.module in order[:position], f"{name} imports {node.module}"
+
+
+@pytest.mark.skipif(shutil.which("nm") is None, reason="needs binutils")
+def test_extension_exports_only_its_entry_point():
+    module = importlib.import_module("ggml_backend._ffi")
+    out = subprocess.run(["nm", "-D", "--defined-only", module.__file__], capture_output=True, text=True, check=True).stdout
+    names = {line.split()[-1] for line in out.splitlines() if line.split()[-2] in "TDBRVWi"}
+    names = {n for n in names if not n.startswith(("__asan", "__ubsan", "__sanitizer", "__lsan", "_init", "_fini", "__bss_start", "_edata", "_end"))}
+    assert names == {"PyInit__ffi"}
+
+
+def test_extension_needs_only_the_c_library():
+    module = importlib.import_module("ggml_backend._ffi")
+    if shutil.which("readelf") is None:
+        pytest.skip("needs binutils")
+    out = subprocess.run(["readelf", "-d", module.__file__], capture_output=True, text=True, check=True).stdout
+    needed = set(re.findall(r"Shared library: \[([^\]]+)\]", out))
+    allowed = r"lib(c|m|pthread|dl|rt|asan|ubsan|tsan|gcc_s|python[0-9.]+)\.so|ld-linux"
+    assert all(re.match(allowed, n) for n in needed), needed
+
+
+def test_version_is_the_project_version():
+    assert re.search(rf"project\(ggml_backend VERSION {re.escape(gb.__version__)}[ )]", (ROOT / "CMakeLists.txt").read_text())
+
+
+def test_it_is_typed():
+    assert (Path(inspect.getfile(gb)).parent / "py.typed").exists()
+
+
+def test_show_config(capsys):
+    config = gb.show_config("dict")
+    assert config["ggml_backend"] == gb.__version__
+    assert config["tensor bytes"] == 368
+    assert [b["name"] for b in config["backends"]] == gb.backends()
+    gb.show_config()
+    assert gb.__version__ in capsys.readouterr().out
+    with pytest.raises(ValueError, match="mode"):
+        gb.show_config("xml")
+
+
+def test_command_line():
+    run = subprocess.run([sys.executable, "-m", "ggml_backend", "info"], capture_output=True, text=True, check=True)
+    assert "CPU" in run.stdout
+    run = subprocess.run([sys.executable, "-m", "ggml_backend", "info", "--json"], capture_output=True, text=True, check=True)
+    assert json.loads(run.stdout)["backends"][0]["name"] == "CPU"
+    run = subprocess.run([sys.executable, "-m", "ggml_backend", "nonsense"], capture_output=True, text=True, check=False)
+    assert run.returncode == 2
+
+
+def test_import_prints_nothing_and_errors_stay_silent(script):
+    out = script("import ggml_backend as gb\nctx = gb.Context()\ntry: gb.relu(ctx.tensor((2,), gb.q4_0))\nexcept gb.GgmlError: pass\ntry: gb.Backend('CPU', level='x')\nexcept gb.GgmlError: pass\n")
+    assert out == ""
+
+
+# ------------------------------------------------------------------------------------------------------- tools/gen_ffi.py
+
+
+@pytest.fixture
+def generator():
+    path = ROOT / "tools" / "gen_ffi.py"
+    spec = importlib.util.spec_from_file_location("gen_ffi", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_generator_reads_the_marked_regions(generator):
+    text = "int a;\n// cdef: begin\nint b;\n// cdef: end\nint c;\n// cdef: begin\nint d;\n// cdef: end\n"
+    assert generator.marked_regions(text, "x").split() == ["int", "b;", "int", "d;"]
+
+
+@pytest.mark.parametrize("text", ["int a;", "// cdef: begin\nint b;"])
+def test_generator_refuses_broken_marks(generator, text):
+    with pytest.raises(SystemExit):
+        generator.marked_regions(text, "x")
+
+
+def test_generator_rewrites_what_the_parser_cannot_take(generator):
+    source = """
+    #define N 4 // words
+    GGML_API GGML_CALL int f(const float * GGML_RESTRICT x); /* GGML_API */
+    struct s { int a[N]; char b[N * 16 / sizeof(int32_t)]; };
+    GBPY_PYTHON void g(void);
+    """
+    out = generator.declarations(source, {})
+    assert "GGML_" not in out
+    assert "a[4]" in out
+    assert "b[16]" in out
+    assert 'extern "Python" void g(void);' in out
+
+
+def test_declarations_agree_with_the_library():
+    assert ffi.sizeof("struct ggml_tensor") == 368
+    assert lib.GGML_MAX_DIMS == 4
+    assert np.dtype(np.float32).itemsize == lib.ggml_type_size(lib.GGML_TYPE_F32)

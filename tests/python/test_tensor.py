@@ -1,0 +1,575 @@
+"""Tensors: shapes, data in and out, indexing, operators - against NumPy."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import ggml_backend as gb
+
+
+def evaluate(cpu, ctx, *outputs):
+    """Computes tensors whose inputs have data, and returns copies."""
+    graph = ctx.graph(*outputs)
+    with gb.Scheduler([cpu]) as scheduler:
+        assert scheduler.compute(graph)
+        arrays = [t.numpy(copy=True) for t in outputs]
+    return arrays[0] if len(arrays) == 1 else arrays
+
+
+# ----------------------------------------------------------------------------------------------------------------- description
+
+
+def test_shape_order(ctx):
+    t = ctx.tensor((2, 3, 4), gb.float16, name="t")
+    assert (t.shape, t.ndim, t.size, t.nbytes) == ((2, 3, 4), 3, 24, 48)
+    assert t.ne == (4, 3, 2, 1)
+    assert t.nb == (2, 8, 24, 48)
+    assert t.strides == (24, 8, 2)
+    assert (t.dtype, t.name, t.op) == (gb.float16, "t", "NONE")
+    assert not t.is_placed
+    assert t.context is ctx
+    assert repr(t) == "<Tensor 't' float16 (2, 3, 4)>"
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (5,), (1, 5), (1, 1, 1), (3, 1, 1, 2), (0, 3), (2, 0)])
+def test_shapes_survive_with_their_ones(ctx, shape):
+    t = ctx.tensor(shape)
+    assert t.shape == shape
+    assert gb.relu(t).shape == shape
+    assert ctx.tensors()[0].shape == shape  # another handle of the same tensor
+    assert t.size == int(np.prod(shape))
+
+
+def test_bad_shapes_are_refused(ctx):
+    for shape in [(1, 2, 3, 4, 5), (-1,), (2**40, 2**40), (2**63,)]:
+        with pytest.raises(gb.InvalidArgumentError):
+            ctx.tensor(shape)
+    with pytest.raises(TypeError):
+        ctx.tensor((1.5,))
+    with pytest.raises(gb.InvalidArgumentError):
+        ctx.tensor((33,), gb.q4_0)
+
+
+def test_names(ctx):
+    t = ctx.tensor(3)
+    t.name = "größe"
+    assert t.name == "größe"
+    assert ctx.get("größe") == t
+    assert ctx["größe"] == t
+    assert ctx.get("nothing") is None
+    with pytest.raises(KeyError):
+        ctx["nothing"]
+    assert t.named("x" * 100) is t
+    assert t.name == "x" * 63
+
+
+def test_identity(ctx):
+    a, b = ctx.tensor(3), ctx.tensor(3)
+    assert a == a
+    assert a != b
+    assert len({a, b, ctx.tensors()[0]}) == 2
+    with pytest.raises(TypeError, match="truth"):
+        bool(a)
+    assert a in [a, b]
+
+
+# ------------------------------------------------------------------------------------------------------------------------ data
+
+
+@pytest.mark.parametrize("name", ["float32", "float16", "float64", "int8", "int16", "int32", "int64"])
+@pytest.mark.parametrize("device", ["CPU", "SIM"])
+def test_data_round_trip(ctx, name, device, rng):
+    dtype = getattr(gb, name)
+    t = ctx.tensor((3, 4, 5), dtype)
+    ctx.allocate(gb.Backend(device))
+    data = (rng.standard_normal((3, 4, 5)) * 50).astype(name)
+    assert t.set(data) is t
+    np.testing.assert_array_equal(t.numpy(), data)
+    assert t.numpy().dtype == np.dtype(name)
+    assert t.is_host == (device == "CPU")
+    t.set(0)
+    assert not t.numpy().any()
+
+
+def test_host_data_is_a_view_and_device_data_a_copy(ctx, cpu, sim):
+    other = gb.Context()
+    t, u = ctx.tensor(4), other.tensor(4)
+    ctx.allocate(cpu)
+    other.allocate(sim)
+    t.set([1, 2, 3, 4])
+    u.set([1, 2, 3, 4])
+    t.numpy()[0] = 9
+    assert t.tolist() == [9, 2, 3, 4]
+    u.numpy()[0] = 9
+    assert u.tolist() == [1, 2, 3, 4]
+    copy = t.numpy(copy=True)
+    copy[0] = 0
+    assert t.numpy()[0] == 9
+    with pytest.raises(gb.StateError, match="copy"):
+        u.numpy(copy=False)
+
+
+def test_set_takes_lists_and_numbers(ctx, cpu):
+    t, i = ctx.tensor((2, 2), name="t"), ctx.tensor(3, gb.int32)
+    ctx.allocate(cpu)
+    t.set([[1, 2], [3, 4.5]])
+    assert t.tolist() == [[1, 2], [3, 4.5]]
+    t.set(7)
+    assert t.tolist() == [[7, 7], [7, 7]]
+    t.set(...)
+    assert t.tolist() == [[0, 0], [0, 0]]
+    i.set([1, 2, 3])
+    assert i.tolist() == [1, 2, 3]
+    t.set(np.float32(3))
+    assert t.numpy()[1, 1] == 3
+
+
+@pytest.mark.parametrize(
+    "value",
+    [np.zeros((2, 2)), np.zeros((2, 2), np.int32), np.zeros((2, 3), np.float32), np.zeros((4,), np.float32), [[1, 2, 3]], "text", [["a"]],
+     np.zeros((2, 2), ">f4"), [1, 2, 3, 4], np.zeros((1, 2, 2), np.float32), None, 1 + 2j],
+)  # fmt: skip
+def test_set_refuses_what_does_not_fit(ctx, cpu, value):
+    t = ctx.tensor((2, 2), name="weight")
+    ctx.allocate(cpu)
+    t.set([[1, 2], [3, 4]])
+    with pytest.raises(gb.InvalidArgumentError, match="weight"):
+        t.set(value)
+    assert t.tolist() == [[1, 2], [3, 4]]
+
+
+def test_set_names_the_conversion(ctx, cpu):
+    t = ctx.tensor(3, name="t")
+    ctx.allocate(cpu)
+    with pytest.raises(ValueError, match=r"float64.*astype\(np.float32\)"):
+        t.set(np.zeros(3))
+
+
+def test_integers_are_not_cut(ctx, cpu):
+    t = ctx.tensor(2, gb.int8)
+    ctx.allocate(cpu)
+    for value in ([1.5, 2], [300, 1], 1.5):
+        with pytest.raises(gb.InvalidArgumentError):
+            t.set(value)
+
+
+@pytest.mark.parametrize("device", ["CPU", "SIM"])
+def test_set_with_an_offset(ctx, device):
+    t = ctx.tensor((3, 4))
+    ctx.allocate(gb.Backend(device))
+    t.set(np.arange(12, dtype=np.float32).reshape(3, 4))
+    t.set(np.full(5, -1, np.float32), offset=2)
+    expected = np.arange(12.0)
+    expected[2:7] = -1
+    np.testing.assert_array_equal(t.numpy().ravel(), expected)
+    for offset in (-1, 8, 100):
+        with pytest.raises(gb.InvalidArgumentError):
+            t.set(np.zeros(5, np.float32), offset=offset)
+    with pytest.raises(gb.InvalidArgumentError):
+        t.T.set(np.zeros(2, np.float32), offset=0)
+
+
+@pytest.mark.parametrize("device", ["CPU", "SIM"])
+def test_strided_tensors_are_read_and_written(ctx, device, rng):
+    t = ctx.tensor((4, 5, 6))
+    ctx.allocate(gb.Backend(device))
+    data = rng.standard_normal((4, 5, 6)).astype(np.float32)
+    t.set(data)
+    part = t[1:3, ::2, 1:4]
+    np.testing.assert_array_equal(part.numpy(), data[1:3, ::2, 1:4])
+    new = rng.standard_normal(part.shape).astype(np.float32)
+    part.set(new)
+    data[1:3, ::2, 1:4] = new
+    np.testing.assert_array_equal(t.numpy(), data)
+    turned = t.transpose(2, 0, 1)
+    np.testing.assert_array_equal(turned.numpy(), data.transpose(2, 0, 1))
+    turned.set(np.ascontiguousarray(data.transpose(2, 0, 1)) + 1)
+    np.testing.assert_array_equal(t.numpy(), data + 1)
+
+
+def test_non_contiguous_arrays_are_taken(ctx, cpu, rng):
+    t = ctx.tensor((3, 4))
+    ctx.allocate(cpu)
+    data = rng.standard_normal((8, 6)).astype(np.float32)
+    for a in (data[::3, 1:5], data.T[::2, ::2][:3, :4], np.asfortranarray(data[:3, :4]), data[::-3, :4]):
+        t.set(a)
+        np.testing.assert_array_equal(t.numpy(), a)
+
+
+def test_bfloat16(ctx, cpu):
+    t = ctx.tensor(4, gb.bfloat16)
+    ctx.allocate(cpu)
+    t.set([1.0, -2.5, 3.00390625, 1e30])
+    bits = t.numpy()
+    assert bits.dtype == np.uint16
+    assert list(bits[:3]) == [0x3F80, 0xC020, 0x4040]  # 3.0039.. is halfway: to even
+    np.testing.assert_allclose(t.numpy(np.float32), [1, -2.5, 3, 1e30], rtol=4e-3)
+    t.set(np.array([0x3F80] * 4, np.uint16))
+    assert t.tolist() == [1, 1, 1, 1]
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    t.set(np.array([1, 2, 3, 4], ml_dtypes.bfloat16))
+    assert t.tolist() == [1, 2, 3, 4]
+    assert t.numpy(ml_dtypes.bfloat16).dtype == ml_dtypes.bfloat16
+    with pytest.raises(gb.InvalidArgumentError):
+        t.set(np.zeros(4, np.float32))
+
+
+def test_quantized_tensors_are_bytes(ctx, cpu, rng):
+    t = ctx.tensor((3, 64), gb.q8_0)
+    ctx.allocate(cpu)
+    assert t.shape == (3, 64)
+    assert t.nbytes == 3 * 2 * 34
+    rows = rng.integers(0, 256, (3, 68), np.uint8)
+    t.set(rows)
+    np.testing.assert_array_equal(t.numpy(), rows)
+    for wrong in (np.zeros((3, 64), np.float32), np.zeros((3, 64), np.uint8), [1.0]):
+        with pytest.raises(gb.InvalidArgumentError):
+            t.set(wrong)
+    with pytest.raises(gb.GgmlError):
+        t.numpy(np.float32)
+
+
+def test_without_memory(ctx):
+    t = ctx.tensor(3, name="lonely")
+    for act in (t.numpy, lambda: t.set([1, 2, 3]), t.tolist, lambda: np.asarray(t), lambda: t.is_host):
+        with pytest.raises(gb.StateError, match="lonely"):
+            act()
+    assert t.buffer is None
+    assert t.location == ""
+
+
+def test_memory_of_the_context_itself():
+    with gb.Context(no_alloc=False) as ctx:
+        t = ctx.tensor((2, 3))
+        t.set(np.arange(6, dtype=np.float32).reshape(2, 3))
+        view = t.numpy()
+        t.T.set(np.ones((3, 2), np.float32))
+        assert view.sum() == 6
+        assert t.buffer is None
+    assert view.sum() == 6  # the array keeps the context
+
+
+def test_numpy_interop(ctx, cpu, rng):
+    t = ctx.tensor((2, 3))
+    ctx.allocate(cpu)
+    data = rng.standard_normal((2, 3)).astype(np.float32)
+    t.set(data)
+    np.testing.assert_array_equal(np.asarray(t), data)
+    np.testing.assert_array_equal(np.array(t, np.float64), data.astype(np.float64))
+    assert np.shares_memory(np.asarray(t), t.numpy())
+    assert not np.shares_memory(np.array(t, copy=True), t.numpy())
+    np.testing.assert_array_equal(np.from_dlpack(t), data)
+    assert t.__dlpack_device__() == (1, 0)
+    assert np.mean(t) == np.mean(data)
+    assert ctx.tensor(()).shape == ()
+
+
+def test_dlpack_of_device_memory_is_a_buffer_error(ctx, sim):
+    t = ctx.tensor(3)
+    ctx.allocate(sim)
+    with pytest.raises(BufferError):
+        np.from_dlpack(t)
+    assert np.asarray(t).shape == (3,)
+
+
+def test_item(ctx, cpu):
+    t = ctx.tensor(())
+    u = ctx.tensor(3)
+    ctx.allocate(cpu)
+    t.set(2.5)
+    assert t.item() == 2.5
+    assert isinstance(t.item(), float)
+    with pytest.raises(gb.InvalidArgumentError):
+        u.item()
+
+
+def test_copy_from(ctx, cpu, sim, rng):
+    a, b = ctx.tensor((2, 3), name="a"), ctx.tensor((2, 3), name="b")
+    wrong = ctx.tensor((3, 2), name="wrong")
+    other = gb.Context()
+    c = other.tensor((2, 3))
+    ctx.allocate(cpu)
+    other.allocate(sim)
+    data = rng.standard_normal((2, 3)).astype(np.float32)
+    a.set(data)
+    b.copy_from(c.copy_from(a))
+    np.testing.assert_array_equal(b.numpy(), data)
+    with pytest.raises(gb.InvalidArgumentError, match="wrong"):
+        a.copy_from(wrong)
+
+
+def test_from_numpy_shares_memory(ctx, cpu, rng):
+    data = rng.standard_normal((3, 4)).astype(np.float32)
+    t = ctx.from_numpy(data, name="x")
+    assert np.shares_memory(t.numpy(), data)
+    t.numpy()[0, 0] = 5
+    assert data[0, 0] == 5
+    np.testing.assert_array_equal(evaluate(cpu, ctx, t * 2.0), data * 2)
+    with pytest.raises(gb.InvalidArgumentError, match="contiguous"):
+        ctx.from_numpy(data.T)
+    with pytest.raises(gb.InvalidArgumentError):
+        ctx.from_numpy(np.zeros(3, np.complex64))
+
+
+# ---------------------------------------------------------------------------------------------------------------- shapes, views
+
+
+@pytest.mark.parametrize("axes", list(itertools.permutations(range(4))))
+def test_transpose_is_that_of_numpy(ctx, axes, cpu):
+    t = ctx.tensor((2, 3, 4, 5))
+    ctx.allocate(cpu)
+    data = np.arange(120, dtype=np.float32).reshape(2, 3, 4, 5)
+    t.set(data)
+    assert t.transpose(axes).shape == data.transpose(axes).shape
+    np.testing.assert_array_equal(t.transpose(*axes).numpy(), data.transpose(axes))
+    np.testing.assert_array_equal(t.permute(axes).numpy(), data.transpose(axes))
+    np.testing.assert_array_equal(evaluate(cpu, ctx, t.transpose(axes).contiguous()), data.transpose(axes))
+
+
+@pytest.mark.parametrize("shape", [(), (3,), (2, 3), (2, 1, 3), (1, 2, 3, 4)])
+def test_T_and_swapaxes(ctx, shape, cpu):
+    t = ctx.tensor(shape)
+    ctx.allocate(cpu)
+    data = np.arange(int(np.prod(shape)), dtype=np.float32).reshape(shape)
+    t.set(data)
+    np.testing.assert_array_equal(t.T.numpy(), data.T)
+    if len(shape) > 1:
+        np.testing.assert_array_equal(t.swapaxes(0, -1).numpy(), data.swapaxes(0, -1))
+    for bad in ([0] * (len(shape) + 1), list(range(1, len(shape) + 1)) or [0]):
+        with pytest.raises(gb.InvalidArgumentError):
+            t.transpose(bad)
+    with pytest.raises(gb.InvalidArgumentError):
+        t.swapaxes(0, 7)
+
+
+def test_reshape(ctx, cpu):
+    t = ctx.tensor((2, 3, 4), name="t")
+    ctx.allocate(cpu)
+    data = np.arange(24, dtype=np.float32).reshape(2, 3, 4)
+    t.set(data)
+    for shape in [(24,), (4, 6), (6, -1), (-1,), (2, 2, 2, 3), (1, 24)]:
+        np.testing.assert_array_equal(t.reshape(shape).numpy(), data.reshape(shape))
+        np.testing.assert_array_equal(t.reshape(*shape).numpy(), data.reshape(shape))
+        np.testing.assert_array_equal(gb.reshape(t, shape).numpy(), data.reshape(shape))
+    np.testing.assert_array_equal(evaluate(cpu, ctx, t.T.reshape(6, 4)), data.T.reshape(6, 4))
+    for shape in [(5, 5), (7, -1), (-1, -1), (1, 1, 1, 1, 24)]:
+        with pytest.raises(gb.InvalidArgumentError):
+            t.reshape(shape)
+
+
+INDICES = [
+    np.s_[0], np.s_[-1], np.s_[1:], np.s_[:2], np.s_[..., 0], np.s_[..., 1:3], np.s_[:, 1], np.s_[1, 2], np.s_[1, 2, 3], np.s_[::2], np.s_[:, ::2],
+    np.s_[:, :, ::2], np.s_[None], np.s_[:, None], np.s_[..., None, 0], np.s_[...], np.s_[()], np.s_[1:1], np.s_[:, -2:], np.s_[0, ..., -1],
+    np.s_[:, :, -1:], np.s_[100:], np.s_[0, :, 1::2], np.s_[:, 0, 0],
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("index", INDICES, ids=str)
+def test_indexing_is_that_of_numpy(ctx, cpu, index):
+    t = ctx.tensor((3, 4, 5))
+    ctx.allocate(cpu)
+    data = np.arange(60, dtype=np.float32).reshape(3, 4, 5)
+    t.set(data)
+    view = t[index]
+    assert view.shape == data[index].shape
+    np.testing.assert_array_equal(evaluate(cpu, ctx, gb.cont(view)), data[index])
+
+
+@settings(max_examples=150, deadline=None)
+@given(data=st.data())
+def test_random_indexing(data):
+    shape = tuple(data.draw(st.lists(st.integers(1, 5), min_size=1, max_size=4)))
+    array = np.arange(int(np.prod(shape)), dtype=np.float32).reshape(shape)
+    index = []
+    for n in shape:
+        start, stop = data.draw(st.integers(-n, n)), data.draw(st.integers(-n, n + 1))
+        index.append(data.draw(st.sampled_from([slice(None), slice(start, stop), slice(start, stop, data.draw(st.integers(1, 3))), start % n])))
+    with gb.Context() as ctx:
+        t = ctx.from_numpy(array)
+        try:
+            view = t[tuple(index)]
+        except gb.InvalidArgumentError as error:
+            assert "five dimensions" in str(error)
+            return
+        expected = array[tuple(index)]
+        assert view.shape == expected.shape
+        np.testing.assert_array_equal(evaluate(gb.Backend("CPU", n_threads=1), ctx, gb.cont(view)), expected)
+
+
+def test_indexing_refuses(ctx):
+    t = ctx.tensor((3, 4), name="t")
+    for index, error in [((0, 0, 0), ValueError), (5, IndexError), (-4, IndexError), ([0, 1], TypeError), (np.s_[::-1], ValueError), ("a", TypeError), ((..., ...), ValueError)]:
+        with pytest.raises(error):
+            t[index]
+    with pytest.raises(gb.InvalidArgumentError):
+        ctx.tensor((2, 64), gb.q4_0)[:, :32]
+    assert ctx.tensor((2, 64), gb.q4_0)[1].shape == (64,)
+    assert len(t) == 3
+    assert [row.shape for row in t] == [(4,)] * 3
+    with pytest.raises(TypeError):
+        len(ctx.tensor(()))
+
+
+def test_views_share_memory(ctx, cpu):
+    t = ctx.tensor((3, 4))
+    ctx.allocate(cpu)
+    t.set(0)
+    t[1].set([1, 2, 3, 4])
+    t[:, 1:3][2].set([8, 9])
+    assert t.tolist() == [[0, 0, 0, 0], [1, 2, 3, 4], [0, 8, 9, 0]]
+    assert t[1].view_of == t
+
+
+# ------------------------------------------------------------------------------------------------------------------- operators
+
+
+BROADCASTS = [
+    ((3, 4), (3, 4)), ((3, 4), (4,)), ((4,), (3, 4)), ((3, 1), (1, 4)), ((3, 4), (1, 1)), ((1,), (3, 4)), ((2, 3, 4), (3, 1)), ((), (3,)),
+    ((5, 1, 4), (2, 1, 3, 1)), ((3, 4), ()),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("a_shape", "b_shape"), BROADCASTS)
+@pytest.mark.parametrize("op", ["+", "-", "*", "/"])
+def test_operators_broadcast_like_numpy(ctx, cpu, rng, a_shape, b_shape, op):
+    a = (rng.random(a_shape) + 0.5).astype(np.float32)
+    b = (rng.random(b_shape) + 0.5).astype(np.float32)
+    expected = eval(f"a {op} b", {"a": a, "b": b})
+    result = eval(f"a {op} b", {"a": ctx.from_numpy(a), "b": ctx.from_numpy(b)})
+    assert result.shape == expected.shape
+    np.testing.assert_allclose(evaluate(cpu, ctx, result), expected, rtol=1e-6)
+
+
+def test_operators_refuse_shapes_that_numpy_refuses(ctx):
+    a, b = ctx.tensor((3, 4), name="a"), ctx.tensor((2, 4), name="b")
+    with pytest.raises(gb.InvalidArgumentError, match=r"'a' float32 \(3, 4\).*'b' float32 \(2, 4\)"):
+        a + b
+    with pytest.raises(gb.InvalidArgumentError):  # ggml would repeat b, NumPy does not
+        ctx.tensor((4, 4)) + ctx.tensor((2, 4))
+    assert gb.add(ctx.tensor((4, 4)), ctx.tensor((2, 4))).shape == (4, 4)
+
+
+@pytest.mark.parametrize("devices", [["CPU"], ["SIM", "CPU"], ["SIM"]], ids=str)
+def test_numbers_and_arrays_as_operands(ctx, rng, devices):
+    x = ctx.tensor((3, 4), name="x")
+    array = rng.random(4).astype(np.float32)
+    formulas = ["x + 1.5", "1.5 + x", "x - 2", "2 - x", "x * 3", "3.0 * x", "x / 4", "1 / x", "-x", "+x", "abs(x - 0.5)", "x ** 2", "x ** 0.5",
+                "x + v", "v - x", "v * x", "x / v", "x + [1, 2, 3, 4]", "x * np.float32(2)"]  # fmt: skip
+    results = [eval(f, {"x": x, "v": array, "np": np}) for f in formulas]
+    graph = ctx.graph(*results)
+    scheduler = gb.Scheduler([gb.Backend(d) for d in devices])
+    scheduler.allocate(graph)
+    data = (rng.random((3, 4)) + 0.1).astype(np.float32)
+    x.set(data)
+    for _ in range(2):  # constants survive a run
+        scheduler.compute(graph)
+        for formula, result in zip(formulas, results, strict=True):
+            expected = eval(formula, {"x": data, "v": array, "np": np})
+            np.testing.assert_allclose(result.numpy(), expected, rtol=1e-6, err_msg=formula)
+
+
+def test_operators_refuse_other_things(ctx):
+    x = ctx.tensor(3)
+    for wrong in ("a", None, object(), True):
+        with pytest.raises(TypeError):
+            x + wrong
+    with pytest.raises(TypeError):
+        x**3
+    with pytest.raises(gb.InvalidArgumentError):
+        x + np.zeros(3, np.complex64)
+    with pytest.raises(gb.InvalidArgumentError):
+        np.zeros(4, np.float32) + x
+
+
+MATMULS = [
+    ((3, 4), (4, 5)), ((4,), (4, 5)), ((3, 4), (4,)), ((4,), (4,)), ((2, 3, 4), (4, 5)), ((2, 3, 4), (2, 4, 5)), ((3, 4), (2, 4, 5)), ((4,), (2, 4, 5)),
+    ((2, 3, 4), (4,)), ((6, 2, 3, 4), (1, 2, 4, 5)), ((6, 1, 3, 4), (6, 2, 4, 5)), ((1, 1), (1, 1)), ((2, 1, 3, 4), (1, 2, 4, 5)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("a_shape", "b_shape"), MATMULS)
+@pytest.mark.parametrize("form", ["a @ b", "a @ b_t.swapaxes(-1, -2)", "a_t.swapaxes(-1, -2) @ b"])
+def test_matmul_is_that_of_numpy(ctx, cpu, rng, a_shape, b_shape, form):
+    a, b = rng.standard_normal(a_shape).astype(np.float32), rng.standard_normal(b_shape).astype(np.float32)
+    if ("b_t" in form and b.ndim < 2) or ("a_t" in form and a.ndim < 2):
+        pytest.skip("a vector has no transposed form")
+    names = {"a": ctx.from_numpy(a), "b": ctx.from_numpy(b)}
+    if b.ndim > 1:
+        names["b_t"] = ctx.from_numpy(np.ascontiguousarray(b.swapaxes(-1, -2)))
+    if a.ndim > 1:
+        names["a_t"] = ctx.from_numpy(np.ascontiguousarray(a.swapaxes(-1, -2)))
+    y = eval(form, names)
+    expected = a @ b
+    got = evaluate(cpu, ctx, y)
+    if expected.ndim == 0:
+        assert got.shape in ((), (1,))
+        got = got.reshape(())
+    else:
+        assert got.shape == expected.shape
+    np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(("a", "b"), [((3, 4), (5, 4)), ((3,), (4,)), ((2, 3, 4), (3, 4, 5)), ((), (3,))])
+def test_matmul_refuses(ctx, a, b):
+    with pytest.raises(gb.InvalidArgumentError, match="matmul"):
+        ctx.tensor(a) @ ctx.tensor(b)
+
+
+def test_matmul_with_arrays_and_other_dtypes(ctx, cpu, rng):
+    w = rng.standard_normal((5, 8)).astype(np.float16)
+    x = rng.standard_normal((3, 8)).astype(np.float32)
+    expected = x @ w.T.astype(np.float32)
+    np.testing.assert_allclose(evaluate(cpu, ctx, ctx.from_numpy(x) @ ctx.from_numpy(w).T), expected, rtol=2e-2, atol=2e-2)
+    full = w.astype(np.float32)
+    got = evaluate(cpu, ctx, x @ ctx.from_numpy(full).T)
+    np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_transposed_products_copy_nothing(ctx):
+    q, k = ctx.tensor((2, 7, 3, 4)), ctx.tensor((2, 7, 3, 4))
+    scores = q.transpose(0, 2, 1, 3) @ k.transpose(0, 2, 1, 3).transpose(0, 1, 3, 2)
+    assert "CONT" not in [t.op for t in ctx.graph(scores).nodes]
+    assert scores.shape == (2, 3, 7, 7)
+
+
+def test_astype(ctx, cpu, rng):
+    data = rng.standard_normal((3, 4)).astype(np.float32)
+    t = ctx.from_numpy(data)
+    assert t.astype(gb.float32) is t
+    half = t.astype("f16")
+    assert half.dtype == gb.float16
+    np.testing.assert_array_equal(evaluate(cpu, ctx, half), data.astype(np.float16))
+
+
+def test_results_belong_to_the_newest_context(cpu, rng):
+    weights, run = gb.Context(), gb.Context()
+    w = weights.from_numpy(rng.standard_normal((4, 4)).astype(np.float32))
+    x = run.tensor((2, 4))
+    y = gb.mul_mat(w, x)
+    assert y.context is run
+    weights.close()  # the other context keeps what it needs
+    graph = run.graph(y)
+    scheduler = gb.Scheduler([cpu])
+    scheduler.allocate(graph)
+    x.set(1)
+    assert scheduler.compute(graph)
+    with pytest.raises(gb.StateError):
+        w.numpy()
+    assert [t.shape for t in graph.leafs] == [(4, 4), (2, 4)]
+
+
+def test_constants(ctx, cpu):
+    c = ctx.constant([[1, 2], [3, 4]], name="c")
+    assert (c.dtype, c.shape) == (gb.int32, (2, 2))
+    h = ctx.constant([1.5], gb.float16)
+    assert h.dtype == gb.float16
+    with pytest.raises(gb.StateError):
+        c.numpy()
+    ctx.allocate(cpu)
+    assert c.tolist() == [[1, 2], [3, 4]]
+    assert h.item() == 1.5
