@@ -172,6 +172,16 @@ static void shared_regions(void) {
     end();
 }
 
+static void overlapping_regions_are_not_shared(void) { // the order of the additions counts
+    begin();
+    struct ggml_tensor * a = random_tensor(GGML_TYPE_F32, DENSE, 200, 300, 1, 1);
+    struct ggml_tensor * node =
+        ggml_acc(ctx, a, random_tensor(GGML_TYPE_F32, DENSE, 200, 250, 1, 1), 4, a->nb[2], a->nb[3], 0);
+    CHECK_INT(gb_cpu_op_of(node)->n_tasks(node, 5), 1);
+    CHECK_NODE(node, NULL, 0);
+    end();
+}
+
 static void a_region_beyond_the_result(void) {
     begin();
     struct ggml_tensor * a = random_tensor(GGML_TYPE_F32, DENSE, 8, 4, 1, 1);
@@ -186,4 +196,4 @@ static void a_region_beyond_the_result(void) {
 
 TEST_MAIN(TEST(same_shape), TEST(broadcasts), TEST(long_rows_with_a_period), TEST(onto_either_source),
           TEST(shared_work), TEST(add_cast_and_add1), TEST(regions), TEST(shared_regions),
-          TEST(a_region_beyond_the_result))
+          TEST(overlapping_regions_are_not_shared), TEST(a_region_beyond_the_result))
