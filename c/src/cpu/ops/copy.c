@@ -8,8 +8,8 @@
 // lines it fetched for one row again at the following rows.
 #include "cpu/ops/elements.h"
 
-enum { BLOCK_ROWS = 64 };
-#define DIRECT_BYTES ((size_t) 1 << 16) // a unit of plain memory copy
+enum { BLOCK_ROWS = 64, STRIDED_COLUMNS = 32 }; // a strided block touches a cache line a column: all must stay in L1
+#define DIRECT_BYTES ((size_t) 1 << 16)         // a unit of plain memory copy
 
 struct layout { // of both sides
     int64_t ne[4];
@@ -132,7 +132,9 @@ static void copy_memory(const struct gb_cpu_call * call, char * d, const char * 
 
 static void copy_blocks(const struct gb_cpu_call * call, struct ggml_tensor * dst, const struct ggml_tensor * src,
                         const struct layout * l) {
-    const int64_t cols  = gb_div_up(l->ne[0], GB_RUN);
+    const bool    dense = l->sb[0] == ggml_type_size(src->type) && l->db[0] == ggml_type_size(dst->type);
+    const int64_t width = dense ? GB_RUN : STRIDED_COLUMNS;
+    const int64_t cols  = gb_div_up(l->ne[0], width);
     const int64_t rows  = gb_div_up(l->ne[1], BLOCK_ROWS);
     const int64_t plane = cols * rows;
     int64_t       first, last;
@@ -141,8 +143,8 @@ static void copy_blocks(const struct gb_cpu_call * call, struct ggml_tensor * ds
         const int64_t p = u / plane, in_plane = u - p * plane;
         const int64_t i3 = p / l->ne[2], i2 = p - i3 * l->ne[2];
         const int64_t row0 = in_plane / cols * BLOCK_ROWS;
-        const int64_t i0   = in_plane % cols * GB_RUN;
-        const int64_t n    = GB_MIN(l->ne[0] - i0, (int64_t) GB_RUN);
+        const int64_t i0   = in_plane % cols * width;
+        const int64_t n    = GB_MIN(l->ne[0] - i0, width);
         char *        d = (char *) dst->data + (size_t) i0 * l->db[0] + (size_t) i2 * l->db[2] + (size_t) i3 * l->db[3];
         const char *  s =
             (const char *) src->data + (size_t) i0 * l->sb[0] + (size_t) i2 * l->sb[2] + (size_t) i3 * l->sb[3];
