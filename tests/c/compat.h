@@ -1,5 +1,5 @@
-// compat.h - the model of the test_compat_* programs: y = softmax(w2 relu(w1 x + b1)), with a residual branch and a view, and what it
-// should give, computed in double with plain loops.
+// compat.h - the model of the test_compat_* programs: y = softmax(w2 relu(w1 x + b1)), with a residual branch and a
+// view, and what it should give, computed in double with plain loops.
 #ifndef GB_TESTS_COMPAT_H
 #define GB_TESTS_COMPAT_H
 
@@ -45,7 +45,8 @@ static inline void model_upload(struct model * m) { // once its tensors have mem
 }
 
 // x [N_IN, n] -> [N_OUT, n], named "y". The hidden layer is named "hidden", its second half is fed back through a view.
-static inline struct ggml_tensor * model_build(struct ggml_context * ctx, const struct model * m, struct ggml_tensor * x) {
+static inline struct ggml_tensor * model_build(struct ggml_context * ctx, const struct model * m,
+                                               struct ggml_tensor * x) {
     struct ggml_tensor * h    = ggml_add(ctx, ggml_mul_mat(ctx, m->w1, x), m->b1);
     h                         = ggml_set_name(ggml_relu(ctx, h), "hidden");
     struct ggml_tensor * half = ggml_view_2d(ctx, h, N_HIDDEN / 2, x->ne[1], h->nb[1], h->nb[1] / 2);
@@ -93,7 +94,8 @@ static inline void model_check(int line, const struct model * m, const float * x
     model_expected(m, x, n, expected);
     for (int i = 0; i < n * N_OUT; i++) {
         if (!(fabs((double) got[i] - expected[i]) < 1e-5)) {
-            test_fail(__FILE__, line, "y[%d] is %g, expected %g (%s)", i, (double) got[i], expected[i], ggml_last_error());
+            test_fail(__FILE__, line, "y[%d] is %g, expected %g (%s)", i, (double) got[i], expected[i],
+                      ggml_last_error());
             return;
         }
     }

@@ -1,5 +1,6 @@
-// test_check.c - every rule of every operator, broken once: no node, status INVALID_ARGUMENT, and a message that names the function,
-// the tensors with their types and shapes, and what is wrong. What is right is in test_ops.c; what is right at the edge is here.
+// test_check.c - every rule of every operator, broken once: no node, status INVALID_ARGUMENT, and a message that names
+// the function, the tensors with their types and shapes, and what is wrong. What is right is in test_ops.c; what is
+// right at the edge is here.
 #include <float.h>
 
 #include "test.h"
@@ -11,7 +12,8 @@
 static struct ggml_context * ctx; // of the running case
 
 // A tensor variable that is called like the tensor.
-#define TENSOR(name, type, ...) struct ggml_tensor * name = ggml_set_name(new_tensor(GGML_TYPE_##type, (const int64_t[4]){ __VA_ARGS__ }), #name)
+#define TENSOR(name, type, ...) \
+    struct ggml_tensor * name = ggml_set_name(new_tensor(GGML_TYPE_##type, (const int64_t[4]){ __VA_ARGS__ }), #name)
 
 static struct ggml_tensor * new_tensor(enum ggml_type type, const int64_t ne[4]) {
     int64_t sizes[4];
@@ -21,17 +23,20 @@ static struct ggml_tensor * new_tensor(enum ggml_type type, const int64_t ne[4])
     return ggml_new_tensor(ctx, type, 4, sizes);
 }
 
-static void refused(int line, const struct ggml_tensor * result, const char * call, const char * text, const struct ggml_tensor * const * named) {
+static void refused(int line, const struct ggml_tensor * result, const char * call, const char * text,
+                    const struct ggml_tensor * const * named) {
     const size_t func = (size_t) (strchr(call, '(') - call);
     const char * said = ggml_last_error();
     if (result != NULL || ggml_last_status() != GGML_STATUS_INVALID_ARGUMENT) {
-        test_fail(__FILE__, line, "%s: gives %s, status %s", call, result ? "a node" : "nothing", ggml_status_to_string(ggml_last_status()));
+        test_fail(__FILE__, line, "%s: gives %s, status %s", call, result ? "a node" : "nothing",
+                  ggml_status_to_string(ggml_last_status()));
     } else if (strncmp(said, call, func) != 0 || said[func] != ':' || strstr(said, text) == NULL) {
         test_fail(__FILE__, line, "%s: says \"%s\", expected \"%s\"", call, said, text);
     }
     for (; *named != NULL; named++) {
         char expected[256];
-        snprintf(expected, sizeof(expected), "'%s' %s [%lld", (*named)->name, ggml_type_name((*named)->type), (long long) (*named)->ne[0]);
+        snprintf(expected, sizeof(expected), "'%s' %s [%lld", (*named)->name, ggml_type_name((*named)->type),
+                 (long long) (*named)->ne[0]);
         if (strstr(said, expected) == NULL) {
             test_fail(__FILE__, line, "%s: \"%s\" lacks \"%s\"", call, said, expected);
         }
@@ -39,19 +44,22 @@ static void refused(int line, const struct ggml_tensor * result, const char * ca
     ggml_clear_error();
 }
 
-#define REFUSED(call, text, ...) refused(__LINE__, call, #call, text, (const struct ggml_tensor * const[]){ __VA_ARGS__, NULL })
+#define REFUSED(call, text, ...) \
+    refused(__LINE__, call, #call, text, (const struct ggml_tensor * const[]){ __VA_ARGS__, NULL })
 
-#define ACCEPTED(call)                                                                                                 \
-    do {                                                                                                               \
-        if ((call) == NULL) test_fail(__FILE__, __LINE__, "%s: refused: %s", #call, ggml_last_error());                \
-        ggml_clear_error();                                                                                            \
+#define ACCEPTED(call)                                                                                  \
+    do {                                                                                                \
+        if ((call) == NULL) test_fail(__FILE__, __LINE__, "%s: refused: %s", #call, ggml_last_error()); \
+        ggml_clear_error();                                                                             \
     } while (0)
 
 static void whole_message(void) {
     TENSOR(w, F32, 128, 64);
     TENSOR(x, F32, 120, 16);
     ggml_mul_mat(ctx, w, x);
-    CHECK_STR(ggml_last_error(), "ggml_mul_mat: a 'w' f32 [128, 64], b 'x' f32 [120, 16]: dimension 0 of a and b must be equal (128 != 120)");
+    CHECK_STR(
+        ggml_last_error(),
+        "ggml_mul_mat: a 'w' f32 [128, 64], b 'x' f32 [120, 16]: dimension 0 of a and b must be equal (128 != 120)");
     ggml_clear_error();
 }
 
@@ -91,7 +99,7 @@ static void unary(void) {
     TENSOR(a, F32, 4, 3);
     REFUSED(ggml_unary(ctx, a, GGML_UNARY_OP_COUNT), "unary operator", a);
     REFUSED(ggml_unary_inplace(ctx, a, (enum ggml_unary_op) - 1), "unary operator", a);
-    ACCEPTED(ggml_unary(ctx, a, (enum ggml_unary_op) (GGML_UNARY_OP_COUNT - 1)));
+    ACCEPTED(ggml_unary(ctx, a, (enum ggml_unary_op)(GGML_UNARY_OP_COUNT - 1)));
     ACCEPTED(ggml_relu(ctx, ggml_permute(ctx, a, 3, 2, 1, 0)));
     ACCEPTED(ggml_scale(ctx, ggml_transpose(ctx, a), NAN));
     ACCEPTED(ggml_clamp(ctx, a, -INFINITY, INFINITY));
@@ -254,7 +262,8 @@ static void products(void) {
     TENSOR(x2, F32, 8, 4, 3, 6);
     TENSOR(x3, F32, 8, 4, 4, 4);
     TENSOR(none, F32, 8, 4, -1, 6);
-    struct ggml_tensor * t = ggml_set_name(ggml_transpose(ctx, ggml_new_tensor_4d(ctx, GGML_TYPE_F32, 5, 8, 2, 3)), "t");
+    struct ggml_tensor * t =
+        ggml_set_name(ggml_transpose(ctx, ggml_new_tensor_4d(ctx, GGML_TYPE_F32, 5, 8, 2, 3)), "t");
     REFUSED(ggml_mul_mat(ctx, w, x0), "(8 != 9)", w, x0);
     REFUSED(ggml_mul_mat(ctx, w, x2), "dimension 2", w, x2);
     REFUSED(ggml_mul_mat(ctx, w, x3), "dimension 3", w, x3);
@@ -423,7 +432,8 @@ static void convolutions(void) {
     TENSOR(x, F32, 10, 2, 4);
     TENSOR(x3, F32, 10, 3, 4);
     TENSOR(x4, F32, 10, 2, 4, 2);
-    struct ggml_tensor * kt = ggml_set_name(ggml_permute(ctx, ggml_new_tensor_3d(ctx, GGML_TYPE_F16, 2, 3, 6), 1, 0, 2, 3), "kt");
+    struct ggml_tensor * kt =
+        ggml_set_name(ggml_permute(ctx, ggml_new_tensor_3d(ctx, GGML_TYPE_F16, 2, 3, 6), 1, 0, 2, 3), "kt");
     REFUSED(ggml_conv_1d(ctx, k, x3, 1, 0, 1), "dimension 1", k, x3);
     REFUSED(ggml_conv_1d(ctx, k, x4, 1, 0, 1), "3 dimensions", k, x4);
     REFUSED(ggml_conv_1d(ctx, k4, x, 1, 0, 1), "3 dimensions", k4, x);
@@ -441,7 +451,8 @@ static void convolutions(void) {
     REFUSED(ggml_conv_depthwise_2d(ctx, kd3, b, 1, 1, 0, 0, 1, 1), "multiple of the number of kernels (3)", kd3, b);
     REFUSED(ggml_conv_depthwise_2d(ctx, kd, b, 1, 1, 0, 0, 0, 1), "d0", kd, b);
     REFUSED(ggml_conv_depthwise_2d(ctx, bf, b, 1, 1, 0, 0, 1, 1), "a must be f16 or f32", bf, b);
-    REFUSED(ggml_conv_depthwise_2d(ctx, kd, ggml_permute(ctx, b, 1, 0, 2, 3), 1, 1, 0, 0, 1, 1), "b must be contiguous", kd);
+    REFUSED(ggml_conv_depthwise_2d(ctx, kd, ggml_permute(ctx, b, 1, 0, 2, 3), 1, 1, 0, 0, 1, 1), "b must be contiguous",
+            kd);
     ACCEPTED(ggml_conv_depthwise_2d(ctx, ggml_new_tensor_4d(ctx, GGML_TYPE_F32, 3, 2, 1, 2), b, 1, 1, 0, 0, 1, 1));
 
     TENSOR(t, F16, 3, 4, 6);
@@ -576,7 +587,8 @@ static void windows(void) {
     REFUSED(ggml_add_rel_pos(ctx, x4, w, w), "dimension 2 of a must equal dimension 3 of pw", x4, w);
     REFUSED(ggml_add_rel_pos(ctx, x2, w, w), "dimension 3 of a must be 1", x2, w);
     REFUSED(ggml_add_rel_pos_inplace(ctx, x8, w, w), "must be 9, has 8", x8, w);
-    REFUSED(ggml_add_rel_pos(ctx, ggml_permute(ctx, ggml_new_tensor_3d(ctx, GGML_TYPE_F32, 8, 9, 5), 1, 0, 2, 3), w, w), "a must be contiguous", w);
+    REFUSED(ggml_add_rel_pos(ctx, ggml_permute(ctx, ggml_new_tensor_3d(ctx, GGML_TYPE_F32, 8, 9, 5), 1, 0, 2, 3), w, w),
+            "a must be contiguous", w);
 }
 
 static void rows_1(const int n, float * y, const float * x) {
@@ -630,13 +642,13 @@ static void losses(void) {
     REFUSED(ggml_cross_entropy_loss_back(ctx, a, a, two), "c must be a scalar", a, two);
 }
 
-#define CASE(name)                                                                                                     \
-    static void in_context_##name(void) {                                                                              \
-        const struct ggml_init_params params = { 0, NULL, true };                                                      \
-        ctx                                  = ggml_init(params);                                                      \
-        REQUIRE(ctx != NULL);                                                                                          \
-        name();                                                                                                        \
-        ggml_free(ctx);                                                                                                \
+#define CASE(name)                                                \
+    static void in_context_##name(void) {                         \
+        const struct ggml_init_params params = { 0, NULL, true }; \
+        ctx                                  = ggml_init(params); \
+        REQUIRE(ctx != NULL);                                     \
+        name();                                                   \
+        ggml_free(ctx);                                           \
     }
 CASE(whole_message)
 CASE(views)
@@ -659,6 +671,6 @@ CASE(custom)
 CASE(losses)
 
 #define RUN(name) { #name, in_context_##name }
-TEST_MAIN(RUN(whole_message), RUN(views), RUN(unary), RUN(binary), RUN(add_cast), RUN(regions), RUN(reductions), RUN(copies), RUN(products),
-          RUN(experts), RUN(norms), RUN(soft_max_and_masks), RUN(ropes), RUN(convolutions), RUN(pooling), RUN(attention), RUN(windows),
-          RUN(custom), RUN(losses))
+TEST_MAIN(RUN(whole_message), RUN(views), RUN(unary), RUN(binary), RUN(add_cast), RUN(regions), RUN(reductions),
+          RUN(copies), RUN(products), RUN(experts), RUN(norms), RUN(soft_max_and_masks), RUN(ropes), RUN(convolutions),
+          RUN(pooling), RUN(attention), RUN(windows), RUN(custom), RUN(losses))

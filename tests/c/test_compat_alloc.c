@@ -1,10 +1,12 @@
-// test_compat_alloc.c - programs of early 2024 with the older allocator: a measure allocator and a graph to find the size, a buffer of
-// that size, the graph built again and allocated in it, computed. On plain memory and on backends; the CPU and a device.
+// test_compat_alloc.c - programs of early 2024 with the older allocator: a measure allocator and a graph to find the
+// size, a buffer of that size, the graph built again and allocated in it, computed. On plain memory and on backends;
+// the CPU and a device.
 #include "compat.h"
 
 static struct model model;
 
-// Builds the graph as programs do: in a context of its own, the input allocated on the way, set only when there is memory.
+// Builds the graph as programs do: in a context of its own, the input allocated on the way, set only when there is
+// memory.
 static struct ggml_cgraph * build(struct ggml_context * ctx, ggml_allocr_t allocr, const float * x, int n) {
     struct ggml_cgraph * gf    = ggml_new_graph(ctx);
     struct ggml_tensor * input = ggml_new_tensor_2d(ctx, GGML_TYPE_F32, N_IN, n);
@@ -47,8 +49,8 @@ static void with_backend(const char * name) {
         float x[N_IN * N_BATCH_MAX];
         model_random(x, N_IN * n);
         ggml_allocr_reset(allocr);
-        ctx                      = graph_context(memory, memory_size);
-        struct ggml_cgraph * gf  = build(ctx, allocr, x, n);
+        ctx                     = graph_context(memory, memory_size);
+        struct ggml_cgraph * gf = build(ctx, allocr, x, n);
         CHECK(ggml_allocr_alloc_graph(allocr, gf) <= mem_size);
         if (ggml_backend_is_cpu(backend)) {
             ggml_backend_cpu_set_n_threads(backend, 2);
@@ -86,7 +88,8 @@ static void on_plain_memory(void) {
     size_t       data_size        = 0;
     char *       data             = NULL;
     for (int pass = 0; pass < 2; pass++) {
-        ggml_allocr_t allocr         = pass == 0 ? ggml_allocr_new_measure(tensor_alignment) : ggml_allocr_new(data, data_size, tensor_alignment);
+        ggml_allocr_t allocr =
+            pass == 0 ? ggml_allocr_new_measure(tensor_alignment) : ggml_allocr_new(data, data_size, tensor_alignment);
         struct ggml_init_params params = { ggml_tensor_overhead() * 64 + ggml_graph_overhead(), NULL, true };
         struct ggml_context *   ctx    = ggml_init(params);
         struct ggml_cgraph *    gf     = ggml_new_graph(ctx);

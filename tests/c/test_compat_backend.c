@@ -1,6 +1,7 @@
-// test_compat_backend.c - a backend of a third party, as it was written in early 2024: against the public headers only, with positional
-// initialisers that end where the structs ended then. Its device stores every byte inverted, so that nobody can read or write its memory
-// without the hooks unnoticed; it computes ADD and MUL of F32 and leaves the rest to the CPU.
+// test_compat_backend.c - a backend of a third party, as it was written in early 2024: against the public headers only,
+// with positional initialisers that end where the structs ended then. Its device stores every byte inverted, so that
+// nobody can read or write its memory without the hooks unnoticed; it computes ADD and MUL of F32 and leaves the rest
+// to the CPU.
 #include "compat.h"
 
 #include "ggml-backend-impl.h"
@@ -11,7 +12,7 @@
 
 static int n_buffers, n_backends, n_computed;
 
-// -------------------------------------------------------------------------------------------------------------------- buffers
+// ------------------------------------------------------------------------------------------------------------- buffers
 
 static const char * inv_buffer_name(ggml_backend_buffer_t buffer) {
     GGML_UNUSED(buffer);
@@ -33,12 +34,14 @@ static void invert(uint8_t * to, const uint8_t * from, size_t size) {
     }
 }
 
-static void inv_set_tensor(ggml_backend_buffer_t buffer, struct ggml_tensor * tensor, const void * data, size_t offset, size_t size) {
+static void inv_set_tensor(ggml_backend_buffer_t buffer, struct ggml_tensor * tensor, const void * data, size_t offset,
+                           size_t size) {
     GGML_UNUSED(buffer);
     invert((uint8_t *) tensor->data + offset, data, size);
 }
 
-static void inv_get_tensor(ggml_backend_buffer_t buffer, const struct ggml_tensor * tensor, void * data, size_t offset, size_t size) {
+static void inv_get_tensor(ggml_backend_buffer_t buffer, const struct ggml_tensor * tensor, void * data, size_t offset,
+                           size_t size) {
     GGML_UNUSED(buffer);
     invert(data, (const uint8_t *) tensor->data + offset, size);
 }
@@ -101,7 +104,7 @@ static ggml_backend_buffer_type_t inv_buffer_type(void) {
     return &buft;
 }
 
-// -------------------------------------------------------------------------------------------------------------------- backend
+// ------------------------------------------------------------------------------------------------------------- backend
 
 static const char * inv_name(ggml_backend_t backend) {
     GGML_UNUSED(backend);
@@ -119,8 +122,9 @@ static ggml_backend_buffer_type_t inv_default_buffer_type(ggml_backend_t backend
 }
 
 static float inv_load(const struct ggml_tensor * t, int64_t i0, int64_t i1, int64_t i2, int64_t i3) {
-    const size_t offset = (size_t) i0 * t->nb[0] + (size_t) i1 * t->nb[1] + (size_t) i2 * t->nb[2] + (size_t) i3 * t->nb[3];
-    float        f;
+    const size_t offset =
+        (size_t) i0 * t->nb[0] + (size_t) i1 * t->nb[1] + (size_t) i2 * t->nb[2] + (size_t) i3 * t->nb[3];
+    float f;
     invert((uint8_t *) &f, (const uint8_t *) t->data + offset, sizeof(f));
     return f;
 }
@@ -140,7 +144,8 @@ static bool inv_compute(ggml_backend_t backend, struct ggml_cgraph * cgraph) {
             const float a = inv_load(src0, i0, i1, i2, i3);
             const float b = inv_load(src1, i0 % src1->ne[0], i1 % src1->ne[1], i2 % src1->ne[2], i3 % src1->ne[3]);
             const float c = dst->op == GGML_OP_ADD ? a + b : a * b;
-            invert((uint8_t *) dst->data + (size_t) i0 * dst->nb[0] + (size_t) i1 * dst->nb[1] + (size_t) i2 * dst->nb[2] + (size_t) i3 * dst->nb[3],
+            invert((uint8_t *) dst->data + (size_t) i0 * dst->nb[0] + (size_t) i1 * dst->nb[1] +
+                       (size_t) i2 * dst->nb[2] + (size_t) i3 * dst->nb[3],
                    (const uint8_t *) &c, sizeof(c));
         }
     }
@@ -156,7 +161,8 @@ static bool inv_supports(ggml_backend_t backend, const struct ggml_tensor * op) 
         case GGML_OP_PERMUTE:
         case GGML_OP_TRANSPOSE: return true;
         case GGML_OP_ADD:
-        case GGML_OP_MUL: return op->type == GGML_TYPE_F32 && op->src[0]->type == GGML_TYPE_F32 && op->src[1]->type == GGML_TYPE_F32;
+        case GGML_OP_MUL:
+            return op->type == GGML_TYPE_F32 && op->src[0]->type == GGML_TYPE_F32 && op->src[1]->type == GGML_TYPE_F32;
         default: return false;
     }
 }
@@ -197,7 +203,7 @@ static bool registered(void) {
     return ggml_backend_reg_find_by_name("INV") != SIZE_MAX;
 }
 
-// ---------------------------------------------------------------------------------------------------------------------- tests
+// --------------------------------------------------------------------------------------------------------------- tests
 
 static void by_name(void) {
     const size_t before = ggml_backend_reg_get_count();
@@ -239,10 +245,10 @@ static void tensors_and_copies(void) {
     float data[15], back[15];
     model_random(data, 15);
     ggml_backend_tensor_set(b, data, 0, sizeof(data));
-    ggml_backend_tensor_copy(b, a);                  // host to device
-    ggml_backend_tensor_copy(a, a2);                 // between tensors of the device, which has no hook for it
+    ggml_backend_tensor_copy(b, a);  // host to device
+    ggml_backend_tensor_copy(a, a2); // between tensors of the device, which has no hook for it
     ggml_backend_buffer_clear(on_cpu, 0);
-    ggml_backend_tensor_copy_async(inv, a2, b);      // device to host; not queued: there is no hook
+    ggml_backend_tensor_copy_async(inv, a2, b); // device to host; not queued: there is no hook
     ggml_backend_synchronize(inv);
     ggml_backend_tensor_get(b, back, 0, sizeof(back));
     CHECK(memcmp(data, back, sizeof(data)) == 0);
@@ -259,8 +265,8 @@ static void tensors_and_copies(void) {
 
 static void under_the_scheduler(void) {
     REQUIRE(registered());
-    ggml_backend_t       backends[3] = { ggml_backend_reg_init_backend_from_str("INV"), ggml_backend_reg_init_backend_from_str("SIM"),
-                                         ggml_backend_cpu_init() };
+    ggml_backend_t       backends[3] = { ggml_backend_reg_init_backend_from_str("INV"),
+                                         ggml_backend_reg_init_backend_from_str("SIM"), ggml_backend_cpu_init() };
     ggml_backend_sched_t sched       = ggml_backend_sched_new(backends, NULL, 3, GGML_DEFAULT_GRAPH_SIZE);
     struct model         model;
     REQUIRE(sched != NULL && model_new(&model));

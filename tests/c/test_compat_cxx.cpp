@@ -1,5 +1,5 @@
-// test_compat_cxx.cpp - a C++11 program as they were written in early 2024: containers of handles, RAII by unique_ptr, lambdas as
-// callbacks, positional initialisation.
+// test_compat_cxx.cpp - a C++11 program as they were written in early 2024: containers of handles, RAII by unique_ptr,
+// lambdas as callbacks, positional initialisation.
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
@@ -19,22 +19,28 @@ static_assert(GGML_MAX_DIMS == 4 && GGML_TYPE_F32 == 0 && GGML_OP_MUL_MAT == 23,
 
 static int failures;
 
-#define CHECK(cond)                                                                                                    \
-    do {                                                                                                               \
-        if (!(cond)) {                                                                                                 \
-            std::fprintf(stderr, "%s:%d: failed: %s (%s)\n", __FILE__, __LINE__, #cond, ggml_last_error());            \
-            failures++;                                                                                                \
-        }                                                                                                              \
+#define CHECK(cond)                                                                                         \
+    do {                                                                                                    \
+        if (!(cond)) {                                                                                      \
+            std::fprintf(stderr, "%s:%d: failed: %s (%s)\n", __FILE__, __LINE__, #cond, ggml_last_error()); \
+            failures++;                                                                                     \
+        }                                                                                                   \
     } while (0)
 
 struct context_deleter {
-    void operator()(ggml_context * ctx) const { ggml_free(ctx); }
+    void operator()(ggml_context * ctx) const {
+        ggml_free(ctx);
+    }
 };
 struct backend_deleter {
-    void operator()(ggml_backend_t backend) const { ggml_backend_free(backend); }
+    void operator()(ggml_backend_t backend) const {
+        ggml_backend_free(backend);
+    }
 };
 struct buffer_deleter {
-    void operator()(ggml_backend_buffer_t buffer) const { ggml_backend_buffer_free(buffer); }
+    void operator()(ggml_backend_buffer_t buffer) const {
+        ggml_backend_buffer_free(buffer);
+    }
 };
 
 typedef std::unique_ptr<ggml_context, context_deleter>       context_ptr;
@@ -43,9 +49,9 @@ typedef std::unique_ptr<ggml_backend_buffer, buffer_deleter> buffer_ptr;
 
 static context_ptr new_context(size_t n_tensors) {
     struct ggml_init_params params = {
-        /*.mem_size   =*/ ggml_tensor_overhead() * n_tensors + ggml_graph_overhead(),
-        /*.mem_buffer =*/ NULL,
-        /*.no_alloc   =*/ true,
+        /*.mem_size   =*/ggml_tensor_overhead() * n_tensors + ggml_graph_overhead(),
+        /*.mem_buffer =*/NULL,
+        /*.no_alloc   =*/true,
     };
     return context_ptr(ggml_init(params));
 }
@@ -55,8 +61,8 @@ static void matmul(const std::string & name) {
     backend_ptr backend(ggml_backend_reg_init_backend_from_str(name.c_str()));
     CHECK(backend != nullptr);
     const int          M = 4, N = 3, K = 2;
-    std::vector<float> a = { 2, 8, 5, 1, 4, 2, 8, 6 };
-    std::vector<float> b = { 10, 5, 9, 9, 5, 4 };
+    std::vector<float> a   = { 2, 8, 5, 1, 4, 2, 8, 6 };
+    std::vector<float> b   = { 10, 5, 9, 9, 5, 4 };
     context_ptr        ctx = new_context(8);
     ggml_tensor *      ta  = ggml_new_tensor_2d(ctx.get(), GGML_TYPE_F32, K, M);
     ggml_tensor *      tb  = ggml_new_tensor_2d(ctx.get(), GGML_TYPE_F32, K, N);
@@ -87,7 +93,8 @@ static void scheduler() {
     backend_ptr                 cpu(ggml_backend_cpu_init());
     std::vector<ggml_backend_t> backends = { device.get(), cpu.get() };
     std::unique_ptr<ggml_backend_sched, void (*)(ggml_backend_sched_t)> sched(
-        ggml_backend_sched_new(backends.data(), nullptr, (int) backends.size(), GGML_DEFAULT_GRAPH_SIZE), ggml_backend_sched_free);
+        ggml_backend_sched_new(backends.data(), nullptr, (int) backends.size(), GGML_DEFAULT_GRAPH_SIZE),
+        ggml_backend_sched_free);
     context_ptr   ctx = new_context(16);
     ggml_tensor * x   = ggml_new_tensor_1d(ctx.get(), GGML_TYPE_F32, 3);
     ggml_set_input(x);
@@ -118,13 +125,14 @@ static void scheduler() {
 static void op_with_a_lambda() {
     context_ptr   ctx = new_context(8);
     backend_ptr   cpu(ggml_backend_cpu_init());
-    ggml_tensor * a = ggml_new_tensor_1d(ctx.get(), GGML_TYPE_F32, 100);
+    ggml_tensor * a      = ggml_new_tensor_1d(ctx.get(), GGML_TYPE_F32, 100);
     float         factor = 3;
-    ggml_tensor * b = ggml_map_custom1(
+    ggml_tensor * b      = ggml_map_custom1(
         ctx.get(), a,
         [](struct ggml_tensor * dst, const struct ggml_tensor * src, int ith, int nth, void * userdata) {
             for (int i = ith; i < (int) ggml_nelements(dst); i += nth) {
-                static_cast<float *>(dst->data)[i] = static_cast<const float *>(src->data)[i] * *static_cast<const float *>(userdata);
+                static_cast<float *>(dst->data)[i] =
+                    static_cast<const float *>(src->data)[i] * *static_cast<const float *>(userdata);
             }
         },
         GGML_N_TASKS_MAX, &factor);
@@ -141,9 +149,11 @@ static void op_with_a_lambda() {
 }
 
 static void errors() {
-    context_ptr   ctx = new_context(8);
-    std::string   said;
-    ggml_log_set([](enum ggml_log_level, const char * text, void * user_data) { *static_cast<std::string *>(user_data) += text; }, &said);
+    context_ptr ctx = new_context(8);
+    std::string said;
+    ggml_log_set([](enum ggml_log_level, const char * text,
+                    void * user_data) { *static_cast<std::string *>(user_data) += text; },
+                 &said);
     ggml_tensor * a = ggml_new_tensor_2d(ctx.get(), GGML_TYPE_F32, 4, 4);
     ggml_tensor * b = ggml_new_tensor_2d(ctx.get(), GGML_TYPE_F32, 5, 4);
     CHECK(ggml_mul_mat(ctx.get(), a, b) == nullptr);

@@ -1,5 +1,5 @@
-// test_compat_graph.c - programs of early 2024 beyond allocate-and-compute: comparing two backends, copying a graph, one handle for
-// several buffers, memory of somebody else as a buffer, backends by name, graph plans.
+// test_compat_graph.c - programs of early 2024 beyond allocate-and-compute: comparing two backends, copying a graph,
+// one handle for several buffers, memory of somebody else as a buffer, backends by name, graph plans.
 #include "compat.h"
 
 #include "ggml-backend-impl.h"
@@ -43,7 +43,7 @@ static void placed_free(struct placed * p) {
     ggml_backend_free(p->backend);
 }
 
-// ------------------------------------------------------------------------------------------------------------------- comparing
+// ----------------------------------------------------------------------------------------------------------- comparing
 
 struct seen {
     int    n, last_index, stop_at;
@@ -94,7 +94,8 @@ static void copy_graph(void) {
         REQUIRE(placed_new(&p, routes[i][0]));
         ggml_backend_t                 other = ggml_backend_reg_init_backend_from_str(routes[i][1]);
         struct ggml_backend_graph_copy copy  = ggml_backend_graph_copy(other, p.gf);
-        REQUIRE(copy.buffer != NULL && copy.graph != NULL && copy.ctx_allocated != NULL && copy.ctx_unallocated != NULL);
+        REQUIRE(copy.buffer != NULL && copy.graph != NULL && copy.ctx_allocated != NULL &&
+                copy.ctx_unallocated != NULL);
         CHECK_INT(copy.graph->n_nodes, p.gf->n_nodes);
         ggml_backend_tensor_set(p.x, p.model.w1_data, 0, ggml_nbytes(p.x)); // the copy has data of its own
         CHECK(ggml_backend_graph_compute(other, copy.graph));
@@ -109,7 +110,7 @@ static void copy_graph(void) {
     }
 }
 
-// ------------------------------------------------------------------------------------------------------------------------ plans
+// --------------------------------------------------------------------------------------------------------------- plans
 
 static void graph_plans(void) {
     const char * names[] = { "CPU", "SIM" };
@@ -135,7 +136,7 @@ static void graph_plans(void) {
     }
 }
 
-// ---------------------------------------------------------------------------------------------------------------------- buffers
+// ------------------------------------------------------------------------------------------------------------- buffers
 
 static void multi_buffer(void) {
     ggml_backend_buffer_t parts[3] = { ggml_backend_buft_alloc_buffer(ggml_backend_cpu_buffer_type(), 100),
@@ -225,7 +226,7 @@ static void buffer_from_pointer(void) {
     CHECK(data[1] == 1); // still ours
 }
 
-// ------------------------------------------------------------------------------------------------------------------------- names
+// --------------------------------------------------------------------------------------------------------------- names
 
 static void registry(void) {
     CHECK(ggml_backend_reg_get_count() >= 2);
@@ -262,5 +263,5 @@ static void registry(void) {
     ggml_clear_error();
 }
 
-TEST_MAIN(TEST(compare_backends), TEST(copy_graph), TEST(graph_plans), TEST(multi_buffer), TEST(context_in_several_buffers),
-          TEST(buffer_from_pointer), TEST(registry))
+TEST_MAIN(TEST(compare_backends), TEST(copy_graph), TEST(graph_plans), TEST(multi_buffer),
+          TEST(context_in_several_buffers), TEST(buffer_from_pointer), TEST(registry))

@@ -1,5 +1,6 @@
-// test_compat_sched.c - programs of early 2024 with the scheduler: measure the largest graph, then, for every batch, reset, build, set
-// the inputs, compute. Weights on the devices, on one device or several, inputs placed in three ways; splits; the eval callback.
+// test_compat_sched.c - programs of early 2024 with the scheduler: measure the largest graph, then, for every batch,
+// reset, build, set the inputs, compute. Weights on the devices, on one device or several, inputs placed in three ways;
+// splits; the eval callback.
 #include "compat.h"
 
 enum { MAX_BACKENDS = 3 };
@@ -72,7 +73,8 @@ static void measure(struct setup * s) {
     struct ggml_tensor * y = model_build(ctx, &s->model, x);
     ggml_build_forward_expand(gf, y);
     CHECK_INT(ggml_backend_sched_init_measure(s->sched, gf), GGML_STATUS_SUCCESS);
-    CHECK(x->data == NULL && x->buffer == NULL && y->data == NULL && y->buffer == NULL); // measuring leaves tensors alone
+    CHECK(x->data == NULL && x->buffer == NULL && y->data == NULL &&
+          y->buffer == NULL); // measuring leaves tensors alone
     ggml_free(ctx);
 }
 
@@ -81,9 +83,9 @@ static void batch_through_tallocr(struct setup * s, int n) {
     float x_data[N_IN * N_BATCH_MAX];
     model_random(x_data, N_IN * n);
     ggml_backend_sched_reset(s->sched);
-    struct ggml_context * ctx = graph_context();
-    struct ggml_cgraph *  gf  = ggml_new_graph(ctx);
-    struct ggml_tensor *  x   = ggml_new_tensor_2d(ctx, GGML_TYPE_F32, N_IN, n);
+    struct ggml_context * ctx   = graph_context();
+    struct ggml_cgraph *  gf    = ggml_new_graph(ctx);
+    struct ggml_tensor *  x     = ggml_new_tensor_2d(ctx, GGML_TYPE_F32, N_IN, n);
     ggml_tallocr_t        alloc = ggml_backend_sched_get_tallocr(s->sched, s->backends[s->n - 1]);
     REQUIRE(alloc != NULL && !ggml_tallocr_is_measure(alloc));
     ggml_tallocr_alloc(alloc, x);
@@ -210,7 +212,7 @@ static void nodes_by_hand(void) {
     setup_free(&s);
 }
 
-// ----------------------------------------------------------------------------------------------------------------- eval callback
+// ------------------------------------------------------------------------------------------------------- eval callback
 
 struct watch {
     int    n_asked, n_shown, stop_after;

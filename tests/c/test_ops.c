@@ -1,4 +1,5 @@
-// test_ops.c - what holds for every builder: the result of a right call, NULL arguments, gradients, no memory. builders.def has the calls.
+// test_ops.c - what holds for every builder: the result of a right call, NULL arguments, gradients, no memory.
+// builders.def has the calls.
 #include "base/mem.h"
 #include "test.h"
 
@@ -22,7 +23,8 @@ static void whole_2(struct ggml_tensor * dst, const struct ggml_tensor * a, cons
     (void) dst, (void) a, (void) b;
 }
 
-static void whole_3(struct ggml_tensor * dst, const struct ggml_tensor * a, const struct ggml_tensor * b, const struct ggml_tensor * c) {
+static void whole_3(struct ggml_tensor * dst, const struct ggml_tensor * a, const struct ggml_tensor * b,
+                    const struct ggml_tensor * c) {
     (void) dst, (void) a, (void) b, (void) c;
 }
 
@@ -30,20 +32,21 @@ static void task_1(struct ggml_tensor * dst, const struct ggml_tensor * a, int i
     (void) dst, (void) a, (void) ith, (void) nth, (void) userdata;
 }
 
-static void task_2(struct ggml_tensor * dst, const struct ggml_tensor * a, const struct ggml_tensor * b, int ith, int nth, void * userdata) {
+static void task_2(struct ggml_tensor * dst, const struct ggml_tensor * a, const struct ggml_tensor * b, int ith,
+                   int nth, void * userdata) {
     (void) dst, (void) a, (void) b, (void) ith, (void) nth, (void) userdata;
 }
 
-static void task_3(struct ggml_tensor * dst, const struct ggml_tensor * a, const struct ggml_tensor * b, const struct ggml_tensor * c, int ith,
-                   int nth, void * userdata) {
+static void task_3(struct ggml_tensor * dst, const struct ggml_tensor * a, const struct ggml_tensor * b,
+                   const struct ggml_tensor * c, int ith, int nth, void * userdata) {
     (void) dst, (void) a, (void) b, (void) c, (void) ith, (void) nth, (void) userdata;
 }
 
 #define MAX_IN 5
-#define BUILDER(name, call, ...)                                                                                       \
-    static struct ggml_tensor * make_##name(struct ggml_context * ctx, struct ggml_tensor ** x) {                      \
-        (void) x;                                                                                                      \
-        return call;                                                                                                   \
+#define BUILDER(name, call, ...)                                                                  \
+    static struct ggml_tensor * make_##name(struct ggml_context * ctx, struct ggml_tensor ** x) { \
+        (void) x;                                                                                 \
+        return call;                                                                              \
     }
 #include "builders.def"
 #undef BUILDER
@@ -69,8 +72,13 @@ struct builder {
 };
 
 #define NE(n0, n1, n2, n3) { n0, n1, n2, n3 }
-#define IN(type, n0, n1, n2, n3) { true, GGML_TYPE_##type, { n0, n1, n2, n3 } }
-#define BUILDER(name, call, op, type, ne, kind, gradient, ...)                                                         \
+#define IN(type, n0, n1, n2, n3)  \
+    {                             \
+        true, GGML_TYPE_##type, { \
+            n0, n1, n2, n3        \
+        }                         \
+    }
+#define BUILDER(name, call, op, type, ne, kind, gradient, ...) \
     { #name, make_##name, GGML_OP_##op, GGML_TYPE_##type, NE ne, kind, gradient, { __VA_ARGS__ } },
 static const struct builder builders[] = {
 #include "builders.def"
@@ -98,8 +106,8 @@ static bool same_ne(const struct ggml_tensor * t, const int64_t ne[4]) {
 
 // Strides of a dense tensor, from the sizes alone. No quantized results here.
 static bool dense(const struct ggml_tensor * t, size_t element) {
-    return t->nb[0] == element && t->nb[1] == t->nb[0] * (size_t) t->ne[0] && t->nb[2] == t->nb[1] * (size_t) t->ne[1] &&
-           t->nb[3] == t->nb[2] * (size_t) t->ne[2];
+    return t->nb[0] == element && t->nb[1] == t->nb[0] * (size_t) t->ne[0] &&
+           t->nb[2] == t->nb[1] * (size_t) t->ne[1] && t->nb[3] == t->nb[2] * (size_t) t->ne[2];
 }
 
 static size_t element_of(enum ggml_type type) {
@@ -121,9 +129,11 @@ static void check_result(const struct builder * b, struct ggml_tensor ** x, int 
         CHECK_MSG(r->src[i] == expected, "%s: src[%d]", b->name, i);
     }
     if (b->kind == FRESH) {
-        CHECK_MSG(r->view_src == NULL && r->view_offs == 0 && dense(r, element_of(b->type)) && r->name[0] == '\0', "%s: fresh", b->name);
+        CHECK_MSG(r->view_src == NULL && r->view_offs == 0 && dense(r, element_of(b->type)) && r->name[0] == '\0',
+                  "%s: fresh", b->name);
     } else {
-        CHECK_MSG(r->view_src == x[0] && r->view_offs == 0 && memcmp(r->nb, x[0]->nb, sizeof(r->nb)) == 0, "%s: in place", b->name);
+        CHECK_MSG(r->view_src == x[0] && r->view_offs == 0 && memcmp(r->nb, x[0]->nb, sizeof(r->nb)) == 0,
+                  "%s: in place", b->name);
         CHECK_MSG(strcmp(r->name, "in0 (view)") == 0, "%s: named %s", b->name, r->name);
     }
 }
@@ -154,14 +164,17 @@ static void over_a_view(void) {
         new_inputs(ctx, &builders[i], x);
         const int64_t *      ne    = builders[i].in[0].ne;
         struct ggml_tensor * large = ggml_new_tensor_4d(ctx, builders[i].type, ne[0], ne[1], ne[2], ne[3] + 1);
-        x[0]                       = ggml_view_4d(ctx, large, ne[0], ne[1], ne[2], ne[3], large->nb[1], large->nb[2], large->nb[3], large->nb[3]);
-        struct ggml_tensor * r     = builders[i].make(ctx, x);
-        CHECK_MSG(r != NULL && r->view_src == large && r->view_offs == large->nb[3], "%s over a view", builders[i].name);
+        x[0] = ggml_view_4d(ctx, large, ne[0], ne[1], ne[2], ne[3], large->nb[1], large->nb[2], large->nb[3],
+                            large->nb[3]);
+        struct ggml_tensor * r = builders[i].make(ctx, x);
+        CHECK_MSG(r != NULL && r->view_src == large && r->view_offs == large->nb[3], "%s over a view",
+                  builders[i].name);
         ggml_free(ctx);
     }
 }
 
-static void check_null(const struct builder * b, struct ggml_context * ctx, struct ggml_tensor ** x, const char * what) {
+static void check_null(const struct builder * b, struct ggml_context * ctx, struct ggml_tensor ** x,
+                       const char * what) {
     char func[64];
     snprintf(func, sizeof(func), "ggml_%s", b->name);
     char * suffix = strstr(func, "_1d");
@@ -173,8 +186,8 @@ static void check_null(const struct builder * b, struct ggml_context * ctx, stru
     }
     ggml_clear_error();
     CHECK_MSG(b->make(ctx, x) == NULL, "%s: %s NULL gives a node", func, what);
-    CHECK_MSG(ggml_last_status() == GGML_STATUS_INVALID_ARGUMENT && strncmp(ggml_last_error(), func, strlen(func)) == 0 &&
-                  strstr(ggml_last_error(), "NULL") != NULL,
+    CHECK_MSG(ggml_last_status() == GGML_STATUS_INVALID_ARGUMENT &&
+                  strncmp(ggml_last_error(), func, strlen(func)) == 0 && strstr(ggml_last_error(), "NULL") != NULL,
               "%s: %s NULL: %s", func, what, ggml_last_error());
     ggml_new_tensor_1d(NULL, GGML_TYPE_F32, 1); // an earlier failure, whose message must stay
     char first[512];
@@ -209,21 +222,22 @@ static void gradients(void) {
         x[0]->grad                   = ggml_dup_tensor(ctx, x[0]);
         const struct ggml_tensor * r = b->make(ctx, x);
         if (b->gradient == REFUSED) {
-            CHECK_MSG(r == NULL && ggml_last_status() == GGML_STATUS_UNSUPPORTED && strstr(ggml_last_error(), "'in0'"), "%s: %s", b->name,
-                      ggml_last_error());
+            CHECK_MSG(r == NULL && ggml_last_status() == GGML_STATUS_UNSUPPORTED && strstr(ggml_last_error(), "'in0'"),
+                      "%s: %s", b->name, ggml_last_error());
             ggml_clear_error();
         } else if (b->gradient == NEVER) {
             CHECK_MSG(r != NULL && r->grad == NULL, "%s: has a gradient", b->name);
         } else {
-            CHECK_MSG(r != NULL && r->grad != NULL && r->grad != x[0]->grad && same_ne(r->grad, r->ne) && r->grad->type == r->type &&
-                          r->grad->view_src == NULL && r->grad->op == GGML_OP_NONE,
+            CHECK_MSG(r != NULL && r->grad != NULL && r->grad != x[0]->grad && same_ne(r->grad, r->ne) &&
+                          r->grad->type == r->type && r->grad->view_src == NULL && r->grad->op == GGML_OP_NONE,
                       "%s: hands no gradient on", b->name);
         }
         ggml_free(ctx);
     }
 }
 
-// Contexts in the caller's memory with room for 0, 1, 2, ... tensors, until the call succeeds. With gradients: those need room, too.
+// Contexts in the caller's memory with room for 0, 1, 2, ... tensors, until the call succeeds. With gradients: those
+// need room, too.
 static void full_contexts(void) {
     static _Alignas(16) char memory[64 * 1024];
     for (int i = 0; i < N_BUILDERS; i++) {
@@ -243,6 +257,10 @@ static void full_contexts(void) {
             CHECK_MSG(done == (ggml_last_status() == GGML_STATUS_SUCCESS), "%s: %s", b->name, ggml_last_error());
             CHECK_MSG(done || ggml_last_status() == GGML_STATUS_ALLOC_FAILED, "%s: %s", b->name, ggml_last_error());
             CHECK_MSG(!done || room > 0, "%s: needs no memory", b->name);
+            CHECK_MSG(done || (ggml_used_mem(ctx) == 0 && ggml_get_first_tensor(ctx) == NULL),
+                      "%s: leaves something behind", b->name);
+            CHECK_MSG(done || room == 0 || ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 1) != NULL,
+                      "%s: takes memory with it", b->name);
             ggml_free(ctx);
         }
         CHECK_MSG(done, "%s: never fits", b->name);
@@ -268,6 +286,8 @@ static void no_memory(void) {
             gb_test_fail_alloc(0, false);
             CHECK_MSG(made != failed, "%s: allocation %d fails, a node comes", b->name, n);
             CHECK_MSG(made || ggml_last_status() == GGML_STATUS_ALLOC_FAILED, "%s: %s", b->name, ggml_last_error());
+            CHECK_MSG(made || (ggml_used_mem(ctx) == 0 && ggml_get_first_tensor(ctx) == NULL),
+                      "%s: leaves something behind", b->name);
             CHECK_MSG(n > 1 || failed, "%s: allocates nothing", b->name);
             done = made;
             ggml_free(ctx);
@@ -278,4 +298,5 @@ static void no_memory(void) {
     ggml_clear_error();
 }
 
-TEST_MAIN(TEST(right_calls), TEST(over_a_view), TEST(null_arguments), TEST(gradients), TEST(full_contexts), TEST(no_memory))
+TEST_MAIN(TEST(right_calls), TEST(over_a_view), TEST(null_arguments), TEST(gradients), TEST(full_contexts),
+          TEST(no_memory))

@@ -1,5 +1,5 @@
-// test_ops_conv.c - the convolutions that are compositions of operators give what their formulas say, for several images, too.
-// Values are small integers, so that every sum is exact in f16 and f32 and the comparison is for equality.
+// test_ops_conv.c - the convolutions that are compositions of operators give what their formulas say, for several
+// images, too. Values are small integers, so that every sum is exact in f16 and f32 and the comparison is for equality.
 #include "test.h"
 
 static struct ggml_context * ctx;
@@ -31,7 +31,8 @@ struct conv {
 };
 
 // out[x, y, oc, n]; group: kernels of one channel, repeated over the channels
-static double expected_2d(const struct ggml_tensor * k, const struct ggml_tensor * b, const struct conv * c, int x, int y, int oc, int n, bool depthwise) {
+static double expected_2d(const struct ggml_tensor * k, const struct ggml_tensor * b, const struct conv * c, int x,
+                          int y, int oc, int n, bool depthwise) {
     double sum = 0;
     for (int ic = 0; ic < (depthwise ? 1 : b->ne[2]); ic++) {
         for (int kh = 0; kh < k->ne[1]; kh++) {
@@ -47,7 +48,8 @@ static double expected_2d(const struct ggml_tensor * k, const struct ggml_tensor
     return sum;
 }
 
-static void check_2d(const char * what, struct ggml_tensor * r, const struct ggml_tensor * k, const struct ggml_tensor * b, const struct conv * c, bool depthwise) {
+static void check_2d(const char * what, struct ggml_tensor * r, const struct ggml_tensor * k,
+                     const struct ggml_tensor * b, const struct conv * c, bool depthwise) {
     CHECK_MSG(r != NULL && ggml_is_contiguous(r), "%s: %s", what, ggml_last_error());
     if (r == NULL || !compute(r)) {
         return;
@@ -70,8 +72,10 @@ static void conv_2d(void) {
             struct ggml_tensor * r = ggml_conv_2d(ctx, k, b, 2, 1, 1, 2, 1, 2);
             CHECK(r != NULL && r->ne[0] == 4 && r->ne[1] == 8 && r->ne[2] == 5 && r->ne[3] == n);
             check_2d("conv_2d", r, k, b, &c, false);
-            check_2d("conv_2d_sk_p0", ggml_conv_2d_sk_p0(ctx, k, b), k, b, &(const struct conv){ 3, 2, 0, 0, 1, 1 }, false);
-            check_2d("conv_2d_s1_ph", ggml_conv_2d_s1_ph(ctx, k, b), k, b, &(const struct conv){ 1, 1, 1, 1, 1, 1 }, false);
+            check_2d("conv_2d_sk_p0", ggml_conv_2d_sk_p0(ctx, k, b), k, b, &(const struct conv){ 3, 2, 0, 0, 1, 1 },
+                     false);
+            check_2d("conv_2d_s1_ph", ggml_conv_2d_s1_ph(ctx, k, b), k, b, &(const struct conv){ 1, 1, 1, 1, 1, 1 },
+                     false);
         }
     }
 }
@@ -89,7 +93,8 @@ static void conv_depthwise(void) {
     }
 }
 
-static void check_1d(const char * what, struct ggml_tensor * r, const struct ggml_tensor * k, const struct ggml_tensor * b, int s, int p, int d) {
+static void check_1d(const char * what, struct ggml_tensor * r, const struct ggml_tensor * k,
+                     const struct ggml_tensor * b, int s, int p, int d) {
     CHECK_MSG(r != NULL && ggml_is_contiguous(r), "%s: %s", what, ggml_last_error());
     if (r == NULL || !compute(r)) {
         return;
@@ -134,13 +139,13 @@ static void one_image(void) {
     CHECK(product->src[0]->src[0]->src[0] == k && product->src[0]->src[0]->src[1] == b);
 }
 
-#define CASE(name)                                                                                                     \
-    static void in_context_##name(void) {                                                                              \
-        const struct ggml_init_params params = { 0, NULL, false };                                                     \
-        ctx                                  = ggml_init(params);                                                      \
-        REQUIRE(ctx != NULL);                                                                                          \
-        name();                                                                                                        \
-        ggml_free(ctx);                                                                                                \
+#define CASE(name)                                                 \
+    static void in_context_##name(void) {                          \
+        const struct ggml_init_params params = { 0, NULL, false }; \
+        ctx                                  = ggml_init(params);  \
+        REQUIRE(ctx != NULL);                                      \
+        name();                                                    \
+        ggml_free(ctx);                                            \
     }
 CASE(conv_2d)
 CASE(conv_depthwise)

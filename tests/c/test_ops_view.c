@@ -1,4 +1,5 @@
-// test_ops_view.c - views: shapes and strides byte by byte, offsets, and what they are views of when they are taken of views.
+// test_ops_view.c - views: shapes and strides byte by byte, offsets, and what they are views of when they are taken of
+// views.
 #include "test.h"
 
 static struct ggml_context * new_ctx(bool no_alloc) {
@@ -13,12 +14,13 @@ static void check_layout(int line, const struct ggml_tensor * t, const int64_t n
     }
     for (int d = 0; d < 4; d++) {
         if (t->ne[d] != ne[d] || t->nb[d] != nb[d]) {
-            test_fail(__FILE__, line, "dimension %d: ne %lld nb %zu, expected %lld and %zu", d, (long long) t->ne[d], t->nb[d], (long long) ne[d], nb[d]);
+            test_fail(__FILE__, line, "dimension %d: ne %lld nb %zu, expected %lld and %zu", d, (long long) t->ne[d],
+                      t->nb[d], (long long) ne[d], nb[d]);
         }
     }
 }
 
-#define L(...) { __VA_ARGS__ }
+#define L(...)            { __VA_ARGS__ }
 #define LAYOUT(t, ne, nb) check_layout(__LINE__, t, (const int64_t[4]) ne, (const size_t[4]) nb)
 
 static void layouts(void) {
@@ -57,7 +59,8 @@ static void offsets(void) {
     CHECK(t->view_src == a && t->src[0] == v && t->view_offs == 36 && t->data == v->data);
     CHECK_INT(t->op_params[0], 0);
     const struct ggml_tensor * p = ggml_permute(ctx, a, 1, 0, 3, 2);
-    CHECK(p->op_params[0] == 1 && p->op_params[1] == 0 && p->op_params[2] == 3 && p->op_params[3] == 2 && p->op_params[4] == 0);
+    CHECK(p->op_params[0] == 1 && p->op_params[1] == 0 && p->op_params[2] == 3 && p->op_params[3] == 2 &&
+          p->op_params[4] == 0);
     ((float *) a->data)[9 + 2 * 8 + 3] = 42; // element (3, 2) of v
     CHECK(ggml_get_f32_nd(v, 3, 2, 0, 0) == 42 && ggml_get_f32_nd(t, 2, 3, 0, 0) == 42);
     CHECK(ggml_view_1d(ctx, v, 22, 4) != NULL); // up to the last byte of a

@@ -1,16 +1,12 @@
-// check.c - the rules of every operator, in the order of check.h. A rule set is a chain of rules (rule.h); what cannot be said as a
-// chain is a function of its own, next to its only user.
+// check.c - the rules of every operator, in the order of check.h; those of convolutions and images are in check_conv.c.
+// A rule set is a chain of rules (rule.h); what cannot be said as a chain is a function of its own, next to its only
+// user.
 //
 // The idea: a node that exists is right. Kernels, allocators and the scheduler rely on it and look at shapes no more.
 #include "tensor/check.h"
 
 #include "tensor/rule.h"
 #include "tensor/tensor.h"
-
-static int64_t product(int64_t x, int64_t y) { // of sizes; one that does not fit matches no other size
-    int64_t r;
-    return gb_mul_i64(x, y, &r) ? r : INT64_MAX;
-}
 
 bool gb_check_1(const char * func, gb_ct a) {
     const struct gb_call c = GB_CALL_1(func, a);
@@ -27,12 +23,13 @@ bool gb_check_no_grad(const char * func, gb_ct a) {
     return gb_rule_given(&c) && gb_rule_no_grad(&c);
 }
 
-// -------------------------------------------------------------------------------------------------------------- views, copies
+// ------------------------------------------------------------------------------------------------------- views, copies
 
 static bool rule_blocks(const struct gb_call * c, enum ggml_type type, int64_t ne0) {
     const int block = ggml_blck_size(type);
-    return (block > 0 && ne0 % block == 0) || gb_rule_broken(c, "dimension 0 of a %s result must be a multiple of %d, is %lld",
-                                                             ggml_type_name(type), block, (long long) ne0);
+    return (block > 0 && ne0 % block == 0) ||
+           gb_rule_broken(c, "dimension 0 of a %s result must be a multiple of %d, is %lld", ggml_type_name(type),
+                          block, (long long) ne0);
 }
 
 static bool rule_count(const struct gb_call * c, const int64_t ne[4]) {
@@ -44,8 +41,9 @@ static bool rule_count(const struct gb_call * c, const int64_t ne[4]) {
             break;
         }
     }
-    return (want == have || gb_rule_broken(c, "%lld elements cannot have the shape [%lld, %lld, %lld, %lld]", (long long) have,
-                                           (long long) ne[0], (long long) ne[1], (long long) ne[2], (long long) ne[3])) &&
+    return (want == have ||
+            gb_rule_broken(c, "%lld elements cannot have the shape [%lld, %lld, %lld, %lld]", (long long) have,
+                           (long long) ne[0], (long long) ne[1], (long long) ne[2], (long long) ne[3])) &&
            rule_blocks(c, c->list[0].t->type, ne[0]);
 }
 
@@ -67,7 +65,8 @@ bool gb_check_permute(const char * func, gb_ct a, const int axes[4]) {
     bool taken[4] = { false };
     for (int d = 0; d < 4; d++) {
         if (axes[d] < 0 || axes[d] > 3 || taken[axes[d]]) {
-            return gb_rule_broken(&c, "axes (%d, %d, %d, %d) must be a permutation of 0 .. 3", axes[0], axes[1], axes[2], axes[3]);
+            return gb_rule_broken(&c, "axes (%d, %d, %d, %d) must be a permutation of 0 .. 3", axes[0], axes[1],
+                                  axes[2], axes[3]);
         }
         taken[axes[d]] = true;
     }
@@ -76,9 +75,9 @@ bool gb_check_permute(const char * func, gb_ct a, const int axes[4]) {
 
 bool gb_check_cpy(const char * func, gb_ct a, gb_ct b) {
     const struct gb_call c = GB_CALL_2(func, a, b);
-    return gb_rule_given(&c) &&
-           (ggml_nelements(a) == ggml_nelements(b) || gb_rule_broken(&c, "must have equally many elements (%lld != %lld)",
-                                                                     (long long) ggml_nelements(a), (long long) ggml_nelements(b)));
+    return gb_rule_given(&c) && (ggml_nelements(a) == ggml_nelements(b) ||
+                                 gb_rule_broken(&c, "must have equally many elements (%lld != %lld)",
+                                                (long long) ggml_nelements(a), (long long) ggml_nelements(b)));
 }
 
 static bool rule_is_type(const struct gb_call * c, enum ggml_type type) {
@@ -93,8 +92,8 @@ bool gb_check_type(const char * func, gb_ct a, enum ggml_type type) {
 
 bool gb_check_get_rows(const char * func, gb_ct a, gb_ct b) {
     const struct gb_call c = GB_CALL_2(func, a, b);
-    return gb_rule_given(&c) && gb_rule_type(&c, 1, GGML_TYPE_I32) && gb_rule_equal(&c, 0, 2, 1, 1) && gb_rule_max_dims(&c, 1, 3) &&
-           gb_rule_at_least(&c, "dimension 3 of a", a->ne[3], b->ne[2]);
+    return gb_rule_given(&c) && gb_rule_type(&c, 1, GGML_TYPE_I32) && gb_rule_equal(&c, 0, 2, 1, 1) &&
+           gb_rule_max_dims(&c, 1, 3) && gb_rule_at_least(&c, "dimension 3 of a", a->ne[3], b->ne[2]);
 }
 
 bool gb_check_get_rows_back(const char * func, gb_ct a, gb_ct b, gb_ct c) {
@@ -109,7 +108,7 @@ bool gb_check_diag(const char * func, gb_ct a) {
     return gb_rule_given(&c) && gb_rule_size(&c, 0, 1, 1);
 }
 
-// ---------------------------------------------------------------------------------------------------------------- elementwise
+// --------------------------------------------------------------------------------------------------------- elementwise
 
 bool gb_check_unary(const char * func, gb_ct a, enum ggml_unary_op op) {
     const struct gb_call c = GB_CALL_1(func, a);
@@ -163,13 +162,14 @@ static bool region_is_kept(gb_ct b, const struct gb_region * r) {
 
 static bool region_is_aligned(gb_ct a, gb_ct b, const struct gb_region * r) {
     const size_t element = ggml_type_size(a->type);
-    return r->offset % element == 0 && (b->ne[1] == 1 || r->nb1 % element == 0) && (b->ne[2] == 1 || r->nb2 % element == 0) &&
-           (b->ne[3] == 1 || r->nb3 % element == 0);
+    return r->offset % element == 0 && (b->ne[1] == 1 || r->nb1 % element == 0) &&
+           (b->ne[2] == 1 || r->nb2 % element == 0) && (b->ne[3] == 1 || r->nb3 % element == 0);
 }
 
 static bool rule_region(const struct gb_call * c, gb_ct a, gb_ct b, const struct gb_region * r, bool inplace) {
     if (!region_is_kept(b, r)) {
-        return gb_rule_broken(c, "offset %zu and strides (%zu, %zu, %zu) must be below 2^31", r->offset, r->nb1, r->nb2, r->nb3);
+        return gb_rule_broken(c, "offset %zu and strides (%zu, %zu, %zu) must be below 2^31", r->offset, r->nb1, r->nb2,
+                              r->nb3);
     }
     if (ggml_nelements(b) == 0) {
         return true;
@@ -178,17 +178,19 @@ static bool rule_region(const struct gb_call * c, gb_ct a, gb_ct b, const struct
     const size_t limit = inplace ? ggml_nbytes(a) : ggml_row_size(a->type, a->ne[0]) * (size_t) ggml_nrows(a);
     size_t       end   = SIZE_MAX;
     if (!region_end(a, b, r, &end) || end > limit) {
-        return gb_rule_broken(c, "the region of b (offset %zu, strides %zu, %zu, %zu) must end within the %zu bytes of a", r->offset,
-                              r->nb1, r->nb2, r->nb3, limit);
+        return gb_rule_broken(c,
+                              "the region of b (offset %zu, strides %zu, %zu, %zu) must end within the %zu bytes of a",
+                              r->offset, r->nb1, r->nb2, r->nb3, limit);
     }
-    return region_is_aligned(a, b, r) || gb_rule_broken(c, "offset %zu and strides (%zu, %zu, %zu) must be multiples of the %zu bytes of an element",
-                                                        r->offset, r->nb1, r->nb2, r->nb3, ggml_type_size(a->type));
+    return region_is_aligned(a, b, r) ||
+           gb_rule_broken(c, "offset %zu and strides (%zu, %zu, %zu) must be multiples of the %zu bytes of an element",
+                          r->offset, r->nb1, r->nb2, r->nb3, ggml_type_size(a->type));
 }
 
 bool gb_check_acc(const char * func, gb_ct a, gb_ct b, const struct gb_region * region, bool inplace) {
     const struct gb_call c = GB_CALL_2(func, a, b);
-    return gb_rule_given(&c) && gb_rule_type(&c, 0, GGML_TYPE_F32) && gb_rule_type(&c, 1, GGML_TYPE_F32) && gb_rule_contiguous(&c, 0) &&
-           rule_region(&c, a, b, region, inplace);
+    return gb_rule_given(&c) && gb_rule_type(&c, 0, GGML_TYPE_F32) && gb_rule_type(&c, 1, GGML_TYPE_F32) &&
+           gb_rule_contiguous(&c, 0) && rule_region(&c, a, b, region, inplace);
 }
 
 bool gb_check_set(const char * func, gb_ct a, gb_ct b, const struct gb_region * region, bool inplace) {
@@ -197,10 +199,11 @@ bool gb_check_set(const char * func, gb_ct a, gb_ct b, const struct gb_region * 
         return false;
     }
     const bool quantized = ggml_is_quantized(a->type) || ggml_is_quantized(b->type);
-    return (!quantized || gb_rule_broken(&c, "a and b must not be quantized")) && rule_region(&c, a, b, region, inplace);
+    return (!quantized || gb_rule_broken(&c, "a and b must not be quantized")) &&
+           rule_region(&c, a, b, region, inplace);
 }
 
-// --------------------------------------------------------------------------------------------- reductions, ordering, repetition
+// ------------------------------------------------------------------------------------ reductions, ordering, repetition
 
 bool gb_check_mean(const char * func, gb_ct a) {
     return gb_check_no_grad(func, a);
@@ -218,7 +221,8 @@ bool gb_check_argmax(const char * func, gb_ct a) {
 
 bool gb_check_argsort(const char * func, gb_ct a, enum ggml_sort_order order) {
     const struct gb_call c = GB_CALL_1(func, a);
-    return gb_rule_given(&c) && rule_indexable(&c, a) && gb_rule_in_range(&c, "sort order", (int) order, GGML_SORT_ASC, GGML_SORT_DESC);
+    return gb_rule_given(&c) && rule_indexable(&c, a) &&
+           gb_rule_in_range(&c, "sort order", (int) order, GGML_SORT_ASC, GGML_SORT_DESC);
 }
 
 bool gb_check_top_k(const char * func, gb_ct a, int k) {
@@ -238,14 +242,15 @@ bool gb_check_repeat_back(const char * func, gb_ct a, gb_ct b) {
 
 bool gb_check_concat(const char * func, gb_ct a, gb_ct b) {
     const struct gb_call c = GB_CALL_2(func, a, b);
-    return gb_rule_given(&c) && gb_rule_same_type(&c, 0, 1) && gb_rule_equal(&c, 0, 0, 1, 0) && gb_rule_equal(&c, 0, 1, 1, 1) &&
-           gb_rule_equal(&c, 0, 3, 1, 3);
+    return gb_rule_given(&c) && gb_rule_same_type(&c, 0, 1) && gb_rule_equal(&c, 0, 0, 1, 0) &&
+           gb_rule_equal(&c, 0, 1, 1, 1) && gb_rule_equal(&c, 0, 3, 1, 3);
 }
 
-// ------------------------------------------------------------------------------------------------------------ matrix products
+// ----------------------------------------------------------------------------------------------------- matrix products
 
 static bool rule_mul_mat(const struct gb_call * c, int a, int b) {
-    return gb_rule_equal(c, a, 0, b, 0) && gb_rule_divides(c, a, b, 2) && gb_rule_divides(c, a, b, 3) && gb_rule_not_transposed(c, a);
+    return gb_rule_equal(c, a, 0, b, 0) && gb_rule_divides(c, a, b, 2) && gb_rule_divides(c, a, b, 3) &&
+           gb_rule_not_transposed(c, a);
 }
 
 bool gb_check_mul_mat(const char * func, gb_ct a, gb_ct b) {
@@ -255,8 +260,8 @@ bool gb_check_mul_mat(const char * func, gb_ct a, gb_ct b) {
 
 // as[i] as seen by one expert's product; the first one has the say over shape and type.
 static bool rule_expert(const char * func, struct ggml_tensor * const as[], int i, gb_ct ids, gb_ct b) {
-    char role[16] = "as[0]";
-    role[3]       = (char) ('0' + i); // n_as is at most 8
+    char role[16]          = "as[0]";
+    role[3]                = (char) ('0' + i); // n_as is at most 8
     const struct gb_call c = { func, 4, { { "as[0]", as[0] }, { role, as[i] }, { "ids", ids }, { "b", b } } };
     return gb_rule_given(&c) && gb_rule_same_type(&c, 0, 1) && gb_rule_same_shape(&c, 0, 1) && rule_mul_mat(&c, 1, 3);
 }
@@ -281,11 +286,11 @@ bool gb_check_mul_mat_id(const char * func, struct ggml_tensor * const as[], int
 
 bool gb_check_out_prod(const char * func, gb_ct a, gb_ct b) {
     const struct gb_call c = GB_CALL_2(func, a, b);
-    return gb_rule_given(&c) && gb_rule_equal(&c, 0, 1, 1, 1) && gb_rule_divides(&c, 0, 1, 2) && gb_rule_divides(&c, 0, 1, 3) &&
-           gb_rule_not_transposed(&c, 0);
+    return gb_rule_given(&c) && gb_rule_equal(&c, 0, 1, 1, 1) && gb_rule_divides(&c, 0, 1, 2) &&
+           gb_rule_divides(&c, 0, 1, 3) && gb_rule_not_transposed(&c, 0);
 }
 
-// ---------------------------------------------------------------------------------------------- normalisation, softmax, masks
+// --------------------------------------------------------------------------------------- normalisation, softmax, masks
 
 static bool rule_positive(const struct gb_call * c, const char * what, float value) { // NaN is not
     return value > 0 || gb_rule_broken(c, "%s must be above 0, is %g", what, (double) value);
@@ -314,8 +319,9 @@ bool gb_check_group_norm(const char * func, gb_ct a, int n_groups, bool inplace)
 
 static bool check_masked(const char * func, gb_ct a, gb_ct mask) {
     const struct gb_call c = GB_CALL_2(func, a, mask);
-    return gb_rule_given(&c) && gb_rule_contiguous(&c, 0) && gb_rule_type(&c, 1, GGML_TYPE_F32) && gb_rule_max_dims(&c, 1, 2) &&
-           gb_rule_equal(&c, 0, 0, 1, 0) && gb_rule_divides(&c, 1, 0, 1) && gb_rule_contiguous(&c, 1);
+    return gb_rule_given(&c) && gb_rule_contiguous(&c, 0) && gb_rule_type(&c, 1, GGML_TYPE_F32) &&
+           gb_rule_max_dims(&c, 1, 2) && gb_rule_equal(&c, 0, 0, 1, 0) && gb_rule_divides(&c, 1, 0, 1) &&
+           gb_rule_contiguous(&c, 1);
 }
 
 bool gb_check_soft_max(const char * func, gb_ct a, gb_ct mask) {
@@ -338,10 +344,11 @@ bool gb_check_diag_mask(const char * func, gb_ct a, int n_past, bool inplace) {
 
 bool gb_check_alibi(const char * func, gb_ct a, int n_head) {
     const struct gb_call c = GB_CALL_1(func, a);
-    return gb_rule_given(&c) && gb_rule_no_grad(&c) && gb_rule_at_least(&c, "n_head", n_head, 1) && gb_rule_size(&c, 0, 2, n_head);
+    return gb_rule_given(&c) && gb_rule_no_grad(&c) && gb_rule_at_least(&c, "n_head", n_head, 1) &&
+           gb_rule_size(&c, 0, 2, n_head);
 }
 
-// ------------------------------------------------------------------------------------------------------------ rotary embedding
+// ---------------------------------------------------------------------------------------------------- rotary embedding
 
 static bool rule_rope_dims(const struct gb_call * c, gb_ct a, const struct gb_rope * r) {
     if (r->n_dims < 2 || r->n_dims % 2 != 0 || r->n_dims > a->ne[0]) {
@@ -349,7 +356,8 @@ static bool rule_rope_dims(const struct gb_call * c, gb_ct a, const struct gb_ro
     }
     if ((r->mode & GB_ROPE_GLM) != 0) {
         return a->ne[0] == 2 * (int64_t) r->n_dims ||
-               gb_rule_broken(c, "mode %d needs dimension 0 of a to be 2 n_dims (%lld != %d)", (int) r->mode, (long long) a->ne[0], 2 * (int) r->n_dims);
+               gb_rule_broken(c, "mode %d needs dimension 0 of a to be 2 n_dims (%lld != %d)", (int) r->mode,
+                              (long long) a->ne[0], 2 * (int) r->n_dims);
     }
     // neighbours are rotated in pairs, also those beyond n_dims
     return (r->mode & GB_ROPE_NEOX) != 0 || a->ne[0] % 2 == 0 ||
@@ -358,152 +366,28 @@ static bool rule_rope_dims(const struct gb_call * c, gb_ct a, const struct gb_ro
 
 bool gb_check_rope(const char * func, gb_ct a, gb_ct b, const struct gb_rope * rope) {
     const struct gb_call c = GB_CALL_2(func, a, b);
-    return gb_rule_given(&c) && gb_rule_type(&c, 1, GGML_TYPE_I32) && gb_rule_max_dims(&c, 1, 1) && gb_rule_contiguous(&c, 1) &&
-           gb_rule_equal(&c, 0, 2, 1, 0) && gb_rule_in_range(&c, "mode", rope->mode, 0, 7) && rule_rope_dims(&c, a, rope) &&
+    return gb_rule_given(&c) && gb_rule_type(&c, 1, GGML_TYPE_I32) && gb_rule_max_dims(&c, 1, 1) &&
+           gb_rule_contiguous(&c, 1) && gb_rule_equal(&c, 0, 2, 1, 0) &&
+           gb_rule_in_range(&c, "mode", rope->mode, 0, 7) && rule_rope_dims(&c, a, rope) &&
            rule_positive(&c, "freq_base", rope->freq_base);
 }
 
 bool gb_check_rope_back(const char * func, gb_ct a, gb_ct b, const struct gb_rope * rope) {
     const struct gb_call c = GB_CALL_2(func, a, b);
     return gb_check_rope(func, a, b, rope) &&
-           ((rope->mode & GB_ROPE_GLM) == 0 || gb_rule_broken(&c, "mode %d (GLM) has no backward form", (int) rope->mode));
+           ((rope->mode & GB_ROPE_GLM) == 0 ||
+            gb_rule_broken(&c, "mode %d (GLM) has no backward form", (int) rope->mode));
 }
 
-// ------------------------------------------------------------------------------------------- convolution, pooling, resampling
-
-int64_t gb_conv_out(int64_t n, int64_t k, int64_t s, int64_t p, int64_t d) {
-    int64_t reach; // from the first to the last element under the kernel
-    if (n <= 0 || k <= 0 || !gb_mul_i64(d, k - 1, &reach)) {
-        return 0;
-    }
-    const int64_t room = n + 2 * p - 1 - reach;
-    return room < 0 ? 0 : room / s + 1;
-}
-
-int64_t gb_pool_out(int64_t n, int64_t k, int64_t s, double p) {
-    const double room = (double) n + 2 * p - (double) k;
-    return room < 0 ? 0 : (int64_t) (room / (double) s + 1);
-}
-
-static bool rule_conv_axis(const struct gb_call * c, const char * const names[3], int64_t s, int64_t p, int64_t d) {
-    return gb_rule_in_range(c, names[0], s, 1, INT32_MAX) && gb_rule_in_range(c, names[1], p, 0, INT32_MAX) &&
-           gb_rule_in_range(c, names[2], d, 1, INT32_MAX);
-}
-
-static bool rule_fits(const struct gb_call * c, int axis, int64_t n, int64_t k, int64_t out) {
-    return out > 0 || gb_rule_broken(c, "the kernel (%lld) does not fit into the padded input (%lld) along dimension %d", (long long) k,
-                                     (long long) n, axis);
-}
-
-static bool rule_conv_params(const struct gb_call * c, gb_ct a, gb_ct b, const struct gb_conv * v) {
-    static const char * const names[2][3] = { { "s0", "p0", "d0" }, { "s1", "p1", "d1" } };
-    if (!rule_conv_axis(c, names[0], v->s0, v->p0, v->d0) ||
-        !rule_fits(c, 0, b->ne[0], a->ne[0], gb_conv_out(b->ne[0], a->ne[0], v->s0, v->p0, v->d0))) {
-        return false;
-    }
-    return !v->is_2d || (rule_conv_axis(c, names[1], v->s1, v->p1, v->d1) &&
-                         rule_fits(c, 1, b->ne[1], a->ne[1], gb_conv_out(b->ne[1], a->ne[1], v->s1, v->p1, v->d1)));
-}
-
-static bool rule_kernel_type(const struct gb_call * c, gb_ct a) {
-    return a->type == GGML_TYPE_F16 || a->type == GGML_TYPE_F32 || gb_rule_broken(c, "a must be f16 or f32");
-}
-
-static bool rule_im2col(const struct gb_call * c, gb_ct a, gb_ct b, const struct gb_conv * v) {
-    if (!rule_kernel_type(c, a)) {
-        return false;
-    }
-    const bool channels = v->is_2d ? gb_rule_equal(c, 0, 2, 1, 2) : gb_rule_equal(c, 0, 1, 1, 1) && gb_rule_max_dims(c, 1, 3);
-    return channels && rule_conv_params(c, a, b, v);
-}
-
-bool gb_check_im2col(const char * func, gb_ct a, gb_ct b, const struct gb_conv * conv) {
-    const struct gb_call c = GB_CALL_2(func, a, b);
-    return gb_rule_given(&c) && gb_rule_no_grad(&c) && rule_im2col(&c, a, b, conv);
-}
-
-bool gb_check_conv(const char * func, gb_ct a, gb_ct b, const struct gb_conv * conv) {
-    const struct gb_call c = GB_CALL_2(func, a, b);
-    return gb_rule_given(&c) && gb_rule_no_grad(&c) && (conv->is_2d || gb_rule_max_dims(&c, 0, 3)) && rule_im2col(&c, a, b, conv) &&
-           gb_rule_contiguous(&c, 0);
-}
-
-bool gb_check_conv_depthwise(const char * func, gb_ct a, gb_ct b, const struct gb_conv * conv) {
-    const struct gb_call c = GB_CALL_2(func, a, b);
-    if (!gb_rule_given(&c) || !gb_rule_no_grad(&c) || !rule_kernel_type(&c, a)) {
-        return false;
-    }
-    const int64_t n = product(a->ne[2], a->ne[3]); // kernels
-    if (n == 0 || b->ne[2] % n != 0) {
-        return gb_rule_broken(&c, "the channels of b (%lld) must be a multiple of the number of kernels (%lld)", (long long) b->ne[2], (long long) n);
-    }
-    return rule_conv_params(&c, a, b, conv) && gb_rule_contiguous(&c, 0) && gb_rule_contiguous(&c, 1);
-}
-
-bool gb_check_conv_transpose_1d(const char * func, gb_ct a, gb_ct b, int s0, int p0, int d0) {
-    const struct gb_call c = GB_CALL_2(func, a, b);
-    return gb_rule_given(&c) && gb_rule_no_grad(&c) && gb_rule_max_dims(&c, 0, 3) && gb_rule_max_dims(&c, 1, 2) &&
-           gb_rule_equal(&c, 0, 2, 1, 1) && gb_rule_at_least(&c, "s0", s0, 1) && gb_rule_in_range(&c, "p0", p0, 0, 0) &&
-           gb_rule_in_range(&c, "d0", d0, 1, 1) && gb_rule_at_least(&c, "dimension 0 of a", a->ne[0], 1) &&
-           gb_rule_at_least(&c, "dimension 0 of b", b->ne[0], 1);
-}
-
-bool gb_check_conv_transpose_2d(const char * func, gb_ct a, gb_ct b, int stride) {
-    const struct gb_call c = GB_CALL_2(func, a, b);
-    if (!gb_rule_given(&c) || !gb_rule_no_grad(&c) || !gb_rule_equal(&c, 0, 3, 1, 2) || !gb_rule_at_least(&c, "stride", stride, 1)) {
-        return false;
-    }
-    for (int d = 0; d < 2; d++) {
-        if (a->ne[d] < 1 || b->ne[d] < 1) {
-            return gb_rule_broken(&c, "dimension %d of a and b must be at least 1", d);
-        }
-    }
-    return true;
-}
-
-static bool rule_pool(const struct gb_call * c, int axis, int64_t n, enum ggml_op_pool op, int k, int s, double p) {
-    const char * const names[2][3] = { { "k0", "s0", "p0" }, { "k1", "s1", "p1" } };
-    return gb_rule_in_range(c, "pooling operator", (int) op, 0, GGML_OP_POOL_COUNT - 1) && gb_rule_at_least(c, names[axis][0], k, 1) &&
-           gb_rule_at_least(c, names[axis][1], s, 1) &&
-           ((p >= 0 && p <= INT32_MAX) || gb_rule_broken(c, "%s must be 0 or more, is %g", names[axis][2], p)) &&
-           rule_fits(c, axis, n, k, gb_pool_out(n, k, s, p));
-}
-
-bool gb_check_pool_1d(const char * func, gb_ct a, enum ggml_op_pool op, int k0, int s0, int p0) {
-    const struct gb_call c = GB_CALL_1(func, a);
-    return gb_rule_given(&c) && gb_rule_no_grad(&c) && gb_rule_max_dims(&c, 0, 2) && rule_pool(&c, 0, a->ne[0], op, k0, s0, p0);
-}
-
-bool gb_check_pool_2d(const char * func, gb_ct a, enum ggml_op_pool op, const int k[2], const int s[2], const float p[2]) {
-    const struct gb_call c = GB_CALL_1(func, a);
-    return gb_rule_given(&c) && gb_rule_no_grad(&c) && gb_rule_max_dims(&c, 0, 3) &&
-           rule_pool(&c, 0, a->ne[0], op, k[0], s[0], (double) p[0]) && rule_pool(&c, 1, a->ne[1], op, k[1], s[1], (double) p[1]);
-}
-
-bool gb_check_upscale(const char * func, gb_ct a, int factor) {
-    const struct gb_call c = GB_CALL_1(func, a);
-    return gb_rule_given(&c) && gb_rule_no_grad(&c) && gb_rule_at_least(&c, "scale_factor", factor, 1) &&
-           gb_rule_in_range(&c, "dimension 0 of a", a->ne[0], 0, INT64_MAX / factor) &&
-           gb_rule_in_range(&c, "dimension 1 of a", a->ne[1], 0, INT64_MAX / factor);
-}
-
-bool gb_check_pad(const char * func, gb_ct a, const int p[4]) {
-    static const char * const names[4] = { "p0", "p1", "p2", "p3" };
-    const struct gb_call      c        = GB_CALL_1(func, a);
-    bool                      ok       = gb_rule_given(&c) && gb_rule_no_grad(&c);
-    for (int d = 0; d < 4 && ok; d++) {
-        ok = gb_rule_at_least(&c, names[d], p[d], 0);
-    }
-    return ok;
-}
-
-// --------------------------------------------------------------------------------------------------------- attention, windows
+// ----------------------------------------------------------------------------------------------------------- attention
 
 static bool rule_attention(const struct gb_call * c, gb_ct q, gb_ct k) {
-    return gb_rule_same_type(c, 0, 1) && gb_rule_same_type(c, 0, 2) && rule_mul_mat(c, 1, 0) && gb_rule_equal(c, 0, 3, 1, 3) &&
-           gb_rule_equal(c, 0, 3, 2, 3) && gb_rule_equal(c, 2, 0, 1, 1) && gb_rule_equal(c, 2, 1, 0, 0) &&
-           (k->ne[1] >= q->ne[1] || gb_rule_broken(c, "k must have at least as many positions as q (dimension 1: %lld < %lld)",
-                                                   (long long) k->ne[1], (long long) q->ne[1]));
+    return gb_rule_same_type(c, 0, 1) && gb_rule_same_type(c, 0, 2) && rule_mul_mat(c, 1, 0) &&
+           gb_rule_equal(c, 0, 3, 1, 3) && gb_rule_equal(c, 0, 3, 2, 3) && gb_rule_equal(c, 2, 0, 1, 1) &&
+           gb_rule_equal(c, 2, 1, 0, 0) &&
+           (k->ne[1] >= q->ne[1] ||
+            gb_rule_broken(c, "k must have at least as many positions as q (dimension 1: %lld < %lld)",
+                           (long long) k->ne[1], (long long) q->ne[1]));
 }
 
 static bool rule_heads(const struct gb_call * c, gb_ct v) { // a head of q looks for its v by a remainder
@@ -517,8 +401,8 @@ bool gb_check_flash_attn(const char * func, gb_ct q, gb_ct k, gb_ct v) {
 
 bool gb_check_flash_attn_back(const char * func, gb_ct q, gb_ct k, gb_ct v, gb_ct d) {
     const struct gb_call c = GB_CALL_4(func, q, k, v, d);
-    return gb_rule_given(&c) && gb_rule_type(&c, 0, GGML_TYPE_F32) && gb_rule_type(&c, 3, GGML_TYPE_F32) && rule_attention(&c, q, k) &&
-           gb_rule_equal(&c, 1, 2, 2, 2) && gb_rule_same_shape(&c, 0, 3);
+    return gb_rule_given(&c) && gb_rule_type(&c, 0, GGML_TYPE_F32) && gb_rule_type(&c, 3, GGML_TYPE_F32) &&
+           rule_attention(&c, q, k) && gb_rule_equal(&c, 1, 2, 2, 2) && gb_rule_same_shape(&c, 0, 3);
 }
 
 bool gb_check_flash_ff(const char * func, gb_ct a, gb_ct b0, gb_ct b1, gb_ct c0, gb_ct c1) {
@@ -526,51 +410,14 @@ bool gb_check_flash_ff(const char * func, gb_ct a, gb_ct b0, gb_ct b1, gb_ct c0,
     if (!gb_rule_given(&c) || !gb_rule_same_type(&c, 0, 1) || !gb_rule_same_type(&c, 0, 3)) {
         return false;
     }
-    const bool sizes = gb_rule_equal(&c, 0, 0, 1, 0) && gb_rule_equal(&c, 3, 0, 1, 1) && gb_rule_equal(&c, 3, 1, 0, 0) &&
-                       gb_rule_equal(&c, 2, 0, 1, 1) && gb_rule_equal(&c, 4, 0, 0, 0);
-    const bool batches = sizes && gb_rule_equal(&c, 0, 2, 1, 2) && gb_rule_equal(&c, 0, 3, 1, 3) && gb_rule_equal(&c, 0, 2, 3, 2) &&
-                         gb_rule_equal(&c, 0, 3, 3, 3);
+    const bool sizes = gb_rule_equal(&c, 0, 0, 1, 0) && gb_rule_equal(&c, 3, 0, 1, 1) &&
+                       gb_rule_equal(&c, 3, 1, 0, 0) && gb_rule_equal(&c, 2, 0, 1, 1) && gb_rule_equal(&c, 4, 0, 0, 0);
+    const bool batches = sizes && gb_rule_equal(&c, 0, 2, 1, 2) && gb_rule_equal(&c, 0, 3, 1, 3) &&
+                         gb_rule_equal(&c, 0, 2, 3, 2) && gb_rule_equal(&c, 0, 3, 3, 3);
     return batches && gb_rule_max_dims(&c, 2, 1) && gb_rule_max_dims(&c, 4, 1);
 }
 
-static int64_t tiles(int64_t n, int64_t w) {
-    return n / w + (n % w != 0);
-}
-
-bool gb_check_win_part(const char * func, gb_ct a, int w) {
-    const struct gb_call c = GB_CALL_1(func, a);
-    return gb_rule_given(&c) && gb_rule_no_grad(&c) && gb_rule_at_least(&c, "w", w, 1) && gb_rule_max_dims(&c, 0, 3) &&
-           gb_rule_contiguous(&c, 0) && gb_rule_in_range(&c, "dimension 1 of a", a->ne[1], 0, INT32_MAX) &&
-           gb_rule_in_range(&c, "dimension 2 of a", a->ne[2], 0, INT32_MAX);
-}
-
-bool gb_check_win_unpart(const char * func, gb_ct a, int w0, int h0, int w) {
-    const struct gb_call c = GB_CALL_1(func, a);
-    return gb_rule_given(&c) && gb_rule_no_grad(&c) && gb_rule_at_least(&c, "w", w, 1) && gb_rule_at_least(&c, "w0", w0, 1) &&
-           gb_rule_at_least(&c, "h0", h0, 1) && gb_rule_size(&c, 0, 1, w) && gb_rule_size(&c, 0, 2, w) &&
-           gb_rule_size(&c, 0, 3, tiles(w0, w) * tiles(h0, w)) && gb_rule_contiguous(&c, 0);
-}
-
-bool gb_check_get_rel_pos(const char * func, gb_ct a, int qh, int kh) {
-    const struct gb_call c = GB_CALL_1(func, a);
-    return gb_rule_given(&c) && gb_rule_no_grad(&c) && gb_rule_at_least(&c, "kh", kh, 1) &&
-           (qh == kh || gb_rule_broken(&c, "qh and kh must be equal (%d != %d)", qh, kh)) &&
-           gb_rule_size(&c, 0, 1, 2 * (int64_t) kh - 1) && gb_rule_max_dims(&c, 0, 2) && gb_rule_contiguous(&c, 0);
-}
-
-static bool rule_rel_pos_sizes(const struct gb_call * c, gb_ct pw) {
-    return gb_rule_size(c, 0, 0, product(pw->ne[0], pw->ne[0])) && gb_rule_size(c, 0, 1, product(pw->ne[1], pw->ne[2])) &&
-           gb_rule_equal(c, 0, 2, 1, 3) && gb_rule_size(c, 0, 3, 1);
-}
-
-bool gb_check_add_rel_pos(const char * func, gb_ct a, gb_ct pw, gb_ct ph) {
-    const struct gb_call c = GB_CALL_3(func, a, pw, ph);
-    return gb_rule_given(&c) && gb_rule_same_shape(&c, 1, 2) && gb_rule_type(&c, 1, GGML_TYPE_F32) && gb_rule_type(&c, 2, GGML_TYPE_F32) &&
-           rule_rel_pos_sizes(&c, pw) &&
-           gb_rule_contiguous(&c, 0) && gb_rule_contiguous(&c, 1) && gb_rule_contiguous(&c, 2);
-}
-
-// ------------------------------------------------------------------------------------------------------ user-defined operators
+// ---------------------------------------------------------------------------------------------- user-defined operators
 
 static bool rule_fun(const struct gb_call * c, bool has_fun) {
     return has_fun || gb_rule_broken(c, "argument 'fun' is NULL");
@@ -598,10 +445,11 @@ bool gb_check_map_custom(const char * func, gb_ct a, gb_ct b, gb_ct c, int n, bo
             gb_rule_broken(&call, "n_tasks must be at least 1, or GGML_N_TASKS_MAX (-1), is %d", n_tasks));
 }
 
-// ----------------------------------------------------------------------------------------------------------------------- losses
+// -------------------------------------------------------------------------------------------------------------- losses
 
 static bool rule_loss(const struct gb_call * c) {
-    return gb_rule_same_shape(c, 0, 1) && gb_rule_same_type(c, 0, 1) && gb_rule_contiguous(c, 0) && gb_rule_contiguous(c, 1);
+    return gb_rule_same_shape(c, 0, 1) && gb_rule_same_type(c, 0, 1) && gb_rule_contiguous(c, 0) &&
+           gb_rule_contiguous(c, 1);
 }
 
 bool gb_check_cross_entropy_loss(const char * func, gb_ct a, gb_ct b) {

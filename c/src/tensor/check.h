@@ -1,8 +1,10 @@
-// check.h - the shape, type and parameter rules of every operator: one function a rule set, called by the builders (ops_*.c).
+// check.h - the shape, type and parameter rules of every operator: one function a rule set, called by the builders
+// (ops_*.c).
 //
-// True: the call is right. False: it was reported, as "func: a 'w' f32 [128, 64], b 'x' f32 [120, 16]: which rule is broken (values)".
-// A NULL operand gives false and keeps the message of the failure that made it NULL. The rules hold for every backend; what only a
-// kernel may ask for (its types, its strides) is that backend's supports_op. `func` is the public builder's name.
+// True: the call is right. False: it was reported, as "func: a 'w' f32 [128, 64], b 'x' f32 [120, 16]: which rule is
+// broken (values)". A NULL operand gives false and keeps the message of the failure that made it NULL. The rules hold
+// for every backend; what only a kernel may ask for (its types, its strides) is that backend's supports_op. `func` is
+// the public builder's name.
 #ifndef GB_TENSOR_CHECK_H
 #define GB_TENSOR_CHECK_H
 
@@ -82,15 +84,17 @@ struct gb_conv { // 64 bits wide until checked: some values come from tensor siz
     int64_t s0, s1, p0, p1, d0, d1;
     bool    is_2d; // else s1, p1 and d1 do not count
 };
-int64_t gb_conv_out(int64_t n, int64_t k, int64_t s, int64_t p, int64_t d); // positions of the kernel; 0 if it does not fit
-int64_t gb_pool_out(int64_t n, int64_t k, int64_t s, double p);             // 0 if the window does not fit
+// Positions of a kernel of k elements along n; 0 if it does not fit.
+int64_t gb_conv_out(int64_t n, int64_t k, int64_t s, int64_t p, int64_t d);
+int64_t gb_pool_out(int64_t n, int64_t k, int64_t s, double p);
 bool    gb_check_im2col(const char * func, gb_ct a, gb_ct b, const struct gb_conv * conv);
 bool    gb_check_conv(const char * func, gb_ct a, gb_ct b, const struct gb_conv * conv);
 bool    gb_check_conv_depthwise(const char * func, gb_ct a, gb_ct b, const struct gb_conv * conv);
 bool    gb_check_conv_transpose_1d(const char * func, gb_ct a, gb_ct b, int s0, int p0, int d0);
 bool    gb_check_conv_transpose_2d(const char * func, gb_ct a, gb_ct b, int stride);
 bool    gb_check_pool_1d(const char * func, gb_ct a, enum ggml_op_pool op, int k0, int s0, int p0);
-bool    gb_check_pool_2d(const char * func, gb_ct a, enum ggml_op_pool op, const int k[2], const int s[2], const float p[2]);
+bool    gb_check_pool_2d(const char * func, gb_ct a, enum ggml_op_pool op, const int k[2], const int s[2],
+                         const float p[2]);
 bool    gb_check_upscale(const char * func, gb_ct a, int factor);
 bool    gb_check_pad(const char * func, gb_ct a, const int p[4]);
 

@@ -145,6 +145,23 @@ void * gb_context_alloc(struct ggml_context * ctx, enum ggml_object_type type, s
     return object + 1;
 }
 
+void gb_context_drop(struct ggml_context * ctx, void * payload) {
+    struct ggml_object * dropped = (struct ggml_object *) payload - 1;
+    struct ggml_object * before  = NULL; // the object in front of it
+    for (struct ggml_object * o = ctx->first; o != dropped; o = o->next) {
+        before = o;
+    }
+    const size_t used = dropped->offs - sizeof(*dropped); // before it was made
+    // All of it in the open chunk: the memory can be taken again. Chunks have gaps between them, so no others add up.
+    if ((uintptr_t) ctx->at - (uintptr_t) dropped == ctx->used - used) {
+        ctx->left += ctx->used - used;
+        ctx->at = (char *) dropped;
+    }
+    ctx->used = used;
+    ctx->last = before;
+    *(before != NULL ? &before->next : &ctx->first) = NULL;
+}
+
 // The scratch offset at which `size` bytes fit, or false and reported. Nothing is taken yet.
 static bool find_scratch(const struct ggml_context * ctx, size_t size, size_t alignment, size_t * offs) {
     const struct ggml_scratch * scratch = &ctx->scratch;

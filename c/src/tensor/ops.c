@@ -8,8 +8,8 @@ bool gb_op_has_context(const struct ggml_context * ctx, const char * func) {
     return ctx != NULL;
 }
 
-struct ggml_tensor * gb_op_new(struct ggml_context * ctx, const char * func, enum ggml_op op, enum ggml_type type, int64_t ne0,
-                               int64_t ne1, int64_t ne2, int64_t ne3) {
+struct ggml_tensor * gb_op_new(struct ggml_context * ctx, const char * func, enum ggml_op op, enum ggml_type type,
+                               int64_t ne0, int64_t ne1, int64_t ne2, int64_t ne3) {
     if (!gb_op_has_context(ctx, func)) {
         return NULL;
     }
@@ -21,7 +21,8 @@ struct ggml_tensor * gb_op_new(struct ggml_context * ctx, const char * func, enu
     return node;
 }
 
-struct ggml_tensor * gb_op_like(struct ggml_context * ctx, const char * func, enum ggml_op op, struct ggml_tensor * a, bool inplace) {
+struct ggml_tensor * gb_op_like(struct ggml_context * ctx, const char * func, enum ggml_op op, struct ggml_tensor * a,
+                                bool inplace) {
     if (!inplace) {
         return gb_op_new(ctx, func, op, a->type, a->ne[0], a->ne[1], a->ne[2], a->ne[3]);
     }
@@ -41,6 +42,13 @@ struct ggml_tensor * gb_op_view(struct ggml_context * ctx, const char * func, en
     return node;
 }
 
+struct ggml_tensor * gb_op_keep_if(struct ggml_context * ctx, struct ggml_tensor * first, struct ggml_tensor * last) {
+    if (last == NULL && first != NULL) {
+        gb_context_drop(ctx, first);
+    }
+    return last;
+}
+
 void gb_op_set_params(struct ggml_tensor * node, const void * params, size_t size) {
     if (node != NULL) {
         memcpy(node->op_params, params, size);
@@ -53,13 +61,13 @@ void gb_op_set_param_f32(struct ggml_tensor * node, int i, float value) {
     }
 }
 
-struct ggml_tensor * gb_op_sources(struct ggml_context * ctx, struct ggml_tensor * node, enum gb_grad grad, struct ggml_tensor * a,
-                                   struct ggml_tensor * b, struct ggml_tensor * c) {
+struct ggml_tensor * gb_op_sources(struct ggml_context * ctx, struct ggml_tensor * node, enum gb_grad grad,
+                                   struct ggml_tensor * a, struct ggml_tensor * b, struct ggml_tensor * c) {
     if (node == NULL) {
         return NULL;
     }
     node->src[0] = a;
     node->src[1] = b;
     node->src[2] = c;
-    return grad == GB_GRAD_INHERIT ? gb_tensor_inherit_grad(ctx, node) : node;
+    return grad == GB_GRAD_INHERIT ? gb_op_keep_if(ctx, node, gb_tensor_inherit_grad(ctx, node)) : node;
 }

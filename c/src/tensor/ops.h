@@ -1,8 +1,9 @@
 // ops.h - how a builder makes its node.
 //
-// Every builder has the same three steps: ask check.h whether the call is right, make the result (a fresh tensor, or a view of
-// `a` for the in-place form), hand in parameters and sources. All helpers accept the NULL of the step before and pass it on, so
-// that builders read straight through; who made the NULL has reported. `func` is the public builder's name, for messages.
+// Every builder has the same three steps: ask check.h whether the call is right, make the result (a fresh tensor, or a
+// view of `a` for the in-place form), hand in parameters and sources. All helpers accept the NULL of the step before
+// and pass it on, so that builders read straight through; who made the NULL has reported. `func` is the public
+// builder's name, for messages.
 #ifndef GB_TENSOR_OPS_H
 #define GB_TENSOR_OPS_H
 
@@ -16,11 +17,12 @@ enum gb_grad { GB_GRAD_NONE, GB_GRAD_INHERIT };
 bool gb_op_has_context(const struct ggml_context * ctx, const char * func);
 
 // A fresh contiguous node.
-struct ggml_tensor * gb_op_new(struct ggml_context * ctx, const char * func, enum ggml_op op, enum ggml_type type, int64_t ne0,
-                               int64_t ne1, int64_t ne2, int64_t ne3);
+struct ggml_tensor * gb_op_new(struct ggml_context * ctx, const char * func, enum ggml_op op, enum ggml_type type,
+                               int64_t ne0, int64_t ne1, int64_t ne2, int64_t ne3);
 
 // A node like a: fresh with its type and shape, or, in place, a view of it.
-struct ggml_tensor * gb_op_like(struct ggml_context * ctx, const char * func, enum ggml_op op, struct ggml_tensor * a, bool inplace);
+struct ggml_tensor * gb_op_like(struct ggml_context * ctx, const char * func, enum ggml_op op, struct ggml_tensor * a,
+                                bool inplace);
 
 // A node of op PERMUTE, VIEW, ... that shows a's memory: as gb_tensor_view. Named "<a> (<suffix>)".
 struct ggml_tensor * gb_op_view(struct ggml_context * ctx, const char * func, enum ggml_op op, struct ggml_tensor * a,
@@ -30,8 +32,11 @@ void gb_op_set_params(struct ggml_tensor * node, const void * params, size_t siz
 void gb_op_set_param_f32(struct ggml_tensor * node, int i, float value);
 
 // Sets src[0..2] (b and c may be NULL: unused). The last step: returns the node.
-struct ggml_tensor * gb_op_sources(struct ggml_context * ctx, struct ggml_tensor * node, enum gb_grad grad, struct ggml_tensor * a,
-                                   struct ggml_tensor * b, struct ggml_tensor * c);
+struct ggml_tensor * gb_op_sources(struct ggml_context * ctx, struct ggml_tensor * node, enum gb_grad grad,
+                                   struct ggml_tensor * a, struct ggml_tensor * b, struct ggml_tensor * c);
+
+// For builders of several nodes: returns the last one; when that is NULL, drops all since the first from the context.
+struct ggml_tensor * gb_op_keep_if(struct ggml_context * ctx, struct ggml_tensor * first, struct ggml_tensor * last);
 
 static inline enum gb_grad gb_grad_unless(bool inplace) {
     return inplace ? GB_GRAD_NONE : GB_GRAD_INHERIT;

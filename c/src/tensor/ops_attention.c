@@ -1,12 +1,14 @@
 // ops_attention.c - fused attention, its derivative, and the fused feed-forward block.
 #include "tensor/ops.h"
 
-struct ggml_tensor * ggml_flash_attn(struct ggml_context * ctx, struct ggml_tensor * q, struct ggml_tensor * k, struct ggml_tensor * v, bool masked) {
+struct ggml_tensor * ggml_flash_attn(struct ggml_context * ctx, struct ggml_tensor * q, struct ggml_tensor * k,
+                                     struct ggml_tensor * v, bool masked) {
     if (!gb_check_flash_attn(__func__, q, k, v)) {
         return NULL;
     }
-    struct ggml_tensor * node   = gb_op_new(ctx, __func__, GGML_OP_FLASH_ATTN, GGML_TYPE_F32, q->ne[0], q->ne[1], q->ne[2], q->ne[3]);
-    const int32_t        params = masked;
+    struct ggml_tensor * node =
+        gb_op_new(ctx, __func__, GGML_OP_FLASH_ATTN, GGML_TYPE_F32, q->ne[0], q->ne[1], q->ne[2], q->ne[3]);
+    const int32_t params = masked;
     gb_op_set_params(node, &params, sizeof(params));
     return gb_op_sources(ctx, node, GB_GRAD_INHERIT, q, k, v);
 }
@@ -16,8 +18,8 @@ static int64_t padded_elements(const struct ggml_tensor * t) {
     return GGML_PAD(ggml_nelements(t), 4);
 }
 
-struct ggml_tensor * ggml_flash_attn_back(struct ggml_context * ctx, struct ggml_tensor * q, struct ggml_tensor * k, struct ggml_tensor * v,
-                                          struct ggml_tensor * d, bool masked) {
+struct ggml_tensor * ggml_flash_attn_back(struct ggml_context * ctx, struct ggml_tensor * q, struct ggml_tensor * k,
+                                          struct ggml_tensor * v, struct ggml_tensor * d, bool masked) {
     if (!gb_check_flash_attn_back(__func__, q, k, v, d)) {
         return NULL;
     }
@@ -32,12 +34,13 @@ struct ggml_tensor * ggml_flash_attn_back(struct ggml_context * ctx, struct ggml
     return gb_op_sources(ctx, node, GB_GRAD_NONE, q, k, v);
 }
 
-struct ggml_tensor * ggml_flash_ff(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b0, struct ggml_tensor * b1,
-                                   struct ggml_tensor * c0, struct ggml_tensor * c1) {
+struct ggml_tensor * ggml_flash_ff(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b0,
+                                   struct ggml_tensor * b1, struct ggml_tensor * c0, struct ggml_tensor * c1) {
     if (!gb_check_flash_ff(__func__, a, b0, b1, c0, c1)) {
         return NULL;
     }
-    struct ggml_tensor * node = gb_op_new(ctx, __func__, GGML_OP_FLASH_FF, GGML_TYPE_F32, a->ne[0], a->ne[1], a->ne[2], a->ne[3]);
+    struct ggml_tensor * node =
+        gb_op_new(ctx, __func__, GGML_OP_FLASH_FF, GGML_TYPE_F32, a->ne[0], a->ne[1], a->ne[2], a->ne[3]);
     if (node == NULL) {
         return NULL;
     }

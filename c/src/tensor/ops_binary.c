@@ -1,8 +1,9 @@
-// ops_binary.c - two operands, element by element: b repeats over a, the result has the shape of a. ACC and SET change a region of a.
+// ops_binary.c - two operands, element by element: b repeats over a, the result has the shape of a. ACC and SET change
+// a region of a.
 #include "tensor/ops.h"
 
-static struct ggml_tensor * binary(struct ggml_context * ctx, const char * func, enum ggml_op op, struct ggml_tensor * a,
-                                   struct ggml_tensor * b, bool inplace) {
+static struct ggml_tensor * binary(struct ggml_context * ctx, const char * func, enum ggml_op op,
+                                   struct ggml_tensor * a, struct ggml_tensor * b, bool inplace) {
     if (!gb_check_binary(func, a, b)) {
         return NULL;
     }
@@ -41,7 +42,8 @@ struct ggml_tensor * ggml_div_inplace(struct ggml_context * ctx, struct ggml_ten
     return binary(ctx, __func__, GGML_OP_DIV, a, b, true);
 }
 
-struct ggml_tensor * ggml_add_cast(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b, enum ggml_type type) {
+struct ggml_tensor * ggml_add_cast(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b,
+                                   enum ggml_type type) {
     if (!gb_check_add_cast(__func__, a, b, type)) {
         return NULL;
     }
@@ -49,7 +51,8 @@ struct ggml_tensor * ggml_add_cast(struct ggml_context * ctx, struct ggml_tensor
     return gb_op_sources(ctx, node, GB_GRAD_INHERIT, a, b, NULL);
 }
 
-static struct ggml_tensor * add1(struct ggml_context * ctx, const char * func, struct ggml_tensor * a, struct ggml_tensor * b, bool inplace) {
+static struct ggml_tensor * add1(struct ggml_context * ctx, const char * func, struct ggml_tensor * a,
+                                 struct ggml_tensor * b, bool inplace) {
     if (!gb_check_add1(func, a, b)) {
         return NULL;
     }
@@ -64,7 +67,7 @@ struct ggml_tensor * ggml_add1_inplace(struct ggml_context * ctx, struct ggml_te
     return add1(ctx, __func__, a, b, true);
 }
 
-// ------------------------------------------------------------------------------------------------------------------- regions
+// ------------------------------------------------------------------------------------------------------------- regions
 
 static int32_t kept(size_t bytes) { // gb_check_* has seen to it that what is used fits
     return bytes > INT32_MAX ? INT32_MAX : (int32_t) bytes;
@@ -75,8 +78,8 @@ static void set_region(struct ggml_tensor * node, const struct gb_region * r, bo
     gb_op_set_params(node, params, sizeof(params));
 }
 
-static struct ggml_tensor * acc(struct ggml_context * ctx, const char * func, struct ggml_tensor * a, struct ggml_tensor * b,
-                                const struct gb_region * region, bool inplace) {
+static struct ggml_tensor * acc(struct ggml_context * ctx, const char * func, struct ggml_tensor * a,
+                                struct ggml_tensor * b, const struct gb_region * region, bool inplace) {
     if (!gb_check_acc(func, a, b, region, inplace)) {
         return NULL;
     }
@@ -85,8 +88,8 @@ static struct ggml_tensor * acc(struct ggml_context * ctx, const char * func, st
     return gb_op_sources(ctx, node, gb_grad_unless(inplace), a, b, NULL);
 }
 
-static struct ggml_tensor * set(struct ggml_context * ctx, const char * func, struct ggml_tensor * a, struct ggml_tensor * b,
-                                const struct gb_region * region, bool inplace) {
+static struct ggml_tensor * set(struct ggml_context * ctx, const char * func, struct ggml_tensor * a,
+                                struct ggml_tensor * b, const struct gb_region * region, bool inplace) {
     if (!gb_check_set(func, a, b, region, inplace)) {
         return NULL;
     }
@@ -95,29 +98,29 @@ static struct ggml_tensor * set(struct ggml_context * ctx, const char * func, st
     return gb_op_sources(ctx, node, GB_GRAD_INHERIT, a, b, NULL);
 }
 
-struct ggml_tensor * ggml_acc(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b, size_t nb1, size_t nb2, size_t nb3,
-                              size_t offset) {
+struct ggml_tensor * ggml_acc(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b, size_t nb1,
+                              size_t nb2, size_t nb3, size_t offset) {
     return acc(ctx, __func__, a, b, &(const struct gb_region){ nb1, nb2, nb3, offset }, false);
 }
 
-struct ggml_tensor * ggml_acc_inplace(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b, size_t nb1, size_t nb2,
-                                      size_t nb3, size_t offset) {
+struct ggml_tensor * ggml_acc_inplace(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b,
+                                      size_t nb1, size_t nb2, size_t nb3, size_t offset) {
     return acc(ctx, __func__, a, b, &(const struct gb_region){ nb1, nb2, nb3, offset }, true);
 }
 
-struct ggml_tensor * ggml_set(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b, size_t nb1, size_t nb2, size_t nb3,
-                              size_t offset) {
+struct ggml_tensor * ggml_set(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b, size_t nb1,
+                              size_t nb2, size_t nb3, size_t offset) {
     return set(ctx, __func__, a, b, &(const struct gb_region){ nb1, nb2, nb3, offset }, false);
 }
 
-struct ggml_tensor * ggml_set_inplace(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b, size_t nb1, size_t nb2,
-                                      size_t nb3, size_t offset) {
+struct ggml_tensor * ggml_set_inplace(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b,
+                                      size_t nb1, size_t nb2, size_t nb3, size_t offset) {
     return set(ctx, __func__, a, b, &(const struct gb_region){ nb1, nb2, nb3, offset }, true);
 }
 
 // nb1 NULL: a's own.
-static struct ggml_tensor * set_like(struct ggml_context * ctx, const char * func, struct ggml_tensor * a, struct ggml_tensor * b,
-                                     const size_t * nb1, size_t offset, bool inplace) {
+static struct ggml_tensor * set_like(struct ggml_context * ctx, const char * func, struct ggml_tensor * a,
+                                     struct ggml_tensor * b, const size_t * nb1, size_t offset, bool inplace) {
     if (!gb_check_2(func, a, b)) {
         return NULL;
     }
@@ -125,18 +128,22 @@ static struct ggml_tensor * set_like(struct ggml_context * ctx, const char * fun
     return set(ctx, func, a, b, &region, inplace);
 }
 
-struct ggml_tensor * ggml_set_1d(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b, size_t offset) {
+struct ggml_tensor * ggml_set_1d(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b,
+                                 size_t offset) {
     return set_like(ctx, __func__, a, b, NULL, offset, false);
 }
 
-struct ggml_tensor * ggml_set_1d_inplace(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b, size_t offset) {
+struct ggml_tensor * ggml_set_1d_inplace(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b,
+                                         size_t offset) {
     return set_like(ctx, __func__, a, b, NULL, offset, true);
 }
 
-struct ggml_tensor * ggml_set_2d(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b, size_t nb1, size_t offset) {
+struct ggml_tensor * ggml_set_2d(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b, size_t nb1,
+                                 size_t offset) {
     return set_like(ctx, __func__, a, b, &nb1, offset, false);
 }
 
-struct ggml_tensor * ggml_set_2d_inplace(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b, size_t nb1, size_t offset) {
+struct ggml_tensor * ggml_set_2d_inplace(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b,
+                                         size_t nb1, size_t offset) {
     return set_like(ctx, __func__, a, b, &nb1, offset, true);
 }

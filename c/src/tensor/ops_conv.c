@@ -1,7 +1,9 @@
-// ops_conv.c - convolutions: IM2COL followed by a matrix product, and the transposed forms that have operators of their own.
+// ops_conv.c - convolutions: IM2COL followed by a matrix product, and the transposed forms that have operators of their
+// own.
 //
-// A convolution unrolls every kernel position of b into a row and multiplies all rows with all kernels at once. The product lies in
-// memory as [positions, images, channels]; with more than one image the last step brings it into the documented order.
+// A convolution unrolls every kernel position of b into a row and multiplies all rows with all kernels at once. The
+// product lies in memory as [positions, images, channels]; with more than one image the last step brings it into the
+// documented order.
 #include "tensor/ops.h"
 
 // What does not fit becomes a size that no tensor can have.
@@ -10,26 +12,28 @@ static int64_t product3(int64_t x, int64_t y, int64_t z) {
     return gb_mul_i64(x, y, &r) && gb_mul_i64(r, z, &r) ? r : INT64_MAX;
 }
 
-static struct ggml_tensor * im2col(struct ggml_context * ctx, const char * func, struct ggml_tensor * a, struct ggml_tensor * b, const struct gb_conv * v) {
+static struct ggml_tensor * im2col(struct ggml_context * ctx, const char * func, struct ggml_tensor * a,
+                                   struct ggml_tensor * b, const struct gb_conv * v) {
     const int64_t ow = gb_conv_out(b->ne[0], a->ne[0], v->s0, v->p0, v->d0);
     const int64_t oh = v->is_2d ? gb_conv_out(b->ne[1], a->ne[1], v->s1, v->p1, v->d1) : 1;
     const int64_t k  = v->is_2d ? product3(a->ne[0], a->ne[1], a->ne[2]) : product3(a->ne[0], a->ne[1], 1);
 
     struct ggml_tensor * node = v->is_2d ? gb_op_new(ctx, func, GGML_OP_IM2COL, GGML_TYPE_F16, k, ow, oh, b->ne[3]) :
                                            gb_op_new(ctx, func, GGML_OP_IM2COL, GGML_TYPE_F16, k, ow, b->ne[2], 1);
-    const int32_t params[] = { (int32_t) v->s0, (int32_t) v->s1, (int32_t) v->p0,   (int32_t) v->p1,
-                               (int32_t) v->d0, (int32_t) v->d1, (int32_t) v->is_2d };
+    const int32_t        params[] = { (int32_t) v->s0, (int32_t) v->s1, (int32_t) v->p0,   (int32_t) v->p1,
+                                      (int32_t) v->d0, (int32_t) v->d1, (int32_t) v->is_2d };
     gb_op_set_params(node, params, sizeof(params));
     return gb_op_sources(ctx, node, GB_GRAD_NONE, a, b, NULL);
 }
 
-struct ggml_tensor * ggml_im2col(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b, int s0, int s1, int p0, int p1, int d0,
-                                 int d1, bool is_2D) {
+struct ggml_tensor * ggml_im2col(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b, int s0,
+                                 int s1, int p0, int p1, int d0, int d1, bool is_2D) {
     const struct gb_conv conv = { s0, s1, p0, p1, d0, d1, is_2D };
     return gb_check_im2col(__func__, a, b, &conv) ? im2col(ctx, __func__, a, b, &conv) : NULL;
 }
 
-static struct ggml_tensor * conv_1d(struct ggml_context * ctx, const char * func, struct ggml_tensor * a, struct ggml_tensor * b, const struct gb_conv * v) {
+static struct ggml_tensor * conv_1d(struct ggml_context * ctx, const char * func, struct ggml_tensor * a,
+                                    struct ggml_tensor * b, const struct gb_conv * v) {
     if (!gb_check_conv(func, a, b, v)) {
         return NULL;
     }
@@ -38,23 +42,26 @@ static struct ggml_tensor * conv_1d(struct ggml_context * ctx, const char * func
         return NULL;
     }
     const int64_t        k = rows->ne[0], ow = rows->ne[1], n = rows->ne[2], oc = a->ne[2];
-    struct ggml_tensor * r = ggml_mul_mat(ctx, ggml_reshape_2d(ctx, rows, k, ow * n), ggml_reshape_2d(ctx, a, k, oc)); // [OW N, OC]
-    if (n == 1) {
-        return ggml_reshape_3d(ctx, r, ow, oc, 1);
-    }
-    return ggml_cont(ctx, ggml_permute(ctx, ggml_reshape_3d(ctx, r, ow, n, oc), 0, 2, 1, 3));
+    struct ggml_tensor * r =
+        ggml_mul_mat(ctx, ggml_reshape_2d(ctx, rows, k, ow * n), ggml_reshape_2d(ctx, a, k, oc)); // [OW N, OC]
+    r = n == 1 ? ggml_reshape_3d(ctx, r, ow, oc, 1) :
+                 ggml_cont(ctx, ggml_permute(ctx, ggml_reshape_3d(ctx, r, ow, n, oc), 0, 2, 1, 3));
+    return gb_op_keep_if(ctx, rows, r);
 }
 
-struct ggml_tensor * ggml_conv_1d(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b, int s0, int p0, int d0) {
+struct ggml_tensor * ggml_conv_1d(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b, int s0,
+                                  int p0, int d0) {
     return conv_1d(ctx, __func__, a, b, &(const struct gb_conv){ s0, 0, p0, 0, d0, 0, false });
 }
 
-struct ggml_tensor * ggml_conv_1d_ph(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b, int s, int d) {
+struct ggml_tensor * ggml_conv_1d_ph(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b, int s,
+                                     int d) {
     const int64_t half = a != NULL ? a->ne[0] / 2 : 0;
     return conv_1d(ctx, __func__, a, b, &(const struct gb_conv){ s, 0, half, 0, d, 0, false });
 }
 
-static struct ggml_tensor * conv_2d(struct ggml_context * ctx, const char * func, struct ggml_tensor * a, struct ggml_tensor * b, const struct gb_conv * v) {
+static struct ggml_tensor * conv_2d(struct ggml_context * ctx, const char * func, struct ggml_tensor * a,
+                                    struct ggml_tensor * b, const struct gb_conv * v) {
     if (!gb_check_conv(func, a, b, v)) {
         return NULL;
     }
@@ -63,15 +70,15 @@ static struct ggml_tensor * conv_2d(struct ggml_context * ctx, const char * func
         return NULL;
     }
     const int64_t        k = rows->ne[0], ow = rows->ne[1], oh = rows->ne[2], n = rows->ne[3], oc = a->ne[3];
-    struct ggml_tensor * r = ggml_mul_mat(ctx, ggml_reshape_2d(ctx, rows, k, ow * oh * n), ggml_reshape_2d(ctx, a, k, oc)); // [OW OH N, OC]
-    if (n == 1) {
-        return ggml_reshape_4d(ctx, r, ow, oh, oc, 1);
-    }
-    return ggml_cont(ctx, ggml_permute(ctx, ggml_reshape_4d(ctx, r, ow, oh, n, oc), 0, 1, 3, 2));
+    struct ggml_tensor * r =
+        ggml_mul_mat(ctx, ggml_reshape_2d(ctx, rows, k, ow * oh * n), ggml_reshape_2d(ctx, a, k, oc)); // [OW OH N, OC]
+    r = n == 1 ? ggml_reshape_4d(ctx, r, ow, oh, oc, 1) :
+                 ggml_cont(ctx, ggml_permute(ctx, ggml_reshape_4d(ctx, r, ow, oh, n, oc), 0, 1, 3, 2));
+    return gb_op_keep_if(ctx, rows, r);
 }
 
-struct ggml_tensor * ggml_conv_2d(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b, int s0, int s1, int p0, int p1, int d0,
-                                  int d1) {
+struct ggml_tensor * ggml_conv_2d(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b, int s0,
+                                  int s1, int p0, int p1, int d0, int d1) {
     return conv_2d(ctx, __func__, a, b, &(const struct gb_conv){ s0, s1, p0, p1, d0, d1, true });
 }
 
@@ -88,26 +95,32 @@ struct ggml_tensor * ggml_conv_2d_s1_ph(struct ggml_context * ctx, struct ggml_t
 }
 
 // Every channel has its own kernel: channels become images of one channel, and the product repeats kernels over images.
-struct ggml_tensor * ggml_conv_depthwise_2d(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b, int s0, int s1, int p0, int p1,
-                                            int d0, int d1) {
+struct ggml_tensor * ggml_conv_depthwise_2d(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b,
+                                            int s0, int s1, int p0, int p1, int d0, int d1) {
     const struct gb_conv conv = { s0, s1, p0, p1, d0, d1, true };
     if (!gb_check_conv_depthwise(__func__, a, b, &conv) || !gb_op_has_context(ctx, __func__)) {
         return NULL;
     }
     const int64_t        n_kernels = a->ne[2] * a->ne[3], kernel = a->ne[0] * a->ne[1];
-    struct ggml_tensor * kernels   = ggml_reshape_4d(ctx, a, a->ne[0], a->ne[1], 1, n_kernels);
-    struct ggml_tensor * images    = ggml_reshape_4d(ctx, b, b->ne[0], b->ne[1], 1, b->ne[2] * b->ne[3]);
-    struct ggml_tensor * rows      = kernels != NULL && images != NULL ? im2col(ctx, __func__, kernels, images, &conv) : NULL; // [KW KH, OW, OH, C N]
-    if (rows == NULL) {
+    struct ggml_tensor * kernels = ggml_reshape_4d(ctx, a, a->ne[0], a->ne[1], 1, n_kernels);
+    if (kernels == NULL) {
         return NULL;
+    }
+    struct ggml_tensor * images = ggml_reshape_4d(ctx, b, b->ne[0], b->ne[1], 1, b->ne[2] * b->ne[3]);
+    struct ggml_tensor * rows =
+        images != NULL ? im2col(ctx, __func__, kernels, images, &conv) : NULL; // [KW KH, OW, OH, C N]
+    if (rows == NULL) {
+        return gb_op_keep_if(ctx, kernels, NULL);
     }
     const int64_t ow = rows->ne[1], oh = rows->ne[2];
     if (a->type == GGML_TYPE_F32) {
-        rows = ggml_cast(ctx, rows, GGML_TYPE_F32); // an f32 kernel is the left operand, and takes f32 only on its right
+        rows =
+            ggml_cast(ctx, rows, GGML_TYPE_F32); // an f32 kernel is the left operand, and takes f32 only on its right
     }
-    struct ggml_tensor * r = ggml_mul_mat(ctx, ggml_reshape_4d(ctx, kernels, kernel, 1, n_kernels, 1),
-                                          ggml_reshape_4d(ctx, rows, kernel, ow * oh, b->ne[2], b->ne[3])); // [1, OW OH, C, N]
-    return ggml_reshape_4d(ctx, r, ow, oh, b->ne[2], b->ne[3]);
+    struct ggml_tensor * r =
+        ggml_mul_mat(ctx, ggml_reshape_4d(ctx, kernels, kernel, 1, n_kernels, 1),
+                     ggml_reshape_4d(ctx, rows, kernel, ow * oh, b->ne[2], b->ne[3])); // [1, OW OH, C, N]
+    return gb_op_keep_if(ctx, kernels, ggml_reshape_4d(ctx, r, ow, oh, b->ne[2], b->ne[3]));
 }
 
 // (n - 1) s + k
@@ -116,22 +129,26 @@ static int64_t spread(int64_t n, int64_t s, int64_t k) {
     return gb_mul_i64(n - 1, s, &r) && r <= INT64_MAX - k ? r + k : INT64_MAX;
 }
 
-struct ggml_tensor * ggml_conv_transpose_1d(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b, int s0, int p0, int d0) {
+struct ggml_tensor * ggml_conv_transpose_1d(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b,
+                                            int s0, int p0, int d0) {
     if (!gb_check_conv_transpose_1d(__func__, a, b, s0, p0, d0)) {
         return NULL;
     }
-    struct ggml_tensor * node = gb_op_new(ctx, __func__, GGML_OP_CONV_TRANSPOSE_1D, GGML_TYPE_F32, spread(b->ne[0], s0, a->ne[0]), a->ne[1], b->ne[2], 1);
-    const int32_t params[] = { s0, p0, d0 };
+    struct ggml_tensor * node     = gb_op_new(ctx, __func__, GGML_OP_CONV_TRANSPOSE_1D, GGML_TYPE_F32,
+                                              spread(b->ne[0], s0, a->ne[0]), a->ne[1], b->ne[2], 1);
+    const int32_t        params[] = { s0, p0, d0 };
     gb_op_set_params(node, params, sizeof(params));
     return gb_op_sources(ctx, node, GB_GRAD_NONE, a, b, NULL);
 }
 
-struct ggml_tensor * ggml_conv_transpose_2d_p0(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b, int stride) {
+struct ggml_tensor * ggml_conv_transpose_2d_p0(struct ggml_context * ctx, struct ggml_tensor * a,
+                                               struct ggml_tensor * b, int stride) {
     if (!gb_check_conv_transpose_2d(__func__, a, b, stride)) {
         return NULL;
     }
-    struct ggml_tensor * node = gb_op_new(ctx, __func__, GGML_OP_CONV_TRANSPOSE_2D, GGML_TYPE_F32, spread(b->ne[0], stride, a->ne[0]),
-                                          spread(b->ne[1], stride, a->ne[1]), a->ne[2], b->ne[3]);
+    struct ggml_tensor * node =
+        gb_op_new(ctx, __func__, GGML_OP_CONV_TRANSPOSE_2D, GGML_TYPE_F32, spread(b->ne[0], stride, a->ne[0]),
+                  spread(b->ne[1], stride, a->ne[1]), a->ne[2], b->ne[3]);
     const int32_t params = stride;
     gb_op_set_params(node, &params, sizeof(params));
     return gb_op_sources(ctx, node, GB_GRAD_NONE, a, b, NULL);

@@ -1,4 +1,5 @@
-// ops_copy.c - copies, conversions and gathers. A copy keeps the logical order of elements, whatever the strides on either side.
+// ops_copy.c - copies, conversions and gathers. A copy keeps the logical order of elements, whatever the strides on
+// either side.
 #include "tensor/ops.h"
 
 static struct ggml_tensor * dup(struct ggml_context * ctx, const char * func, struct ggml_tensor * a, bool inplace) {
@@ -40,7 +41,8 @@ struct ggml_tensor * ggml_cast(struct ggml_context * ctx, struct ggml_tensor * a
     return gb_op_sources(ctx, node, GB_GRAD_NONE, a, node, NULL); // CPY writes to src[1]: here that is the node itself
 }
 
-static struct ggml_tensor * cont(struct ggml_context * ctx, const char * func, struct ggml_tensor * a, const int64_t ne[4], enum gb_grad grad) {
+static struct ggml_tensor * cont(struct ggml_context * ctx, const char * func, struct ggml_tensor * a,
+                                 const int64_t ne[4], enum gb_grad grad) {
     struct ggml_tensor * node = gb_op_new(ctx, func, GGML_OP_CONT, a->type, ne[0], ne[1], ne[2], ne[3]);
     if (node != NULL) {
         ggml_format_name(node, "%s (cont)", a->name);
@@ -52,7 +54,8 @@ struct ggml_tensor * ggml_cont(struct ggml_context * ctx, struct ggml_tensor * a
     return gb_check_1(__func__, a) ? cont(ctx, __func__, a, a->ne, GB_GRAD_INHERIT) : NULL;
 }
 
-static struct ggml_tensor * cont_as(struct ggml_context * ctx, const char * func, struct ggml_tensor * a, const int64_t ne[4]) {
+static struct ggml_tensor * cont_as(struct ggml_context * ctx, const char * func, struct ggml_tensor * a,
+                                    const int64_t ne[4]) {
     return gb_check_count(func, a, ne) ? cont(ctx, func, a, ne, GB_GRAD_NONE) : NULL;
 }
 
@@ -64,11 +67,13 @@ struct ggml_tensor * ggml_cont_2d(struct ggml_context * ctx, struct ggml_tensor 
     return cont_as(ctx, __func__, a, (const int64_t[4]){ ne0, ne1, 1, 1 });
 }
 
-struct ggml_tensor * ggml_cont_3d(struct ggml_context * ctx, struct ggml_tensor * a, int64_t ne0, int64_t ne1, int64_t ne2) {
+struct ggml_tensor * ggml_cont_3d(struct ggml_context * ctx, struct ggml_tensor * a, int64_t ne0, int64_t ne1,
+                                  int64_t ne2) {
     return cont_as(ctx, __func__, a, (const int64_t[4]){ ne0, ne1, ne2, 1 });
 }
 
-struct ggml_tensor * ggml_cont_4d(struct ggml_context * ctx, struct ggml_tensor * a, int64_t ne0, int64_t ne1, int64_t ne2, int64_t ne3) {
+struct ggml_tensor * ggml_cont_4d(struct ggml_context * ctx, struct ggml_tensor * a, int64_t ne0, int64_t ne1,
+                                  int64_t ne2, int64_t ne3) {
     return cont_as(ctx, __func__, a, (const int64_t[4]){ ne0, ne1, ne2, ne3 });
 }
 
@@ -77,15 +82,18 @@ struct ggml_tensor * ggml_get_rows(struct ggml_context * ctx, struct ggml_tensor
         return NULL;
     }
     const enum ggml_type type = a->type == GGML_TYPE_I32 ? GGML_TYPE_I32 : GGML_TYPE_F32;
-    struct ggml_tensor * node = gb_op_new(ctx, __func__, GGML_OP_GET_ROWS, type, a->ne[0], b->ne[0], b->ne[1], b->ne[2]);
+    struct ggml_tensor * node =
+        gb_op_new(ctx, __func__, GGML_OP_GET_ROWS, type, a->ne[0], b->ne[0], b->ne[1], b->ne[2]);
     return gb_op_sources(ctx, node, GB_GRAD_INHERIT, a, b, NULL);
 }
 
-struct ggml_tensor * ggml_get_rows_back(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b, struct ggml_tensor * c) {
+struct ggml_tensor * ggml_get_rows_back(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b,
+                                        struct ggml_tensor * c) {
     if (!gb_check_get_rows_back(__func__, a, b, c)) {
         return NULL;
     }
-    struct ggml_tensor * node = gb_op_new(ctx, __func__, GGML_OP_GET_ROWS_BACK, GGML_TYPE_F32, c->ne[0], c->ne[1], 1, 1);
+    struct ggml_tensor * node =
+        gb_op_new(ctx, __func__, GGML_OP_GET_ROWS_BACK, GGML_TYPE_F32, c->ne[0], c->ne[1], 1, 1);
     return gb_op_sources(ctx, node, GB_GRAD_INHERIT, a, b, NULL); // c gave its shape, its data is not read
 }
 

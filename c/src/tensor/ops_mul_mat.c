@@ -5,27 +5,30 @@ struct ggml_tensor * ggml_mul_mat(struct ggml_context * ctx, struct ggml_tensor 
     if (!gb_check_mul_mat(__func__, a, b)) {
         return NULL;
     }
-    struct ggml_tensor * node = gb_op_new(ctx, __func__, GGML_OP_MUL_MAT, GGML_TYPE_F32, a->ne[1], b->ne[1], b->ne[2], b->ne[3]);
+    struct ggml_tensor * node =
+        gb_op_new(ctx, __func__, GGML_OP_MUL_MAT, GGML_TYPE_F32, a->ne[1], b->ne[1], b->ne[2], b->ne[3]);
     return gb_op_sources(ctx, node, GB_GRAD_INHERIT, a, b, NULL);
 }
 
 enum ggml_status ggml_mul_mat_set_prec(struct ggml_tensor * a, enum ggml_prec prec) {
     GB_CHECK_ARG(a, GGML_STATUS_INVALID_ARGUMENT);
-    GB_FAIL_IF(prec != GGML_PREC_DEFAULT && prec != GGML_PREC_F32, GGML_STATUS_INVALID_ARGUMENT, GGML_STATUS_INVALID_ARGUMENT,
-               "%s: argument 'prec': %d is no precision", __func__, (int) prec);
+    GB_FAIL_IF(prec != GGML_PREC_DEFAULT && prec != GGML_PREC_F32, GGML_STATUS_INVALID_ARGUMENT,
+               GGML_STATUS_INVALID_ARGUMENT, "%s: argument 'prec': %d is no precision", __func__, (int) prec);
     char text[GB_DESCRIBE_SIZE];
-    GB_FAIL_IF(a->op != GGML_OP_MUL_MAT && a->op != GGML_OP_MUL_MAT_ID, GGML_STATUS_INVALID_ARGUMENT, GGML_STATUS_INVALID_ARGUMENT,
-               "%s: argument 'a': needs a MUL_MAT or MUL_MAT_ID node, has %s %s", __func__, ggml_op_name(a->op), gb_describe(a, text));
+    GB_FAIL_IF(a->op != GGML_OP_MUL_MAT && a->op != GGML_OP_MUL_MAT_ID, GGML_STATUS_INVALID_ARGUMENT,
+               GGML_STATUS_INVALID_ARGUMENT, "%s: argument 'a': needs a MUL_MAT or MUL_MAT_ID node, has %s %s",
+               __func__, ggml_op_name(a->op), gb_describe(a, text));
     a->op_params[a->op == GGML_OP_MUL_MAT ? 0 : 2] = (int32_t) prec; // MUL_MAT_ID has id and n_as before it
     return GGML_STATUS_SUCCESS;
 }
 
-struct ggml_tensor * ggml_mul_mat_id(struct ggml_context * ctx, struct ggml_tensor * const as[], int n_as, struct ggml_tensor * ids, int id,
-                                     struct ggml_tensor * b) {
+struct ggml_tensor * ggml_mul_mat_id(struct ggml_context * ctx, struct ggml_tensor * const as[], int n_as,
+                                     struct ggml_tensor * ids, int id, struct ggml_tensor * b) {
     if (!gb_check_mul_mat_id(__func__, as, n_as, ids, id, b)) {
         return NULL;
     }
-    struct ggml_tensor * node = gb_op_new(ctx, __func__, GGML_OP_MUL_MAT_ID, GGML_TYPE_F32, as[0]->ne[1], b->ne[1], b->ne[2], b->ne[3]);
+    struct ggml_tensor * node =
+        gb_op_new(ctx, __func__, GGML_OP_MUL_MAT_ID, GGML_TYPE_F32, as[0]->ne[1], b->ne[1], b->ne[2], b->ne[3]);
     if (node == NULL) {
         return NULL;
     }
@@ -41,6 +44,7 @@ struct ggml_tensor * ggml_out_prod(struct ggml_context * ctx, struct ggml_tensor
     if (!gb_check_out_prod(__func__, a, b)) {
         return NULL;
     }
-    struct ggml_tensor * node = gb_op_new(ctx, __func__, GGML_OP_OUT_PROD, GGML_TYPE_F32, a->ne[0], b->ne[0], b->ne[2], b->ne[3]);
+    struct ggml_tensor * node =
+        gb_op_new(ctx, __func__, GGML_OP_OUT_PROD, GGML_TYPE_F32, a->ne[0], b->ne[0], b->ne[2], b->ne[3]);
     return gb_op_sources(ctx, node, GB_GRAD_INHERIT, a, b, NULL);
 }

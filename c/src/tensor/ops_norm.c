@@ -1,7 +1,8 @@
 // ops_norm.c - normalisation of rows and channel groups, and the derivatives that are operators of their own.
 #include "tensor/ops.h"
 
-static struct ggml_tensor * norm(struct ggml_context * ctx, const char * func, struct ggml_tensor * a, float eps, bool inplace) {
+static struct ggml_tensor * norm(struct ggml_context * ctx, const char * func, struct ggml_tensor * a, float eps,
+                                 bool inplace) {
     if (!gb_check_norm(func, a, eps, inplace)) {
         return NULL;
     }
@@ -18,7 +19,8 @@ struct ggml_tensor * ggml_norm_inplace(struct ggml_context * ctx, struct ggml_te
     return norm(ctx, __func__, a, eps, true);
 }
 
-static struct ggml_tensor * rms_norm(struct ggml_context * ctx, const char * func, struct ggml_tensor * a, float eps, bool inplace) {
+static struct ggml_tensor * rms_norm(struct ggml_context * ctx, const char * func, struct ggml_tensor * a, float eps,
+                                     bool inplace) {
     if (!gb_check_rms_norm(func, a, eps)) {
         return NULL;
     }
@@ -35,7 +37,8 @@ struct ggml_tensor * ggml_rms_norm_inplace(struct ggml_context * ctx, struct ggm
     return rms_norm(ctx, __func__, a, eps, true);
 }
 
-struct ggml_tensor * ggml_rms_norm_back(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b, float eps) {
+struct ggml_tensor * ggml_rms_norm_back(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b,
+                                        float eps) {
     if (!gb_check_rms_norm_back(__func__, a, b, eps)) {
         return NULL;
     }
@@ -44,7 +47,8 @@ struct ggml_tensor * ggml_rms_norm_back(struct ggml_context * ctx, struct ggml_t
     return gb_op_sources(ctx, node, GB_GRAD_INHERIT, a, b, NULL);
 }
 
-static struct ggml_tensor * group_norm(struct ggml_context * ctx, const char * func, struct ggml_tensor * a, int n_groups, bool inplace) {
+static struct ggml_tensor * group_norm(struct ggml_context * ctx, const char * func, struct ggml_tensor * a,
+                                       int n_groups, bool inplace) {
     if (!gb_check_group_norm(func, a, n_groups, inplace)) {
         return NULL;
     }

@@ -1,23 +1,27 @@
 // ops_pool.c - pooling, upscaling, padding.
 #include "tensor/ops.h"
 
-struct ggml_tensor * ggml_pool_1d(struct ggml_context * ctx, struct ggml_tensor * a, enum ggml_op_pool op, int k0, int s0, int p0) {
+struct ggml_tensor * ggml_pool_1d(struct ggml_context * ctx, struct ggml_tensor * a, enum ggml_op_pool op, int k0,
+                                  int s0, int p0) {
     if (!gb_check_pool_1d(__func__, a, op, k0, s0, p0)) {
         return NULL;
     }
-    struct ggml_tensor * node     = gb_op_new(ctx, __func__, GGML_OP_POOL_1D, GGML_TYPE_F32, gb_pool_out(a->ne[0], k0, s0, p0), a->ne[1], 1, 1);
-    const int32_t        params[] = { (int32_t) op, k0, s0, p0 };
+    struct ggml_tensor * node =
+        gb_op_new(ctx, __func__, GGML_OP_POOL_1D, GGML_TYPE_F32, gb_pool_out(a->ne[0], k0, s0, p0), a->ne[1], 1, 1);
+    const int32_t params[] = { (int32_t) op, k0, s0, p0 };
     gb_op_set_params(node, params, sizeof(params));
     return gb_op_sources(ctx, node, GB_GRAD_NONE, a, NULL, NULL);
 }
 
-struct ggml_tensor * ggml_pool_2d(struct ggml_context * ctx, struct ggml_tensor * a, enum ggml_op_pool op, int k0, int k1, int s0, int s1, float p0,
-                                  float p1) {
-    if (!gb_check_pool_2d(__func__, a, op, (const int[]){ k0, k1 }, (const int[]){ s0, s1 }, (const float[]){ p0, p1 })) {
+struct ggml_tensor * ggml_pool_2d(struct ggml_context * ctx, struct ggml_tensor * a, enum ggml_op_pool op, int k0,
+                                  int k1, int s0, int s1, float p0, float p1) {
+    if (!gb_check_pool_2d(__func__, a, op, (const int[]){ k0, k1 }, (const int[]){ s0, s1 },
+                          (const float[]){ p0, p1 })) {
         return NULL;
     }
-    struct ggml_tensor * node = gb_op_new(ctx, __func__, GGML_OP_POOL_2D, GGML_TYPE_F32, gb_pool_out(a->ne[0], k0, s0, (double) p0),
-                                          gb_pool_out(a->ne[1], k1, s1, (double) p1), a->ne[2], 1);
+    struct ggml_tensor * node =
+        gb_op_new(ctx, __func__, GGML_OP_POOL_2D, GGML_TYPE_F32, gb_pool_out(a->ne[0], k0, s0, (double) p0),
+                  gb_pool_out(a->ne[1], k1, s1, (double) p1), a->ne[2], 1);
     const int32_t params[] = { (int32_t) op, k0, k1, s0, s1, (int32_t) p0, (int32_t) p1 };
     gb_op_set_params(node, params, sizeof(params));
     return gb_op_sources(ctx, node, GB_GRAD_NONE, a, NULL, NULL);
@@ -27,8 +31,9 @@ struct ggml_tensor * ggml_upscale(struct ggml_context * ctx, struct ggml_tensor 
     if (!gb_check_upscale(__func__, a, scale_factor)) {
         return NULL;
     }
-    struct ggml_tensor * node = gb_op_new(ctx, __func__, GGML_OP_UPSCALE, a->type, a->ne[0] * scale_factor, a->ne[1] * scale_factor, a->ne[2], a->ne[3]);
-    const int32_t params = scale_factor;
+    struct ggml_tensor * node   = gb_op_new(ctx, __func__, GGML_OP_UPSCALE, a->type, a->ne[0] * scale_factor,
+                                            a->ne[1] * scale_factor, a->ne[2], a->ne[3]);
+    const int32_t        params = scale_factor;
     gb_op_set_params(node, &params, sizeof(params));
     return gb_op_sources(ctx, node, GB_GRAD_NONE, a, NULL, NULL);
 }
@@ -37,6 +42,7 @@ struct ggml_tensor * ggml_pad(struct ggml_context * ctx, struct ggml_tensor * a,
     if (!gb_check_pad(__func__, a, (const int[]){ p0, p1, p2, p3 })) {
         return NULL;
     }
-    struct ggml_tensor * node = gb_op_new(ctx, __func__, GGML_OP_PAD, a->type, a->ne[0] + p0, a->ne[1] + p1, a->ne[2] + p2, a->ne[3] + p3);
+    struct ggml_tensor * node =
+        gb_op_new(ctx, __func__, GGML_OP_PAD, a->type, a->ne[0] + p0, a->ne[1] + p1, a->ne[2] + p2, a->ne[3] + p3);
     return gb_op_sources(ctx, node, GB_GRAD_NONE, a, NULL, NULL);
 }

@@ -33,9 +33,11 @@ struct ggml_tensor * ggml_argmax(struct ggml_context * ctx, struct ggml_tensor *
     return gb_op_sources(ctx, node, GB_GRAD_NONE, a, NULL, NULL);
 }
 
-static struct ggml_tensor * argsort(struct ggml_context * ctx, const char * func, struct ggml_tensor * a, enum ggml_sort_order order) {
-    struct ggml_tensor * node   = gb_op_new(ctx, func, GGML_OP_ARGSORT, GGML_TYPE_I32, a->ne[0], a->ne[1], a->ne[2], a->ne[3]);
-    const int32_t        params = (int32_t) order;
+static struct ggml_tensor * argsort(struct ggml_context * ctx, const char * func, struct ggml_tensor * a,
+                                    enum ggml_sort_order order) {
+    struct ggml_tensor * node =
+        gb_op_new(ctx, func, GGML_OP_ARGSORT, GGML_TYPE_I32, a->ne[0], a->ne[1], a->ne[2], a->ne[3]);
+    const int32_t params = (int32_t) order;
     gb_op_set_params(node, &params, sizeof(params));
     return gb_op_sources(ctx, node, GB_GRAD_NONE, a, NULL, NULL);
 }
@@ -52,14 +54,17 @@ struct ggml_tensor * ggml_top_k(struct ggml_context * ctx, struct ggml_tensor * 
     if (sorted == NULL) {
         return NULL;
     }
-    return ggml_view_4d(ctx, sorted, k, sorted->ne[1], sorted->ne[2], sorted->ne[3], sorted->nb[1], sorted->nb[2], sorted->nb[3], 0);
+    struct ggml_tensor * top = ggml_view_4d(ctx, sorted, k, sorted->ne[1], sorted->ne[2], sorted->ne[3], sorted->nb[1],
+                                            sorted->nb[2], sorted->nb[3], 0);
+    return gb_op_keep_if(ctx, sorted, top);
 }
 
 struct ggml_tensor * ggml_repeat(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b) {
     if (!gb_check_repeat(__func__, a, b)) {
         return NULL;
     }
-    struct ggml_tensor * node = gb_op_new(ctx, __func__, GGML_OP_REPEAT, a->type, b->ne[0], b->ne[1], b->ne[2], b->ne[3]);
+    struct ggml_tensor * node =
+        gb_op_new(ctx, __func__, GGML_OP_REPEAT, a->type, b->ne[0], b->ne[1], b->ne[2], b->ne[3]);
     return gb_op_sources(ctx, node, GB_GRAD_INHERIT, a, NULL, NULL); // b gave its shape, its data is not read
 }
 
@@ -70,7 +75,8 @@ struct ggml_tensor * ggml_repeat_back(struct ggml_context * ctx, struct ggml_ten
     if (ggml_are_same_shape(a, b) && a->grad == NULL) {
         return a;
     }
-    struct ggml_tensor * node = gb_op_new(ctx, __func__, GGML_OP_REPEAT_BACK, a->type, b->ne[0], b->ne[1], b->ne[2], b->ne[3]);
+    struct ggml_tensor * node =
+        gb_op_new(ctx, __func__, GGML_OP_REPEAT_BACK, a->type, b->ne[0], b->ne[1], b->ne[2], b->ne[3]);
     return gb_op_sources(ctx, node, GB_GRAD_INHERIT, a, NULL, NULL);
 }
 
@@ -78,6 +84,7 @@ struct ggml_tensor * ggml_concat(struct ggml_context * ctx, struct ggml_tensor *
     if (!gb_check_concat(__func__, a, b)) {
         return NULL;
     }
-    struct ggml_tensor * node = gb_op_new(ctx, __func__, GGML_OP_CONCAT, a->type, a->ne[0], a->ne[1], a->ne[2] + b->ne[2], a->ne[3]);
+    struct ggml_tensor * node =
+        gb_op_new(ctx, __func__, GGML_OP_CONCAT, a->type, a->ne[0], a->ne[1], a->ne[2] + b->ne[2], a->ne[3]);
     return gb_op_sources(ctx, node, GB_GRAD_INHERIT, a, b, NULL);
 }

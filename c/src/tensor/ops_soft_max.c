@@ -1,8 +1,8 @@
 // ops_soft_max.c - softmax, the causal masks that go before it, and the position bias of ALiBi.
 #include "tensor/ops.h"
 
-static struct ggml_tensor * soft_max(struct ggml_context * ctx, const char * func, struct ggml_tensor * a, struct ggml_tensor * mask, float scale,
-                                     bool inplace) {
+static struct ggml_tensor * soft_max(struct ggml_context * ctx, const char * func, struct ggml_tensor * a,
+                                     struct ggml_tensor * mask, float scale, bool inplace) {
     if (!gb_check_soft_max(func, a, mask)) {
         return NULL;
     }
@@ -19,11 +19,13 @@ struct ggml_tensor * ggml_soft_max_inplace(struct ggml_context * ctx, struct ggm
     return soft_max(ctx, __func__, a, NULL, 1.0f, true);
 }
 
-struct ggml_tensor * ggml_soft_max_ext(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * mask, float scale) {
+struct ggml_tensor * ggml_soft_max_ext(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * mask,
+                                       float scale) {
     return soft_max(ctx, __func__, a, mask, scale, false);
 }
 
-static struct ggml_tensor * soft_max_back(struct ggml_context * ctx, const char * func, struct ggml_tensor * a, struct ggml_tensor * b, bool inplace) {
+static struct ggml_tensor * soft_max_back(struct ggml_context * ctx, const char * func, struct ggml_tensor * a,
+                                          struct ggml_tensor * b, bool inplace) {
     if (!gb_check_soft_max_back(func, a, b)) {
         return NULL;
     }
@@ -34,11 +36,13 @@ struct ggml_tensor * ggml_soft_max_back(struct ggml_context * ctx, struct ggml_t
     return soft_max_back(ctx, __func__, a, b, false);
 }
 
-struct ggml_tensor * ggml_soft_max_back_inplace(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b) {
+struct ggml_tensor * ggml_soft_max_back_inplace(struct ggml_context * ctx, struct ggml_tensor * a,
+                                                struct ggml_tensor * b) {
     return soft_max_back(ctx, __func__, a, b, true);
 }
 
-static struct ggml_tensor * diag_mask(struct ggml_context * ctx, const char * func, enum ggml_op op, struct ggml_tensor * a, int n_past, bool inplace) {
+static struct ggml_tensor * diag_mask(struct ggml_context * ctx, const char * func, enum ggml_op op,
+                                      struct ggml_tensor * a, int n_past, bool inplace) {
     if (!gb_check_diag_mask(func, a, n_past, inplace)) {
         return NULL;
     }
@@ -64,7 +68,8 @@ struct ggml_tensor * ggml_diag_mask_zero_inplace(struct ggml_context * ctx, stru
     return diag_mask(ctx, __func__, GGML_OP_DIAG_MASK_ZERO, a, n_past, true);
 }
 
-struct ggml_tensor * ggml_alibi(struct ggml_context * ctx, struct ggml_tensor * a, int n_past, int n_head, float bias_max) {
+struct ggml_tensor * ggml_alibi(struct ggml_context * ctx, struct ggml_tensor * a, int n_past, int n_head,
+                                float bias_max) {
     if (!gb_check_alibi(__func__, a, n_head)) {
         return NULL;
     }

@@ -1,7 +1,8 @@
 // ops_unary.c - one operand, element by element.
 #include "tensor/ops.h"
 
-static struct ggml_tensor * unary(struct ggml_context * ctx, const char * func, struct ggml_tensor * a, enum ggml_unary_op kind, bool inplace) {
+static struct ggml_tensor * unary(struct ggml_context * ctx, const char * func, struct ggml_tensor * a,
+                                  enum ggml_unary_op kind, bool inplace) {
     if (!gb_check_unary(func, a, kind)) {
         return NULL;
     }
@@ -19,13 +20,13 @@ struct ggml_tensor * ggml_unary_inplace(struct ggml_context * ctx, struct ggml_t
     return unary(ctx, __func__, a, op, true);
 }
 
-#define UNARY(name, KIND)                                                                                              \
-    struct ggml_tensor * ggml_##name(struct ggml_context * ctx, struct ggml_tensor * a) {                              \
-        return unary(ctx, __func__, a, GGML_UNARY_OP_##KIND, false);                                                   \
+#define UNARY(name, KIND)                                                                 \
+    struct ggml_tensor * ggml_##name(struct ggml_context * ctx, struct ggml_tensor * a) { \
+        return unary(ctx, __func__, a, GGML_UNARY_OP_##KIND, false);                      \
     }
-#define UNARY_INPLACE(name, KIND)                                                                                      \
-    struct ggml_tensor * ggml_##name##_inplace(struct ggml_context * ctx, struct ggml_tensor * a) {                    \
-        return unary(ctx, __func__, a, GGML_UNARY_OP_##KIND, true);                                                    \
+#define UNARY_INPLACE(name, KIND)                                                                   \
+    struct ggml_tensor * ggml_##name##_inplace(struct ggml_context * ctx, struct ggml_tensor * a) { \
+        return unary(ctx, __func__, a, GGML_UNARY_OP_##KIND, true);                                 \
     }
 
 UNARY(abs, ABS)
@@ -54,7 +55,8 @@ UNARY(hardswish, HARDSWISH)
 UNARY(hardsigmoid, HARDSIGMOID)
 
 // Operators of their own, without parameters.
-static struct ggml_tensor * plain(struct ggml_context * ctx, const char * func, enum ggml_op op, struct ggml_tensor * a, bool inplace) {
+static struct ggml_tensor * plain(struct ggml_context * ctx, const char * func, enum ggml_op op, struct ggml_tensor * a,
+                                  bool inplace) {
     if (!gb_check_1(func, a)) {
         return NULL;
     }
@@ -85,7 +87,8 @@ struct ggml_tensor * ggml_log_inplace(struct ggml_context * ctx, struct ggml_ten
     return plain(ctx, __func__, GGML_OP_LOG, a, true);
 }
 
-struct ggml_tensor * ggml_leaky_relu(struct ggml_context * ctx, struct ggml_tensor * a, float negative_slope, bool inplace) {
+struct ggml_tensor * ggml_leaky_relu(struct ggml_context * ctx, struct ggml_tensor * a, float negative_slope,
+                                     bool inplace) {
     if (!gb_check_1(__func__, a)) {
         return NULL;
     }
@@ -104,7 +107,8 @@ struct ggml_tensor * ggml_clamp(struct ggml_context * ctx, struct ggml_tensor * 
     return gb_op_sources(ctx, node, GB_GRAD_NONE, a, NULL, NULL);
 }
 
-static struct ggml_tensor * scale(struct ggml_context * ctx, const char * func, struct ggml_tensor * a, float s, bool inplace) {
+static struct ggml_tensor * scale(struct ggml_context * ctx, const char * func, struct ggml_tensor * a, float s,
+                                  bool inplace) {
     if (!gb_check_1(func, a)) {
         return NULL;
     }

@@ -10,7 +10,8 @@ struct ggml_tensor * ggml_win_part(struct ggml_context * ctx, struct ggml_tensor
         return NULL;
     }
     const int32_t        params[] = { windows(a->ne[1], w), windows(a->ne[2], w), w };
-    struct ggml_tensor * node     = gb_op_new(ctx, __func__, GGML_OP_WIN_PART, a->type, a->ne[0], w, w, (int64_t) params[0] * params[1]);
+    struct ggml_tensor * node =
+        gb_op_new(ctx, __func__, GGML_OP_WIN_PART, a->type, a->ne[0], w, w, (int64_t) params[0] * params[1]);
     gb_op_set_params(node, params, sizeof(params));
     return gb_op_sources(ctx, node, GB_GRAD_NONE, a, NULL, NULL);
 }
@@ -33,8 +34,8 @@ struct ggml_tensor * ggml_get_rel_pos(struct ggml_context * ctx, struct ggml_ten
     return gb_op_sources(ctx, node, GB_GRAD_NONE, a, NULL, NULL);
 }
 
-static struct ggml_tensor * add_rel_pos(struct ggml_context * ctx, const char * func, struct ggml_tensor * a, struct ggml_tensor * pw,
-                                        struct ggml_tensor * ph, bool inplace) {
+static struct ggml_tensor * add_rel_pos(struct ggml_context * ctx, const char * func, struct ggml_tensor * a,
+                                        struct ggml_tensor * pw, struct ggml_tensor * ph, bool inplace) {
     if (!gb_check_add_rel_pos(func, a, pw, ph)) {
         return NULL;
     }
@@ -44,10 +45,12 @@ static struct ggml_tensor * add_rel_pos(struct ggml_context * ctx, const char * 
     return gb_op_sources(ctx, node, gb_grad_unless(inplace), a, pw, ph);
 }
 
-struct ggml_tensor * ggml_add_rel_pos(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * pw, struct ggml_tensor * ph) {
+struct ggml_tensor * ggml_add_rel_pos(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * pw,
+                                      struct ggml_tensor * ph) {
     return add_rel_pos(ctx, __func__, a, pw, ph, false);
 }
 
-struct ggml_tensor * ggml_add_rel_pos_inplace(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * pw, struct ggml_tensor * ph) {
+struct ggml_tensor * ggml_add_rel_pos_inplace(struct ggml_context * ctx, struct ggml_tensor * a,
+                                              struct ggml_tensor * pw, struct ggml_tensor * ph) {
     return add_rel_pos(ctx, __func__, a, pw, ph, true);
 }

@@ -21,7 +21,7 @@ static void report(const struct gb_call * call, enum ggml_status status, const c
         char      description[GB_DESCRIBE_SIZE];
         const int n = snprintf(operands + used, sizeof(operands) - used, "%s%s %s", i > 0 ? ", " : "", role(call, i),
                                gb_describe(at(call, i), description));
-        used = GB_MIN(used + (size_t) GB_MAX(n, 0), sizeof(operands) - 1);
+        used        = GB_MIN(used + (size_t) GB_MAX(n, 0), sizeof(operands) - 1);
     }
     char reason[512];
     vsnprintf(reason, sizeof(reason), fmt, args);
@@ -61,16 +61,17 @@ bool gb_rule_equal(const struct gb_call * call, int i, int di, int j, int dj) {
         return true;
     }
     if (di == dj) {
-        return gb_rule_broken(call, "dimension %d of %s and %s must be equal (%lld != %lld)", di, role(call, i), role(call, j),
-                              (long long) x, (long long) y);
+        return gb_rule_broken(call, "dimension %d of %s and %s must be equal (%lld != %lld)", di, role(call, i),
+                              role(call, j), (long long) x, (long long) y);
     }
-    return gb_rule_broken(call, "dimension %d of %s must equal dimension %d of %s (%lld != %lld)", di, role(call, i), dj,
-                          role(call, j), (long long) x, (long long) y);
+    return gb_rule_broken(call, "dimension %d of %s must equal dimension %d of %s (%lld != %lld)", di, role(call, i),
+                          dj, role(call, j), (long long) x, (long long) y);
 }
 
 bool gb_rule_size(const struct gb_call * call, int i, int di, int64_t size) {
     const int64_t x = at(call, i)->ne[di];
-    return x == size || gb_rule_broken(call, "dimension %d of %s must be %lld, has %lld", di, role(call, i), (long long) size, (long long) x);
+    return x == size || gb_rule_broken(call, "dimension %d of %s must be %lld, has %lld", di, role(call, i),
+                                       (long long) size, (long long) x);
 }
 
 static bool is_multiple(int64_t x, int64_t of) {
@@ -80,8 +81,8 @@ static bool is_multiple(int64_t x, int64_t of) {
 bool gb_rule_divides(const struct gb_call * call, int i, int j, int d) {
     const int64_t x = at(call, i)->ne[d];
     const int64_t y = at(call, j)->ne[d];
-    return is_multiple(y, x) || gb_rule_broken(call, "dimension %d of %s must be a multiple of that of %s (%lld, %lld)", d,
-                                               role(call, j), role(call, i), (long long) y, (long long) x);
+    return is_multiple(y, x) || gb_rule_broken(call, "dimension %d of %s must be a multiple of that of %s (%lld, %lld)",
+                                               d, role(call, j), role(call, i), (long long) y, (long long) x);
 }
 
 bool gb_rule_same_shape(const struct gb_call * call, int i, int j) {
@@ -110,7 +111,8 @@ static const char * type_name(enum ggml_type type) {
 bool gb_rule_same_type(const struct gb_call * call, int i, int j) {
     const enum ggml_type x = at(call, i)->type;
     const enum ggml_type y = at(call, j)->type;
-    return x == y || gb_rule_broken(call, "%s and %s must have the same type (%s, %s)", role(call, i), role(call, j), type_name(x), type_name(y));
+    return x == y || gb_rule_broken(call, "%s and %s must have the same type (%s, %s)", role(call, i), role(call, j),
+                                    type_name(x), type_name(y));
 }
 
 bool gb_rule_type(const struct gb_call * call, int i, enum ggml_type type) {
@@ -120,21 +122,24 @@ bool gb_rule_type(const struct gb_call * call, int i, enum ggml_type type) {
 
 bool gb_rule_contiguous(const struct gb_call * call, int i) {
     const struct ggml_tensor * t = at(call, i);
-    return ggml_is_contiguous(t) || gb_rule_broken(call, "%s must be contiguous, has strides [%zu, %zu, %zu, %zu] in bytes: see ggml_cont",
-                                                   role(call, i), t->nb[0], t->nb[1], t->nb[2], t->nb[3]);
+    return ggml_is_contiguous(t) ||
+           gb_rule_broken(call, "%s must be contiguous, has strides [%zu, %zu, %zu, %zu] in bytes: see ggml_cont",
+                          role(call, i), t->nb[0], t->nb[1], t->nb[2], t->nb[3]);
 }
 
 bool gb_rule_not_transposed(const struct gb_call * call, int i) {
     const struct ggml_tensor * t = at(call, i);
-    return !ggml_is_transposed(t) || ggml_nelements(t) == 0 || gb_rule_broken(call, "%s must not be transposed (strides %zu > %zu): see ggml_cont", role(call, i),
-                                                    t->nb[0], t->nb[1]);
+    return !ggml_is_transposed(t) || ggml_nelements(t) == 0 ||
+           gb_rule_broken(call, "%s must not be transposed (strides %zu > %zu): see ggml_cont", role(call, i), t->nb[0],
+                          t->nb[1]);
 }
 
 bool gb_rule_max_dims(const struct gb_call * call, int i, int n) {
     static const char * const nouns[GGML_MAX_DIMS] = { "a scalar", "a vector", "a matrix", "of at most 3 dimensions" };
     for (int d = n; d < GGML_MAX_DIMS; d++) {
         if (at(call, i)->ne[d] != 1) {
-            return gb_rule_broken(call, "%s must be %s, dimension %d is %lld", role(call, i), nouns[n], d, (long long) at(call, i)->ne[d]);
+            return gb_rule_broken(call, "%s must be %s, dimension %d is %lld", role(call, i), nouns[n], d,
+                                  (long long) at(call, i)->ne[d]);
         }
     }
     return true;
@@ -150,10 +155,11 @@ bool gb_rule_no_grad(const struct gb_call * call) {
 }
 
 bool gb_rule_at_least(const struct gb_call * call, const char * what, int64_t value, int64_t min) {
-    return value >= min || gb_rule_broken(call, "%s must be at least %lld, is %lld", what, (long long) min, (long long) value);
+    return value >= min ||
+           gb_rule_broken(call, "%s must be at least %lld, is %lld", what, (long long) min, (long long) value);
 }
 
 bool gb_rule_in_range(const struct gb_call * call, const char * what, int64_t value, int64_t min, int64_t max) {
-    return (value >= min && value <= max) ||
-           gb_rule_broken(call, "%s must be in %lld .. %lld, is %lld", what, (long long) min, (long long) max, (long long) value);
+    return (value >= min && value <= max) || gb_rule_broken(call, "%s must be in %lld .. %lld, is %lld", what,
+                                                            (long long) min, (long long) max, (long long) value);
 }

@@ -1,8 +1,8 @@
 // rule.h - the vocabulary in which check.c states the rules of operators.
 //
-// A call names its operands; a rule looks at them by index, returns true when it holds, else reports the call with all operands and
-// the values that break it, and returns false. Rules therefore chain with &&, and the first broken one is the one reported.
-// The first rule of every chain is gb_rule_given: all others may look into the tensors.
+// A call names its operands; a rule looks at them by index, returns true when it holds, else reports the call with all
+// operands and the values that break it, and returns false. Rules therefore chain with &&, and the first broken one is
+// the one reported. The first rule of every chain is gb_rule_given: all others may look into the tensors.
 #ifndef GB_TENSOR_RULE_H
 #define GB_TENSOR_RULE_H
 
@@ -24,16 +24,51 @@ struct gb_call {
     struct gb_operand list[GB_RULE_MAX_OPERANDS];
 };
 
-#define GB_CALL_1(func, a) { func, 1, { { #a, a } } }
-#define GB_CALL_2(func, a, b) { func, 2, { { #a, a }, { #b, b } } }
-#define GB_CALL_3(func, a, b, c) { func, 3, { { #a, a }, { #b, b }, { #c, c } } }
-#define GB_CALL_4(func, a, b, c, d) { func, 4, { { #a, a }, { #b, b }, { #c, c }, { #d, d } } }
-#define GB_CALL_5(func, a, b, c, d, e) { func, 5, { { #a, a }, { #b, b }, { #c, c }, { #d, d }, { #e, e } } }
+#define GB_CALL_1(func, a) \
+    {                      \
+        func, 1, {         \
+            {              \
+                #a, a      \
+            }              \
+        }                  \
+    }
+#define GB_CALL_2(func, a, b) \
+    {                         \
+        func, 2, {            \
+            { #a, a }, {      \
+                #b, b         \
+            }                 \
+        }                     \
+    }
+#define GB_CALL_3(func, a, b, c)    \
+    {                               \
+        func, 3, {                  \
+            { #a, a }, { #b, b }, { \
+                #c, c               \
+            }                       \
+        }                           \
+    }
+#define GB_CALL_4(func, a, b, c, d)            \
+    {                                          \
+        func, 4, {                             \
+            { #a, a }, { #b, b }, { #c, c }, { \
+                #d, d                          \
+            }                                  \
+        }                                      \
+    }
+#define GB_CALL_5(func, a, b, c, d, e)                    \
+    {                                                     \
+        func, 5, {                                        \
+            { #a, a }, { #b, b }, { #c, c }, { #d, d }, { \
+                #e, e                                     \
+            }                                             \
+        }                                                 \
+    }
 
 // Reports "func: operands: reason"; returns false.
 GGML_ATTRIBUTE_FORMAT(2, 3) bool gb_rule_broken(const struct gb_call * call, const char * fmt, ...);
 
-bool gb_rule_given(const struct gb_call * call);                             // no operand is NULL
+bool gb_rule_given(const struct gb_call * call);                               // no operand is NULL
 bool gb_rule_equal(const struct gb_call * call, int i, int di, int j, int dj); // i.ne[di] == j.ne[dj]
 bool gb_rule_size(const struct gb_call * call, int i, int di, int64_t size);   // i.ne[di] == size
 bool gb_rule_divides(const struct gb_call * call, int i, int j, int d);        // j.ne[d] is a multiple of i.ne[d]
@@ -43,8 +78,9 @@ bool gb_rule_same_type(const struct gb_call * call, int i, int j);
 bool gb_rule_type(const struct gb_call * call, int i, enum ggml_type type);
 bool gb_rule_contiguous(const struct gb_call * call, int i);
 bool gb_rule_not_transposed(const struct gb_call * call, int i);
-bool gb_rule_max_dims(const struct gb_call * call, int i, int n); // ne[d] == 1 for d >= n: 0 a scalar, 1 a vector, 2 a matrix
-bool gb_rule_no_grad(const struct gb_call * call);                // no operand has a gradient
+bool gb_rule_max_dims(const struct gb_call * call, int i,
+                      int n);                      // ne[d] == 1 for d >= n: 0 a scalar, 1 a vector, 2 a matrix
+bool gb_rule_no_grad(const struct gb_call * call); // no operand has a gradient
 bool gb_rule_at_least(const struct gb_call * call, const char * what, int64_t value, int64_t min);
 bool gb_rule_in_range(const struct gb_call * call, const char * what, int64_t value, int64_t min, int64_t max);
 

@@ -34,6 +34,10 @@ struct ggml_tensor * gb_tensor_inherit_grad(struct ggml_context * ctx, struct gg
 // `size` bytes from the context's pool, 16-byte aligned, for as long as the context; NULL and reported when full.
 void * gb_context_alloc(struct ggml_context * ctx, enum ggml_object_type type, size_t size);
 
+// Takes back an object, given by its payload, and all that were made after it. For builders of several objects that
+// fail half way: the context is then as it was. Walks the objects.
+void gb_context_drop(struct ggml_context * ctx, void * payload);
+
 // A tensor object: everything zero but `data`, which is `data_size` bytes from where the context puts data (nowhere, scratch, or
 // behind the struct); in_pool: always behind the struct. alignment: what elements need when the scratch is used.
 struct ggml_tensor * gb_context_new_tensor(struct ggml_context * ctx, size_t data_size, size_t alignment, bool in_pool);

@@ -1,0 +1,187 @@
+// check_conv.c - the rules of convolution, pooling, resampling and windows over images (see check.c), and how many
+// positions they give.
+#include "tensor/check.h"
+
+#include "tensor/rule.h"
+#include "tensor/tensor.h"
+
+static int64_t product(int64_t x, int64_t y) { // of sizes; one that does not fit matches no other size
+    int64_t r;
+    return gb_mul_i64(x, y, &r) ? r : INT64_MAX;
+}
+
+// ------------------------------------------------------------------------------------ convolution, pooling, resampling
+
+int64_t gb_conv_out(int64_t n, int64_t k, int64_t s, int64_t p, int64_t d) {
+    int64_t reach; // from the first to the last element under the kernel
+    if (n <= 0 || k <= 0 || !gb_mul_i64(d, k - 1, &reach)) {
+        return 0;
+    }
+    const int64_t room = n + 2 * p - 1 - reach;
+    return room < 0 ? 0 : room / s + 1;
+}
+
+int64_t gb_pool_out(int64_t n, int64_t k, int64_t s, double p) {
+    const double room = (double) n + 2 * p - (double) k;
+    return room < 0 ? 0 : (int64_t) (room / (double) s + 1);
+}
+
+static bool rule_conv_axis(const struct gb_call * c, const char * const names[3], int64_t s, int64_t p, int64_t d) {
+    return gb_rule_in_range(c, names[0], s, 1, INT32_MAX) && gb_rule_in_range(c, names[1], p, 0, INT32_MAX) &&
+           gb_rule_in_range(c, names[2], d, 1, INT32_MAX);
+}
+
+static bool rule_fits(const struct gb_call * c, int axis, int64_t n, int64_t k, int64_t out) {
+    return out > 0 ||
+           gb_rule_broken(c, "the kernel (%lld) does not fit into the padded input (%lld) along dimension %d",
+                          (long long) k, (long long) n, axis);
+}
+
+static bool rule_conv_params(const struct gb_call * c, gb_ct a, gb_ct b, const struct gb_conv * v) {
+    static const char * const names[2][3] = { { "s0", "p0", "d0" }, { "s1", "p1", "d1" } };
+    if (!rule_conv_axis(c, names[0], v->s0, v->p0, v->d0) ||
+        !rule_fits(c, 0, b->ne[0], a->ne[0], gb_conv_out(b->ne[0], a->ne[0], v->s0, v->p0, v->d0))) {
+        return false;
+    }
+    return !v->is_2d || (rule_conv_axis(c, names[1], v->s1, v->p1, v->d1) &&
+                         rule_fits(c, 1, b->ne[1], a->ne[1], gb_conv_out(b->ne[1], a->ne[1], v->s1, v->p1, v->d1)));
+}
+
+static bool rule_kernel_type(const struct gb_call * c, gb_ct a) {
+    return a->type == GGML_TYPE_F16 || a->type == GGML_TYPE_F32 || gb_rule_broken(c, "a must be f16 or f32");
+}
+
+static bool rule_im2col(const struct gb_call * c, gb_ct a, gb_ct b, const struct gb_conv * v) {
+    if (!rule_kernel_type(c, a)) {
+        return false;
+    }
+    const bool channels =
+        v->is_2d ? gb_rule_equal(c, 0, 2, 1, 2) : gb_rule_equal(c, 0, 1, 1, 1) && gb_rule_max_dims(c, 1, 3);
+    return channels && rule_conv_params(c, a, b, v);
+}
+
+bool gb_check_im2col(const char * func, gb_ct a, gb_ct b, const struct gb_conv * conv) {
+    const struct gb_call c = GB_CALL_2(func, a, b);
+    return gb_rule_given(&c) && gb_rule_no_grad(&c) && rule_im2col(&c, a, b, conv);
+}
+
+bool gb_check_conv(const char * func, gb_ct a, gb_ct b, const struct gb_conv * conv) {
+    const struct gb_call c = GB_CALL_2(func, a, b);
+    return gb_rule_given(&c) && gb_rule_no_grad(&c) && (conv->is_2d || gb_rule_max_dims(&c, 0, 3)) &&
+           rule_im2col(&c, a, b, conv) && gb_rule_contiguous(&c, 0);
+}
+
+bool gb_check_conv_depthwise(const char * func, gb_ct a, gb_ct b, const struct gb_conv * conv) {
+    const struct gb_call c = GB_CALL_2(func, a, b);
+    if (!gb_rule_given(&c) || !gb_rule_no_grad(&c) || !rule_kernel_type(&c, a)) {
+        return false;
+    }
+    const int64_t n = product(a->ne[2], a->ne[3]); // kernels
+    if (n == 0 || b->ne[2] % n != 0) {
+        return gb_rule_broken(&c, "the channels of b (%lld) must be a multiple of the number of kernels (%lld)",
+                              (long long) b->ne[2], (long long) n);
+    }
+    return rule_conv_params(&c, a, b, conv) && gb_rule_contiguous(&c, 0) && gb_rule_contiguous(&c, 1);
+}
+
+bool gb_check_conv_transpose_1d(const char * func, gb_ct a, gb_ct b, int s0, int p0, int d0) {
+    const struct gb_call c = GB_CALL_2(func, a, b);
+    return gb_rule_given(&c) && gb_rule_no_grad(&c) && gb_rule_max_dims(&c, 0, 3) && gb_rule_max_dims(&c, 1, 2) &&
+           gb_rule_equal(&c, 0, 2, 1, 1) && gb_rule_at_least(&c, "s0", s0, 1) && gb_rule_in_range(&c, "p0", p0, 0, 0) &&
+           gb_rule_in_range(&c, "d0", d0, 1, 1) && gb_rule_at_least(&c, "dimension 0 of a", a->ne[0], 1) &&
+           gb_rule_at_least(&c, "dimension 0 of b", b->ne[0], 1);
+}
+
+bool gb_check_conv_transpose_2d(const char * func, gb_ct a, gb_ct b, int stride) {
+    const struct gb_call c = GB_CALL_2(func, a, b);
+    if (!gb_rule_given(&c) || !gb_rule_no_grad(&c) || !gb_rule_equal(&c, 0, 3, 1, 2) ||
+        !gb_rule_at_least(&c, "stride", stride, 1)) {
+        return false;
+    }
+    for (int d = 0; d < 2; d++) {
+        if (a->ne[d] < 1 || b->ne[d] < 1) {
+            return gb_rule_broken(&c, "dimension %d of a and b must be at least 1", d);
+        }
+    }
+    return true;
+}
+
+static bool rule_pool(const struct gb_call * c, int axis, int64_t n, enum ggml_op_pool op, int k, int s, double p) {
+    const char * const names[2][3] = { { "k0", "s0", "p0" }, { "k1", "s1", "p1" } };
+    return gb_rule_in_range(c, "pooling operator", (int) op, 0, GGML_OP_POOL_COUNT - 1) &&
+           gb_rule_at_least(c, names[axis][0], k, 1) && gb_rule_at_least(c, names[axis][1], s, 1) &&
+           ((p >= 0 && p <= INT32_MAX) || gb_rule_broken(c, "%s must be 0 or more, is %g", names[axis][2], p)) &&
+           rule_fits(c, axis, n, k, gb_pool_out(n, k, s, p));
+}
+
+bool gb_check_pool_1d(const char * func, gb_ct a, enum ggml_op_pool op, int k0, int s0, int p0) {
+    const struct gb_call c = GB_CALL_1(func, a);
+    return gb_rule_given(&c) && gb_rule_no_grad(&c) && gb_rule_max_dims(&c, 0, 2) &&
+           rule_pool(&c, 0, a->ne[0], op, k0, s0, p0);
+}
+
+bool gb_check_pool_2d(const char * func, gb_ct a, enum ggml_op_pool op, const int k[2], const int s[2],
+                      const float p[2]) {
+    const struct gb_call c = GB_CALL_1(func, a);
+    return gb_rule_given(&c) && gb_rule_no_grad(&c) && gb_rule_max_dims(&c, 0, 3) &&
+           rule_pool(&c, 0, a->ne[0], op, k[0], s[0], (double) p[0]) &&
+           rule_pool(&c, 1, a->ne[1], op, k[1], s[1], (double) p[1]);
+}
+
+bool gb_check_upscale(const char * func, gb_ct a, int factor) {
+    const struct gb_call c = GB_CALL_1(func, a);
+    return gb_rule_given(&c) && gb_rule_no_grad(&c) && gb_rule_at_least(&c, "scale_factor", factor, 1) &&
+           gb_rule_in_range(&c, "dimension 0 of a", a->ne[0], 0, INT64_MAX / factor) &&
+           gb_rule_in_range(&c, "dimension 1 of a", a->ne[1], 0, INT64_MAX / factor);
+}
+
+bool gb_check_pad(const char * func, gb_ct a, const int p[4]) {
+    static const char * const names[4] = { "p0", "p1", "p2", "p3" };
+    const struct gb_call      c        = GB_CALL_1(func, a);
+    bool                      ok       = gb_rule_given(&c) && gb_rule_no_grad(&c);
+    for (int d = 0; d < 4 && ok; d++) {
+        ok = gb_rule_at_least(&c, names[d], p[d], 0);
+    }
+    return ok;
+}
+
+// ------------------------------------------------------------------------------------------------------------- windows
+
+static int64_t tiles(int64_t n, int64_t w) {
+    return n / w + (n % w != 0);
+}
+
+bool gb_check_win_part(const char * func, gb_ct a, int w) {
+    const struct gb_call c = GB_CALL_1(func, a);
+    return gb_rule_given(&c) && gb_rule_no_grad(&c) && gb_rule_at_least(&c, "w", w, 1) && gb_rule_max_dims(&c, 0, 3) &&
+           gb_rule_contiguous(&c, 0) && gb_rule_in_range(&c, "dimension 1 of a", a->ne[1], 0, INT32_MAX) &&
+           gb_rule_in_range(&c, "dimension 2 of a", a->ne[2], 0, INT32_MAX);
+}
+
+bool gb_check_win_unpart(const char * func, gb_ct a, int w0, int h0, int w) {
+    const struct gb_call c = GB_CALL_1(func, a);
+    return gb_rule_given(&c) && gb_rule_no_grad(&c) && gb_rule_at_least(&c, "w", w, 1) &&
+           gb_rule_at_least(&c, "w0", w0, 1) && gb_rule_at_least(&c, "h0", h0, 1) && gb_rule_size(&c, 0, 1, w) &&
+           gb_rule_size(&c, 0, 2, w) && gb_rule_size(&c, 0, 3, tiles(w0, w) * tiles(h0, w)) &&
+           gb_rule_contiguous(&c, 0);
+}
+
+bool gb_check_get_rel_pos(const char * func, gb_ct a, int qh, int kh) {
+    const struct gb_call c = GB_CALL_1(func, a);
+    return gb_rule_given(&c) && gb_rule_no_grad(&c) && gb_rule_at_least(&c, "kh", kh, 1) &&
+           (qh == kh || gb_rule_broken(&c, "qh and kh must be equal (%d != %d)", qh, kh)) &&
+           gb_rule_size(&c, 0, 1, 2 * (int64_t) kh - 1) && gb_rule_max_dims(&c, 0, 2) && gb_rule_contiguous(&c, 0);
+}
+
+static bool rule_rel_pos_sizes(const struct gb_call * c, gb_ct pw) {
+    return gb_rule_size(c, 0, 0, product(pw->ne[0], pw->ne[0])) &&
+           gb_rule_size(c, 0, 1, product(pw->ne[1], pw->ne[2])) && gb_rule_equal(c, 0, 2, 1, 3) &&
+           gb_rule_size(c, 0, 3, 1);
+}
+
+bool gb_check_add_rel_pos(const char * func, gb_ct a, gb_ct pw, gb_ct ph) {
+    const struct gb_call c = GB_CALL_3(func, a, pw, ph);
+    return gb_rule_given(&c) && gb_rule_same_shape(&c, 1, 2) && gb_rule_type(&c, 1, GGML_TYPE_F32) &&
+           gb_rule_type(&c, 2, GGML_TYPE_F32) && rule_rel_pos_sizes(&c, pw) && gb_rule_contiguous(&c, 0) &&
+           gb_rule_contiguous(&c, 1) && gb_rule_contiguous(&c, 2);
+}
