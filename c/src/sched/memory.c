@@ -3,18 +3,33 @@
 
 #include <string.h>
 
-// Gives the memory back and leaves a handle without hooks, which every access through it reports.
-static void retire(struct gb_mem * mem) {
-    ggml_backend_buffer_t buffer = mem->buffer;
+static void give_back(ggml_backend_buffer_t buffer) {
     if (buffer->iface.free_buffer) {
         buffer->iface.free_buffer(buffer);
     }
     buffer->iface   = (struct ggml_backend_buffer_i){ 0 };
     buffer->context = NULL;
     buffer->size    = 0;
-    buffer->usage   = GB_USAGE_SCHED;
-    mem->base       = NULL;
-    mem->size       = 0;
+}
+
+// Gives the memory back and leaves a handle without hooks, which every access through it reports. While memory is held, that happens
+// later: the scheduler is done with it, but who looks into it is not.
+static void retire(struct ggml_backend_sched * s, struct gb_mem * mem) {
+    mem->buffer->usage = GB_USAGE_SCHED;
+    mem->base          = NULL;
+    mem->size          = 0;
+    if (!s->hold) {
+        give_back(mem->buffer);
+    }
+}
+
+void gb_sched_hold(struct ggml_backend_sched * s, bool hold) {
+    s->hold = hold;
+    for (size_t i = 0; !hold && i < s->mems.n; i++) {
+        if (s->mems.data[i]->size == 0 && s->mems.data[i]->buffer->size > 0) {
+            give_back(s->mems.data[i]->buffer);
+        }
+    }
 }
 
 static bool is_spare(const struct gb_mem * mem) {
@@ -24,7 +39,7 @@ static bool is_spare(const struct gb_mem * mem) {
 static void retire_spares(struct ggml_backend_sched * s, int backend) { // -1: of all
     for (size_t i = 0; i < s->mems.n; i++) {
         if (is_spare(s->mems.data[i]) && (backend < 0 || s->mems.data[i]->backend == backend)) {
-            retire(s->mems.data[i]);
+            retire(s, s->mems.data[i]);
         }
     }
 }
@@ -92,7 +107,7 @@ void gb_sched_mem_unref(struct ggml_backend_sched * s, struct gb_mem * mem) {
         n_spares += is_spare(s->mems.data[i]);
     }
     if (mem->kind != GB_MEM_LEAFS || n_spares > GB_SCHED_SPARES_MAX) {
-        retire(mem);
+        retire(s, mem);
     }
 }
 
@@ -185,7 +200,7 @@ ggml_tallocr_t gb_sched_inputs(struct ggml_backend_sched * s, int backend) {
     ggml_tallocr_t  next = mem ? ggml_tallocr_new_from_buffer(mem->buffer) : NULL;
     if (next == NULL) {
         if (mem) {
-            retire(mem);
+            retire(s, mem);
         }
         return NULL;
     }

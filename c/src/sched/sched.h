@@ -208,6 +208,7 @@ struct ggml_backend_sched {
     struct gb_sched_plan * current; // the plan whose results the arenas hold; NULL: none
     struct gb_sched_plan * last;    // the plan that queries are about; NULL: none
     bool measured;                  // init_measure was called
+    bool hold;                      // memory that is retired stays until this is lifted, see gb_sched_hold
     bool running;                   // work may be queued
 
     ggml_backend_sched_eval_callback callback;
@@ -248,6 +249,8 @@ void             gb_sched_mem_unref(struct ggml_backend_sched * s, struct gb_mem
 struct gb_mem *  gb_sched_take_store(struct ggml_backend_sched * s, int backend, size_t size); // for leafs, with one ref
 enum ggml_status gb_sched_reserve_arenas(struct ggml_backend_sched * s, const struct gb_sched_plan * p);
 void             gb_sched_free_mems(struct ggml_backend_sched * s);
+// While set, no memory of the scheduler is given back before the scheduler is freed. For the Python package, whose arrays look into it.
+void             gb_sched_hold(struct ggml_backend_sched * s, bool hold);
 ggml_tallocr_t   gb_sched_inputs(struct ggml_backend_sched * s, int backend);
 
 // bind.c
