@@ -10,6 +10,7 @@
 #include "ggml-backend.h"
 #include "sched/sched.h"
 #include "test.h"
+#include "test_queue.h"
 
 enum { LEAFS = 10, VALUES = 96, STEPS = 64, DEVICES = 6, GRAPHS = 2 };
 
@@ -259,8 +260,9 @@ static ggml_backend_t random_device(int i, int d) {
 
 static bool make_devices(struct world * w) {
     const int n_sims = below(DEVICES); // 0 .. 5
+    const int queues = below(3);       // none, about half, all of them have queues on shared memory
     for (int i = 0; i < n_sims; i++) {
-        w->devices[w->n_devices] = random_device(i, w->d);
+        w->devices[w->n_devices] = below(2) < queues ? queue_device_new(i, chance(2) ? 0 : 100) : random_device(i, w->d);
         if (w->devices[w->n_devices++] == NULL) {
             return false;
         }
@@ -675,6 +677,7 @@ static bool run_world(struct world * w) {
 }
 
 int main(int argc, char ** argv) {
+    (void) test_skips;
     uint64_t seed  = 1;
     int      count = 250;
     for (int i = 1; i < argc; i++) {

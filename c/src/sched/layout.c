@@ -163,10 +163,10 @@ static struct gb_chunk_need * chunk_need(struct gb_sched_plan * p, int backend, 
     return gb_vec_push(&p->chunks, ((struct gb_chunk_need){ backend, chunk, leafs, 0 })) ? &p->chunks.data[p->chunks.n - 1] : NULL;
 }
 
-static bool need_room(struct gb_sched_plan * p, const struct gb_item * item, bool leafs) {
+static bool need_room(struct gb_sched_plan * p, const struct gb_item * item, bool leafs, size_t alignment) {
     struct gb_chunk_need * need = chunk_need(p, item->backend, item->chunk, leafs);
     if (need) {
-        need->size = GB_MAX(need->size, item->offset + item->size);
+        need->size = GB_MAX(need->size, GGML_PAD(item->offset + item->size, alignment));
     }
     return need != NULL;
 }
@@ -205,7 +205,7 @@ static enum ggml_status lay_out_arena(struct layout * l, int backend, struct gb_
     for (size_t i = 0; i < n; i++) {
         struct gb_item * item = &at[index[i]];
         *item = (struct gb_item){ backend, (int) (items[i].offset / chunk), items[i].offset % chunk, items[i].size, true };
-        if (!need_room(l->plan, item, false)) {
+        if (!need_room(l->plan, item, false, l->sched->devices[backend].alignment)) {
             return GGML_STATUS_ALLOC_FAILED;
         }
     }
@@ -277,7 +277,7 @@ static enum ggml_status lay_out_leaf(struct layout * l, int id, struct gb_item *
     p->ids.data[id].item = (struct gb_item){ b, end[b].chunk, end[b].offset, size, true };
     end[b].offset        = total;
     p->need[b].leafs += padded;
-    return need_room(p, &p->ids.data[id].item, true) ? GGML_STATUS_SUCCESS : GGML_STATUS_ALLOC_FAILED;
+    return need_room(p, &p->ids.data[id].item, true, d->alignment) ? GGML_STATUS_SUCCESS : GGML_STATUS_ALLOC_FAILED;
 }
 
 static enum ggml_status lay_out_leafs(struct layout * l) {

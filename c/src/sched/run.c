@@ -2,7 +2,8 @@
 //
 // Rules of ordering. A backend runs what is queued on it in order. Between backends, memory is watched by domain: each arena, each
 // backend's leaf stores, each buffer of the user. `pending` notes, per backend and domain, whether work queued there since its last
-// synchronize may read or write the domain; at the start of a run it is all set, because the user may have queued work too.
+// synchronize may read or write the domain.
+//   0. With several backends a run begins by waiting for all of them: the user, too, may have queued work.
 //   1. Before a split begins, every other backend whose pending work conflicts with what the split touches (one of the two writes) is
 //      waited for. That covers sources not computed yet, memory taken over from a dead tensor that another queue still reads, and writes
 //      into shared buffers.
@@ -146,21 +147,27 @@ static enum ggml_status write_back(struct run * r, const struct gb_split * split
     return GGML_STATUS_SUCCESS;
 }
 
+// The callback may ask the scheduler about things, but not run or reset it.
+static bool call_back(struct ggml_backend_sched * s, struct ggml_tensor * t, bool ask) {
+    s->in_callback    = true;
+    const bool answer = s->callback(t, ask, s->callback_data);
+    s->in_callback    = false;
+    return answer;
+}
+
 // Nodes [i, j) where j - 1 is the first whose result the callback wants, or the end of the split.
 static int end_of_unseen(struct run * r, const struct gb_split * split, int i, bool * wanted) {
-    const struct ggml_backend_sched * s = r->sched;
     *wanted = false;
     while (i < split->end && !*wanted) {
-        *wanted = s->callback(r->plan->ids.data[i].tensor, true, s->callback_data);
+        *wanted = call_back(r->sched, r->plan->ids.data[i].tensor, true);
         i++;
     }
     return i;
 }
 
 static enum ggml_status run_with_callback(struct run * r, const struct gb_split * split) {
-    const struct ggml_backend_sched * s    = r->sched;
-    const struct gb_sched_plan *      p    = r->plan;
-    size_t                            exec = split->exec_begin, back = split->backs_begin;
+    const struct gb_sched_plan * p    = r->plan;
+    size_t                       exec = split->exec_begin, back = split->backs_begin;
     for (int i = split->start; i < split->end;) {
         bool         wanted;
         const int    end   = end_of_unseen(r, split, i, &wanted);
@@ -172,7 +179,7 @@ static enum ggml_status run_with_callback(struct run * r, const struct gb_split 
         GB_TRY(write_back(r, split, end, &back));
         if (wanted) {
             GB_TRY(ggml_backend_synchronize(backend_of(r, split->backend)));
-            if (!s->callback(p->ids.data[end - 1].tensor, false, s->callback_data)) {
+            if (!call_back(r->sched, p->ids.data[end - 1].tensor, false)) {
                 return GGML_STATUS_ABORTED;
             }
         }
@@ -220,7 +227,11 @@ static enum ggml_status fail_in_split(struct run * r, size_t k, enum ggml_status
 enum ggml_status gb_sched_run(struct ggml_backend_sched * s, struct gb_sched_plan * p, const char * func) {
     struct run r = { s, p };
     s->running   = true;
-    memset(p->pending, GB_READS | GB_WRITES, (size_t) p->n_backends * (size_t) p->n_domains);
+    if (p->n_backends > 1) {
+        memset(p->pending, 0, (size_t) p->n_backends * (size_t) p->n_domains);
+        GB_TRY(gb_sched_wait(s));
+        s->running = true;
+    }
     for (size_t k = 0; k < p->splits.n; k++) {
         const enum ggml_status status = run_split(&r, &p->splits.data[k]);
         if (status != GGML_STATUS_SUCCESS) {

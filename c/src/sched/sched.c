@@ -61,9 +61,15 @@ void ggml_backend_sched_free(ggml_backend_sched_t sched) {
     gb_free(sched);
 }
 
+static enum ggml_status check_idle(const struct ggml_backend_sched * s, const char * func) {
+    GB_FAIL_IF(s->in_callback, GGML_STATUS_INVALID_STATE, GGML_STATUS_INVALID_STATE, "%s: called from the scheduler's own callback", func);
+    return GGML_STATUS_SUCCESS;
+}
+
 // Forgets everything about tensors without touching any: their contexts may be gone.
 enum ggml_status ggml_backend_sched_reset(ggml_backend_sched_t sched) {
     GB_CHECK_ARG(sched, INVALID);
+    GB_TRY(check_idle(sched, __func__));
     const enum ggml_status status = gb_sched_wait(sched);
     gb_sched_drop_plans(sched);
     gb_ptrmap_clear(&sched->user);
@@ -242,6 +248,7 @@ enum ggml_status ggml_backend_sched_set_eval_callback(ggml_backend_sched_t sched
 static enum ggml_status prepare(ggml_backend_sched_t sched, struct ggml_cgraph * graph, bool bind, const char * func, struct gb_sched_plan ** plan) {
     GB_FAIL_IF(sched == NULL, INVALID, INVALID, "%s: argument 'sched' is NULL", func);
     GB_FAIL_IF(graph == NULL, INVALID, INVALID, "%s: argument 'graph' is NULL", func);
+    GB_TRY(check_idle(sched, func));
     GB_FAIL_IF(graph->n_nodes < 0 || graph->n_leafs < 0 || (graph->n_nodes > 0 && graph->nodes == NULL) ||
                    (graph->n_leafs > 0 && graph->leafs == NULL), INVALID, INVALID,
                "%s: argument 'graph': has %d nodes and %d leafs", func, graph->n_nodes, graph->n_leafs);

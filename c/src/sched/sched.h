@@ -210,6 +210,7 @@ struct ggml_backend_sched {
     bool measured;                  // init_measure was called
     bool hold;                      // memory that is retired stays until this is lifted, see gb_sched_hold
     bool running;                   // work may be queued
+    bool in_callback;
 
     ggml_backend_sched_eval_callback callback;
     void *                           callback_data;
