@@ -142,6 +142,8 @@ static void add_cast(void) {
     TENSOR(b, BF16, 4, 6);
     REFUSED(ggml_add_cast(ctx, f, f, GGML_TYPE_F32), "quantized, f16 or bf16", f);
     REFUSED(ggml_add_cast(ctx, h, one, GGML_TYPE_F32), "dimension 0", h, one);
+    TENSOR(rows4, F32, 4, 4);
+    REFUSED(ggml_add_cast(ctx, h, rows4, GGML_TYPE_F32), "dimension 1", h, rows4);
     REFUSED(ggml_add_cast(ctx, h, f, GGML_TYPE_COUNT), "type", h, f);
     REFUSED(ggml_add_cast(ctx, h, f, (enum ggml_type) 4), "type", h, f);
     REFUSED(ggml_add_cast(ctx, h, f, GGML_TYPE_Q8_0), "multiple of 32", h, f);
@@ -196,6 +198,10 @@ static void reductions(void) {
     TENSOR(i, I32, 4, 3, 2);
     REFUSED(ggml_argmax(ctx, a), "a must be a matrix", a);
     REFUSED(ggml_argmax(ctx, none), "dimension 0", none);
+    TENSOR(wide, F32, (int64_t) 1 << 31); // positions in a row are I32
+    REFUSED(ggml_argmax(ctx, wide), "dimension 0", wide);
+    REFUSED(ggml_argsort(ctx, wide, GGML_SORT_ASC), "dimension 0", wide);
+    REFUSED(ggml_top_k(ctx, wide, 1), "dimension 0", wide);
     REFUSED(ggml_argsort(ctx, a, (enum ggml_sort_order) 2), "sort order", a);
     REFUSED(ggml_argsort(ctx, a, (enum ggml_sort_order) - 1), "sort order", a);
     ACCEPTED(ggml_argsort(ctx, a, GGML_SORT_ASC));
@@ -360,10 +366,13 @@ static void soft_max_and_masks(void) {
     REFUSED(ggml_soft_max_ext(ctx, a, mi, 1), "mask must be f32", a, mi);
     REFUSED(ggml_soft_max_ext(ctx, a, mt, 1), "mask must be contiguous", a, mt);
     REFUSED(ggml_soft_max_ext(ctx, t, NULL, 1), "a must be contiguous", t);
+    REFUSED(ggml_soft_max_ext(ctx, t, m, 1), "a must be contiguous", t, m);
     REFUSED(ggml_soft_max(ctx, t), "a must be contiguous", t);
     REFUSED(ggml_soft_max_inplace(ctx, t), "a must be contiguous", t);
     REFUSED(ggml_soft_max_back(ctx, a, m), "dimension 1", a, m);
-    REFUSED(ggml_soft_max_back(ctx, t, t), "contiguous", t);
+    TENSOR(back, F32, 4, 2, 6, 5);
+    REFUSED(ggml_soft_max_back(ctx, t, back), "a must be contiguous", t, back);
+    REFUSED(ggml_soft_max_back(ctx, back, t), "b must be contiguous", t, back);
     REFUSED(ggml_soft_max_back_inplace(ctx, a, m), "dimension 1", a, m);
     REFUSED(ggml_diag_mask_inf(ctx, a, -1), "n_past", a);
     REFUSED(ggml_diag_mask_inf(ctx, t, 0), "contiguous", t);
@@ -448,6 +457,8 @@ static void convolutions(void) {
 
     TENSOR(kd, F16, 3, 2, 1, 4);
     TENSOR(kd3, F16, 3, 2, 1, 3);
+    struct ggml_tensor * kdt = ggml_permute(ctx, ggml_new_tensor_4d(ctx, GGML_TYPE_F16, 2, 3, 1, 4), 1, 0, 2, 3);
+    REFUSED(ggml_conv_depthwise_2d(ctx, kdt, b, 1, 1, 0, 0, 1, 1), "a must be contiguous", b);
     REFUSED(ggml_conv_depthwise_2d(ctx, kd3, b, 1, 1, 0, 0, 1, 1), "multiple of the number of kernels (3)", kd3, b);
     REFUSED(ggml_conv_depthwise_2d(ctx, kd, b, 1, 1, 0, 0, 0, 1), "d0", kd, b);
     REFUSED(ggml_conv_depthwise_2d(ctx, bf, b, 1, 1, 0, 0, 1, 1), "a must be f16 or f32", bf, b);
@@ -464,6 +475,12 @@ static void convolutions(void) {
     REFUSED(ggml_conv_transpose_1d(ctx, t, s, 0, 0, 1), "s0", t, s);
     REFUSED(ggml_conv_transpose_1d(ctx, t, s, 1, 1, 1), "p0", t, s);
     REFUSED(ggml_conv_transpose_1d(ctx, t, s, 1, 0, 2), "d0", t, s);
+    TENSOR(t0, F16, -1, 4, 6);
+    TENSOR(s0, F32, -1, 6);
+    REFUSED(ggml_conv_transpose_1d(ctx, t0, s, 1, 0, 1), "dimension 0 of a", t0, s);
+    REFUSED(ggml_conv_transpose_1d(ctx, t, s0, 1, 0, 1), "dimension 0 of b", t, s0);
+    TENSOR(a0, F16, 3, -1, 6, 4);
+    REFUSED(ggml_conv_transpose_2d_p0(ctx, a0, b, 1), "dimension 1", a0, b);
     REFUSED(ggml_conv_transpose_2d_p0(ctx, a, b, 1), "(6 != 4)", a, b);
     REFUSED(ggml_conv_transpose_2d_p0(ctx, ggml_new_tensor_4d(ctx, GGML_TYPE_F16, 3, 2, 6, 4), b, 0), "stride", b);
     ACCEPTED(ggml_conv_transpose_2d_p0(ctx, ggml_new_tensor_4d(ctx, GGML_TYPE_F16, 3, 2, 6, 4), b, INT32_MAX / 100));
@@ -489,6 +506,10 @@ static void pooling(void) {
     REFUSED(ggml_pool_2d(ctx, d, GGML_OP_POOL_AVG, 2, 2, 2, 2, 0, 0), "3 dimensions", d);
     REFUSED(ggml_upscale(ctx, a, 0), "scale_factor", a);
     REFUSED(ggml_upscale(ctx, a, -2), "scale_factor", a);
+    TENSOR(wide, I8, (int64_t) 1 << 60, 1);
+    TENSOR(high, I8, 1, (int64_t) 1 << 60);
+    REFUSED(ggml_upscale(ctx, wide, 8), "dimension 0 of a", wide);
+    REFUSED(ggml_upscale(ctx, high, 8), "dimension 1 of a", high);
     REFUSED(ggml_pad(ctx, a, -1, 0, 0, 0), "p0", a);
     REFUSED(ggml_pad(ctx, a, 0, -1, 0, 0), "p1", a);
     REFUSED(ggml_pad(ctx, a, 0, 0, -1, 0), "p2", a);
@@ -520,6 +541,9 @@ static void attention(void) {
     REFUSED(ggml_flash_attn(ctx, q, k, v_b, true), "dimension 3", q, k, v_b);
     REFUSED(ggml_flash_attn(ctx, q, k_short, v_short, true), "at least as many positions", q, k_short, v_short);
 
+    TENSOR(v_none, F32, 5, 8, -1, 2);
+    REFUSED(ggml_flash_attn(ctx, q, k, v_none, true), "dimension 2 of v", q, k, v_none);
+
     TENSOR(d, F32, 8, 3, 4, 2);
     TENSOR(d_n, F32, 8, 4, 4, 2);
     TENSOR(v_h, F32, 5, 8, 1, 2);
@@ -528,6 +552,7 @@ static void attention(void) {
     REFUSED(ggml_flash_attn_back(ctx, q16, k_type, v_type, d, true), "q must be f32", q16, k_type, v_type, d);
     REFUSED(ggml_flash_attn_back(ctx, q, k, v, q16, true), "d must be f32", q, k, v, q16);
     REFUSED(ggml_flash_attn_back(ctx, q, k, v, d_n, true), "dimension 1", q, k, v, d_n);
+    REFUSED(ggml_flash_attn_back(ctx, q, k, v_m, d, true), "(6 != 5)", q, k, v_m, d);
     REFUSED(ggml_flash_attn_back(ctx, q, k, v_h, d, true), "dimension 2 of k and v", q, k, v_h, d);
 
     TENSOR(a, F16, 8, 3, 2);
@@ -548,6 +573,16 @@ static void attention(void) {
     REFUSED(ggml_flash_ff(ctx, a, b0, b1, c0_h, c1), "(6 != 5)", c0_h);
     REFUSED(ggml_flash_ff(ctx, a, b0, b1, c0_d, c1), "(7 != 8)", c0_d);
     REFUSED(ggml_flash_ff(ctx, a, b0, b1, c0, b1), "(5 != 8)", c0);
+    TENSOR(c0_b, F16, 5, 8, 1);
+    TENSOR(c0_f, F32, 5, 8, 2);
+    TENSOR(c1_2, F32, 8, 2);
+    TENSOR(a_4, F16, 8, 3, 2, 3);
+    TENSOR(b0_4, F16, 8, 5, 2, 3);
+    REFUSED(ggml_flash_ff(ctx, a, b0, b1, c0_b, c1), "dimension 2", c0_b);
+    REFUSED(ggml_flash_ff(ctx, a, b0, b1, c0_f, c1), "same type", c0_f);
+    REFUSED(ggml_flash_ff(ctx, a, b0, b1, c0, c1_2), "c1 must be a vector", c1_2);
+    REFUSED(ggml_flash_ff(ctx, a, b0_4, b1, c0, c1), "dimension 3", a, b0_4);
+    REFUSED(ggml_flash_ff(ctx, a_4, b0_4, b1, c0, c1), "dimension 3", a_4, b0_4);
     REFUSED(ggml_flash_ff(ctx, a, ggml_new_tensor_3d(ctx, GGML_TYPE_F32, 8, 5, 2), b1, c0, c1), "same type", a, c1);
 }
 
@@ -559,6 +594,14 @@ static void windows(void) {
     REFUSED(ggml_win_part(ctx, a, 0), "w must be at least 1", a);
     REFUSED(ggml_win_part(ctx, a4, 4), "3 dimensions", a4);
     REFUSED(ggml_win_part(ctx, t, 4), "contiguous", t);
+    TENSOR(wide, I8, 1, (int64_t) 1 << 31);
+    TENSOR(high, I8, 1, 1, (int64_t) 1 << 31);
+    REFUSED(ggml_win_part(ctx, wide, 1), "dimension 1", wide);
+    REFUSED(ggml_win_part(ctx, high, 1), "dimension 2", high);
+    TENSOR(p5, F32, 3, 4, 5, 6);
+    struct ggml_tensor * pt = ggml_permute(ctx, ggml_new_tensor_4d(ctx, GGML_TYPE_F32, 4, 3, 4, 6), 1, 0, 2, 3);
+    REFUSED(ggml_win_unpart(ctx, p5, 10, 7, 4), "dimension 2 of a must be 4", p5);
+    REFUSED(ggml_win_unpart(ctx, pt, 10, 7, 4), "a must be contiguous", pt);
     REFUSED(ggml_win_unpart(ctx, p, 10, 7, 0), "w must be at least 1", p);
     REFUSED(ggml_win_unpart(ctx, p, 0, 7, 4), "w0", p);
     REFUSED(ggml_win_unpart(ctx, p, 10, -1, 4), "h0", p);
@@ -570,6 +613,8 @@ static void windows(void) {
     REFUSED(ggml_get_rel_pos(ctx, r, 5, 5), "must be 9, has 7", r);
     REFUSED(ggml_get_rel_pos(ctx, r, 0, 0), "kh", r);
     REFUSED(ggml_get_rel_pos(ctx, r2, 4, 4), "matrix", r2);
+    struct ggml_tensor * rt = ggml_transpose(ctx, ggml_new_tensor_2d(ctx, GGML_TYPE_F16, 7, 3));
+    REFUSED(ggml_get_rel_pos(ctx, rt, 4, 4), "a must be contiguous", rt);
 
     TENSOR(x, F32, 9, 8, 5);
     TENSOR(x8, F32, 8, 8, 5);
@@ -587,6 +632,9 @@ static void windows(void) {
     REFUSED(ggml_add_rel_pos(ctx, x4, w, w), "dimension 2 of a must equal dimension 3 of pw", x4, w);
     REFUSED(ggml_add_rel_pos(ctx, x2, w, w), "dimension 3 of a must be 1", x2, w);
     REFUSED(ggml_add_rel_pos_inplace(ctx, x8, w, w), "must be 9, has 8", x8, w);
+    struct ggml_tensor * wt = ggml_permute(ctx, ggml_new_tensor_4d(ctx, GGML_TYPE_F32, 2, 3, 4, 5), 1, 0, 2, 3);
+    REFUSED(ggml_add_rel_pos(ctx, x, wt, w), "pw must be contiguous", x, wt, w);
+    REFUSED(ggml_add_rel_pos(ctx, x, w, wt), "ph must be contiguous", x, wt, w);
     REFUSED(ggml_add_rel_pos(ctx, ggml_permute(ctx, ggml_new_tensor_3d(ctx, GGML_TYPE_F32, 8, 9, 5), 1, 0, 2, 3), w, w),
             "a must be contiguous", w);
 }
@@ -612,6 +660,8 @@ static void custom(void) {
     REFUSED(ggml_map_binary_f32(ctx, a, b, rows_2), "dimension 1", a, b);
     REFUSED(ggml_map_binary_f32(ctx, a, h, rows_2), "b must be f32", a, h);
     REFUSED(ggml_map_binary_inplace_f32(ctx, a, a, NULL), "'fun' is NULL", a);
+    TENSOR(wide, F32, (int64_t) 1 << 31);
+    REFUSED(ggml_map_unary_f32(ctx, wide, rows_1), "dimension 0", wide); // the function takes an int
     REFUSED(ggml_map_custom1_f32(ctx, a, NULL), "'fun' is NULL", a);
     REFUSED(ggml_map_custom2_f32(ctx, a, b, NULL), "'fun' is NULL", a, b);
     REFUSED(ggml_map_custom3_f32(ctx, a, b, h, NULL), "'fun' is NULL", a, b, h);
