@@ -5,6 +5,7 @@
 #include "ggml-backend.h"
 #include "sched/sched.h"
 #include "test.h"
+#include "test_fake.h"
 
 // ------------------------------------------------------------------------------------------------------------------ a workplace
 
@@ -802,6 +803,69 @@ static void empty_tensors(void) {
     close_place(&p);
 }
 
+// ------------------------------------------------------------------------------------------------------------- third-party backends
+
+// A backend with the hooks of 2024 and no more: no plans, no queue. Its failures are named, and change nothing.
+static void third_party_backend(void) {
+    struct fake f;
+    fake_new(&f);
+    OPEN(p, "CPU");
+    ggml_backend_t       backends[] = { &f.backend, p.backends[0] };
+    ggml_backend_sched_t s          = ggml_backend_sched_new(backends, NULL, 2, 0);
+    struct ggml_tensor *x = leaf(&p, "x", 4, 1), *a = ggml_add(p.ctx, x, x), *b = ggml_sqr(p.ctx, a), *c = ggml_add(p.ctx, b, x);
+    expand(&p, c);
+    for (int n = 1;; n++) { // each set-up of a tensor fails once
+        f.fail_init                    = n;
+        const enum ggml_status status = ggml_backend_sched_alloc_graph(s, p.graph);
+        if (f.fail_init > 0) {
+            OK(status);
+            CHECK(n > 3);
+            break;
+        }
+        CHECK_INT(status, GGML_STATUS_DEVICE_ERROR);
+        CHECK(!x->data && !a->data && !b->data && !c->data && !x->buffer && !a->buffer && !b->buffer && !c->buffer);
+    }
+    f.fail_init = 0;
+    OK(ggml_backend_sched_graph_compute(s, p.graph));
+    CHECK_INT(f.n_compute, 2);
+    CHECK_INT(ggml_backend_sched_get_n_splits(s), 3);
+    const int n_init = f.n_init;
+    OK(ggml_backend_sched_graph_compute(s, p.graph));
+    CHECK_INT(f.n_compute, 4);
+    CHECK_INT(f.n_init, n_init); // placed once
+    f.fail_get = 1;
+    CHECK_INT(ggml_backend_sched_graph_compute(s, p.graph), GGML_STATUS_DEVICE_ERROR);
+    CHECK_ERROR(GGML_STATUS_DEVICE_ERROR, "split 1 (nodes 1 to 1) on backend CPU: fake: cannot read");
+    CHECK_INT(f.n_compute, 5); // nothing ran after it
+    OK(ggml_backend_sched_graph_compute(s, p.graph));
+    ggml_backend_sched_free(s);
+    CHECK_INT(f.n_buffers, 0);
+    close_place(&p);
+}
+
+// The callback may ask, but not run or reset.
+static bool meddle(struct ggml_tensor * t, bool ask, void * user_data) {
+    struct place * p = user_data;
+    CHECK_INT(ggml_backend_sched_reset(p->sched), GGML_STATUS_INVALID_STATE);
+    CHECK_INT(ggml_backend_sched_graph_compute(p->sched, p->graph), GGML_STATUS_INVALID_STATE);
+    CHECK(ggml_backend_sched_get_node_backend(p->sched, t) == p->backends[0]);
+    return ask || t != NULL;
+}
+
+static void callbacks_cannot_reenter(void) {
+    OPEN(p, "CPU");
+    struct ggml_tensor *x = leaf(&p, "x", 4, 1), *y = ggml_sqr(p.ctx, x);
+    expand(&p, y);
+    OK(ggml_backend_sched_alloc_graph(p.sched, p.graph));
+    fill(x, 3, 0);
+    OK(ggml_backend_sched_set_eval_callback(p.sched, meddle, &p));
+    OK(ggml_backend_sched_graph_compute(p.sched, p.graph));
+    CHECK_AT(y, 0, 9);
+    OK(ggml_backend_sched_set_eval_callback(p.sched, NULL, NULL));
+    OK(ggml_backend_sched_reset(p.sched));
+    close_place(&p);
+}
+
 // ------------------------------------------------------------------------------------------------------------------- out of memory
 
 // Every allocation fails once: no crash, no leak, and after the failure the same calls succeed with right results.
@@ -866,4 +930,4 @@ TEST_MAIN(TEST(one_cpu), TEST(second_run_allocates_nothing), TEST(weights_decide
           TEST(every_source_slot_counts), TEST(leafs_keep_their_content), TEST(leafs_move_when_told), TEST(results_of_earlier_graphs),
           TEST(two_schedulers_one_graph), TEST(buffers_grow), TEST(many_graphs), TEST(changed_graphs_are_noticed), TEST(two_steps_on_devices),
           TEST(callbacks), TEST(many_backends_and_splits), TEST(arenas_in_chunks), TEST(device_memory_runs_out), TEST(failing_devices),
-          TEST(bad_arguments), TEST(empty_tensors), TEST(every_allocation_fails))
+          TEST(bad_arguments), TEST(empty_tensors), TEST(third_party_backend), TEST(callbacks_cannot_reenter), TEST(every_allocation_fails))
