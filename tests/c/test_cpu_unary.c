@@ -132,7 +132,7 @@ static void refused(void) {
     give_memory(node);
     node->src[0]->type = GGML_TYPE_Q4_0;
     CHECK(run_node(node, 1, gb_kernels_default()) == GGML_STATUS_UNSUPPORTED);
-    CHECK_ERROR(GGML_STATUS_UNSUPPORTED, "quantized types are not implemented yet");
+    CHECK_ERROR(GGML_STATUS_UNSUPPORTED, "quantized");
     node->src[0]->type = GGML_TYPE_I32;
     CHECK(run_node(node, 1, gb_kernels_default()) == GGML_STATUS_UNSUPPORTED);
     CHECK_ERROR(GGML_STATUS_UNSUPPORTED, "type of src[0] must be f32, f16 or bf16");
