@@ -195,6 +195,31 @@ static void failures_reach_the_caller(void) {
     ggml_backend_free(backend);
 }
 
+static void tell_nth(struct ggml_tensor * dst, const struct ggml_tensor * a, int ith, int nth, void * user) {
+    (void) a, (void) user;
+    if (ith == 0) {
+        ((float *) dst->data)[0] = (float) nth;
+    }
+}
+
+static void threads_follow_the_setting(void) {
+    ggml_backend_t        backend = ggml_backend_cpu_init();
+    struct ggml_context * ctx     = new_context(false);
+    REQUIRE(backend != NULL && ctx != NULL);
+    struct ggml_tensor * x = ggml_set_f32(ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 1), 0);
+    struct ggml_tensor * y = ggml_map_custom1(ctx, x, tell_nth, GGML_N_TASKS_MAX, NULL);
+    struct ggml_cgraph * g = ggml_new_graph(ctx);
+    ggml_build_forward_expand(g, y);
+    const int settings_[] = { 2, 5, 1, 3, 3 };
+    for (int i = 0; i < 5; i++) {
+        CHECK_INT(ggml_backend_cpu_set_n_threads(backend, settings_[i]), GGML_STATUS_SUCCESS);
+        CHECK(ggml_backend_graph_compute(backend, g));
+        CHECK_INT(ggml_get_f32_1d(y, 0), settings_[i]);
+    }
+    ggml_free(ctx);
+    ggml_backend_free(backend);
+}
+
 static bool always(void * data) {
     ++*(int *) data;
     return true;
@@ -375,6 +400,7 @@ static void out_of_memory(void) {
 }
 
 TEST_MAIN(TEST(buffers_have_room_and_alignment), TEST(memory_of_others), TEST(copies_leave_gaps_alone), TEST(settings),
-          TEST(levels_side_by_side), TEST(plans_own_what_they_need), TEST(failures_reach_the_caller), TEST(abort_callback),
+          TEST(levels_side_by_side), TEST(plans_own_what_they_need), TEST(failures_reach_the_caller),
+          TEST(threads_follow_the_setting), TEST(abort_callback),
           TEST(supports_what_it_computes), TEST(device_memory_is_refused), TEST(registry_parameters), TEST(numbers_in_parameters),
           TEST(features_are_consistent), TEST(out_of_memory))

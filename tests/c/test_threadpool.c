@@ -290,6 +290,42 @@ static void a_child_starts_its_own_workers(void) {
     gb_cpu_pool_free(pool);
 }
 
+struct busy {
+    struct gb_cpu_pool * pool;
+    atomic_bool          stop;
+};
+
+static void * keep_busy(void * arg) {
+    struct busy * b = arg;
+    struct tally  t = { .expected_nth = 3 };
+    while (!atomic_load(&b->stop)) {
+        gb_cpu_pool_run(b->pool, 3, count, &t);
+    }
+    return NULL;
+}
+
+// The fork meets the pool in the middle of somebody else's run, with its locks held.
+static void a_child_of_a_busy_process(void) {
+    if (UNDER_TSAN) {
+        SKIP("the thread sanitizer cannot follow a fork that starts threads");
+    }
+    struct busy b = { .pool = gb_cpu_pool_new(3) };
+    REQUIRE(b.pool != NULL);
+    pthread_t other;
+    REQUIRE(pthread_create(&other, NULL, keep_busy, &b) == 0);
+    for (int attempt = 0; attempt < 20; attempt++) {
+        gb_sleep_us(300 + attempt * 37);
+        const pid_t pid = fork();
+        if (pid == 0) {
+            _exit(in_child(b.pool));
+        }
+        check_child(pid);
+    }
+    atomic_store(&b.stop, true);
+    pthread_join(other, NULL);
+    gb_cpu_pool_free(b.pool);
+}
+
 static void exit_with_a_live_pool(void) {
     if (UNDER_TSAN) {
         SKIP("the thread sanitizer cannot follow a fork that starts threads");
@@ -362,5 +398,5 @@ static void out_of_memory(void) {
 
 TEST_MAIN(TEST(runs_every_share_once), TEST(caps_at_its_size), TEST(refuses_bad_sizes), TEST(thousands_of_tiny_runs),
           TEST(meetings_keep_step), TEST(concurrent_callers_queue), TEST(borrowed_pools_are_exclusive_and_few),
-          TEST(a_run_inside_a_run_is_refused), TEST(a_child_starts_its_own_workers), TEST(exit_with_a_live_pool),
+          TEST(a_run_inside_a_run_is_refused), TEST(a_child_starts_its_own_workers), TEST(a_child_of_a_busy_process), TEST(exit_with_a_live_pool),
           TEST(fewer_threads_do_the_work), TEST(out_of_memory))
