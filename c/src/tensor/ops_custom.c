@@ -1,6 +1,8 @@
 // ops_custom.c - operators whose kernel is the caller's function. The node keeps the function's address, and for the
 // newer forms the number of tasks and the user data, as bytes in op_params (which are aligned to 4 only: memcpy on both
 // sides).
+#include <stddef.h>
+
 #include "tensor/ops.h"
 
 static struct ggml_tensor * map(struct ggml_context * ctx, const char * func, enum ggml_op op, struct ggml_tensor * a,
@@ -101,25 +103,33 @@ struct ggml_tensor * ggml_map_custom3_inplace_f32(struct ggml_context * ctx, str
 
 // --------------------------------------------------------------------------------------------------------- newer forms
 
-// Copied into op_params whole. The layout is known to kernels: function, tasks, user data.
-#define MAP_PARAMS(n)                   \
-    struct {                            \
-        ggml_custom##n##_op_t fun;      \
-        int                   n_tasks;  \
-        void *                userdata; \
+// The layout of op_params, known to kernels; all function pointers have one size.
+struct map_params {
+    void (*fun)(void);
+    int    n_tasks;
+    void * userdata;
+};
+
+// Field by field: padding may hold anything, and op_params are compared and hashed as bytes.
+static struct ggml_tensor * map_tasks(struct ggml_context * ctx, const char * func, enum ggml_op op,
+                                      struct ggml_tensor * a, struct ggml_tensor * b, struct ggml_tensor * c,
+                                      const void * fun, int n_tasks, void * userdata, bool inplace) {
+    struct ggml_tensor * node = gb_op_like(ctx, func, op, a, inplace);
+    if (node != NULL) {
+        char * params = (char *) node->op_params;
+        memcpy(params + offsetof(struct map_params, fun), fun, sizeof(void (*)(void)));
+        memcpy(params + offsetof(struct map_params, n_tasks), &n_tasks, sizeof(n_tasks));
+        memcpy(params + offsetof(struct map_params, userdata), &userdata, sizeof(userdata));
     }
+    return gb_op_sources(ctx, node, gb_grad_unless(inplace), a, b, c);
+}
 
 static struct ggml_tensor * map_custom1(struct ggml_context * ctx, const char * func, struct ggml_tensor * a,
                                         ggml_custom1_op_t fun, int n_tasks, void * userdata, bool inplace) {
     if (!gb_check_map_custom(func, a, NULL, NULL, 1, fun != NULL, n_tasks)) {
         return NULL;
     }
-    MAP_PARAMS(1) params;
-    memset(&params, 0, sizeof(params)); // with its padding: op_params are compared and hashed as bytes
-    params.fun      = fun;
-    params.n_tasks  = n_tasks;
-    params.userdata = userdata;
-    return map(ctx, func, GGML_OP_MAP_CUSTOM1, a, NULL, NULL, &params, sizeof(params), inplace);
+    return map_tasks(ctx, func, GGML_OP_MAP_CUSTOM1, a, NULL, NULL, &fun, n_tasks, userdata, inplace);
 }
 
 static struct ggml_tensor * map_custom2(struct ggml_context * ctx, const char * func, struct ggml_tensor * a,
@@ -128,12 +138,7 @@ static struct ggml_tensor * map_custom2(struct ggml_context * ctx, const char * 
     if (!gb_check_map_custom(func, a, b, NULL, 2, fun != NULL, n_tasks)) {
         return NULL;
     }
-    MAP_PARAMS(2) params;
-    memset(&params, 0, sizeof(params));
-    params.fun      = fun;
-    params.n_tasks  = n_tasks;
-    params.userdata = userdata;
-    return map(ctx, func, GGML_OP_MAP_CUSTOM2, a, b, NULL, &params, sizeof(params), inplace);
+    return map_tasks(ctx, func, GGML_OP_MAP_CUSTOM2, a, b, NULL, &fun, n_tasks, userdata, inplace);
 }
 
 static struct ggml_tensor * map_custom3(struct ggml_context * ctx, const char * func, struct ggml_tensor * a,
@@ -142,12 +147,7 @@ static struct ggml_tensor * map_custom3(struct ggml_context * ctx, const char * 
     if (!gb_check_map_custom(func, a, b, c, 3, fun != NULL, n_tasks)) {
         return NULL;
     }
-    MAP_PARAMS(3) params;
-    memset(&params, 0, sizeof(params));
-    params.fun      = fun;
-    params.n_tasks  = n_tasks;
-    params.userdata = userdata;
-    return map(ctx, func, GGML_OP_MAP_CUSTOM3, a, b, c, &params, sizeof(params), inplace);
+    return map_tasks(ctx, func, GGML_OP_MAP_CUSTOM3, a, b, c, &fun, n_tasks, userdata, inplace);
 }
 
 struct ggml_tensor * ggml_map_custom1(struct ggml_context * ctx, struct ggml_tensor * a, ggml_custom1_op_t fun,

@@ -12,25 +12,29 @@ _Static_assert(offsetof(struct gb_rope, n_dims) == 1 * sizeof(int32_t) &&
 
 static const float freq_base_default = 10000.0f;
 
+// Without the padding at the end, which may hold anything: op_params are compared and hashed as bytes.
+static void set_params(struct ggml_tensor * node, const struct gb_rope * params) {
+    gb_op_set_params(node, params, offsetof(struct gb_rope, xpos_down) + sizeof(params->xpos_down));
+}
+
 static struct ggml_tensor * rope(struct ggml_context * ctx, const char * func, struct ggml_tensor * a,
                                  struct ggml_tensor * b, const struct gb_rope * params, bool inplace) {
     if (!gb_check_rope(func, a, b, params)) {
         return NULL;
     }
     struct ggml_tensor * node = gb_op_like(ctx, func, GGML_OP_ROPE, a, inplace);
-    gb_op_set_params(node, params, sizeof(*params));
+    set_params(node, params);
     return gb_op_sources(ctx, node, GB_GRAD_INHERIT, a, b, NULL);
 }
 
 static struct gb_rope plain_rope(int n_dims, int mode, int n_ctx) {
-    struct gb_rope params;
-    memset(&params, 0, sizeof(params)); // with its padding: op_params are compared and hashed as bytes
-    params.n_dims      = n_dims;
-    params.mode        = mode;
-    params.n_ctx       = n_ctx;
-    params.freq_base   = freq_base_default;
-    params.freq_scale  = 1.0f;
-    params.attn_factor = 1.0f;
+    struct gb_rope params = { 0 };
+    params.n_dims         = n_dims;
+    params.mode           = mode;
+    params.n_ctx          = n_ctx;
+    params.freq_base      = freq_base_default;
+    params.freq_scale     = 1.0f;
+    params.attn_factor    = 1.0f;
     return params;
 }
 
@@ -97,7 +101,7 @@ struct ggml_tensor * ggml_rope_back(struct ggml_context * ctx, struct ggml_tenso
         return NULL;
     }
     struct ggml_tensor * node = gb_op_like(ctx, __func__, GGML_OP_ROPE_BACK, a, false);
-    gb_op_set_params(node, &params, sizeof(params));
+    set_params(node, &params);
     return gb_op_sources(ctx, node, GB_GRAD_NONE, a, b, NULL);
 }
 
