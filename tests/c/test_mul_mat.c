@@ -351,15 +351,15 @@ static void mul_mat_id_out_of_range(void) {
     }
 }
 
-static void unsupported(void) {
+static void unsupported(void) { // (quantized a: test_cpu_quant.c)
     open_context(1 << 20);
-    struct ggml_tensor * q = ggml_new_tensor_2d(ctx, GGML_TYPE_Q4_0, 64, 8);
-    struct ggml_tensor * b = ggml_new_tensor_2d(ctx, GGML_TYPE_F32, 64, 4);
-    struct ggml_tensor * y = ggml_mul_mat(ctx, q, b);
+    struct ggml_tensor * a = ggml_new_tensor_2d(ctx, GGML_TYPE_F32, 64, 8);
+    struct ggml_tensor * b = ggml_new_tensor_2d(ctx, GGML_TYPE_F16, 64, 4);
+    struct ggml_tensor * y = ggml_mul_mat(ctx, a, b);
     REQUIRE(y != NULL);
-    CHECK_STR(ggml_cpu_unsupported_reason(y), "quantized products are not implemented yet");
+    CHECK_STR(ggml_cpu_unsupported_reason(y), "type of b must be f32 or that of a");
     CHECK_INT(compute(y, gb_kernels_default(), 1), GGML_STATUS_UNSUPPORTED);
-    CHECK_ERROR(GGML_STATUS_UNSUPPORTED, "quantized products are not implemented yet");
+    CHECK_ERROR(GGML_STATUS_UNSUPPORTED, "type of b must be f32 or that of a");
     close_context();
 }
 

@@ -1,5 +1,5 @@
 // binary.c - ADD, SUB, MUL, DIV (src[1] repeats over src[0]), ADD1, and ACC and SET, which change a region of a copy of
-// src[0].
+// src[0]. ADD and ADD1 also take a quantized src[0] and give a quantized result: runs are dequantized, added, quantized.
 #include "cpu/ops/elements.h"
 
 // --------------------------------------------------------------------------------------------------------- elementwise
@@ -8,7 +8,24 @@ static const char * unsupported2(const struct ggml_tensor * node) {
     return gb_need_float(node, 2);
 }
 
-#define ELEMENTWISE(name, kernel)                                                                                      \
+static const char * sum_unsupported(const struct ggml_tensor * node) {
+    const struct ggml_tensor *a = node->src[0], *b = node->src[1];
+    if (a == NULL || b == NULL || !(ggml_is_quantized(a->type) || ggml_is_quantized(node->type))) {
+        return gb_need_float(node, 2);
+    }
+    if (!gb_is_float(b->type)) {
+        return "type of src[1] must be f32, f16 or bf16";
+    }
+    if (gb_count(a) > GB_MAX_COUNT || gb_count(b) > GB_MAX_COUNT) {
+        return "a tensor has more than 2^48 elements";
+    }
+    if (!gb_can_load(a)) {
+        return "src[0] cannot be dequantized: its format, or rows that are not whole blocks";
+    }
+    return gb_can_store(node) ? NULL : "the result cannot be quantized: its format, or rows that are not whole blocks";
+}
+
+#define ELEMENTWISE(name, kernel, unsupported_)                                                                        \
     static void map_##name(const struct gb_cpu_call * call, const struct ggml_tensor * node, int64_t n, float * z,     \
                            const float * x, const float * y) {                                                         \
         (void) node;                                                                                                   \
@@ -17,14 +34,14 @@ static const char * unsupported2(const struct ggml_tensor * node) {
     static void run_##name(const struct gb_cpu_call * call, struct ggml_tensor * node) {                               \
         gb_run_map2(call, node, map_##name);                                                                           \
     }                                                                                                                  \
-    const struct gb_cpu_op gb_cpu_op_##name = { .unsupported = unsupported2,                                           \
+    const struct gb_cpu_op gb_cpu_op_##name = { .unsupported = unsupported_,                                           \
                                                 .n_tasks     = gb_tasks_map,                                           \
                                                 .run         = run_##name };
 
-ELEMENTWISE(add, add_f32)
-ELEMENTWISE(sub, sub_f32)
-ELEMENTWISE(mul, mul_f32)
-ELEMENTWISE(div, div_f32)
+ELEMENTWISE(add, add_f32, sum_unsupported)
+ELEMENTWISE(sub, sub_f32, unsupported2)
+ELEMENTWISE(mul, mul_f32, unsupported2)
+ELEMENTWISE(div, div_f32, unsupported2)
 
 // src[1] is one value, read anew for each run: it may lie in the result only if that is one element, hence one run.
 static void map_add1(const struct gb_cpu_call * call, const struct ggml_tensor * node, int64_t n, float * y,
@@ -37,7 +54,7 @@ static void run_add1(const struct gb_cpu_call * call, struct ggml_tensor * node)
     gb_run_map1(call, node, map_add1);
 }
 
-const struct gb_cpu_op gb_cpu_op_add1 = { .unsupported = unsupported2, .n_tasks = gb_tasks_map, .run = run_add1 };
+const struct gb_cpu_op gb_cpu_op_add1 = { .unsupported = sum_unsupported, .n_tasks = gb_tasks_map, .run = run_add1 };
 
 // ------------------------------------------------------------------------------------------------------------ ACC, SET
 

@@ -2,7 +2,8 @@
 //
 // The one idea: bring both sides to one shape, merge the dimensions that lie densely behind each other on both sides,
 // and copy runs along dim 0. Shapes that differ can still share one when either side is contiguous, since a contiguous
-// tensor can be seen with any shape; otherwise (rare) two walkers go over both sides side by side.
+// tensor can be seen with any shape; otherwise (rare) two walkers go over both sides side by side. Where a side is
+// quantized the walkers go, too, in whole blocks.
 //
 // Runs of one block of columns are copied for many rows before the next block: a transposed source then finds the cache
 // lines it fetched for one row again at the following rows.
@@ -55,7 +56,7 @@ static void between_floats(const struct gb_kernels * k, enum ggml_type to, enum 
 static void copy_run(const struct gb_kernels * k, enum ggml_type to, enum ggml_type from, int64_t n, char * d,
                      size_t ds, const char * s, size_t ss) {
     if (to == from) {
-        gb_move(ggml_type_size(to), n, d, ds, s, ss);
+        gb_move(ggml_type_size(to), n / ggml_blck_size(to), d, ds, s, ss);
     } else if (from == GGML_TYPE_I32) {
         from_ints(k, to, n, d, ds, s, ss);
     } else if (to == GGML_TYPE_I32) {
@@ -161,7 +162,7 @@ struct walker {
 };
 
 static char * walker_at(const struct walker * w) {
-    return gb_row_of(w->t, gb_row_at(w->t, w->row)) + (size_t) w->i0 * w->t->nb[0];
+    return gb_row_of(w->t, gb_row_at(w->t, w->row)) + gb_offset(w->t, w->i0);
 }
 
 static void walker_advance(struct walker * w, int64_t n) { // never past the end of the row
@@ -173,8 +174,11 @@ static void walker_advance(struct walker * w, int64_t n) { // never past the end
 }
 
 static void copy_walking(const struct gb_cpu_call * call, struct ggml_tensor * dst, const struct ggml_tensor * src) {
-    int64_t first, last;
-    gb_cpu_share(call, gb_count(dst), &first, &last);
+    const int64_t block = GB_MAX(ggml_blck_size(dst->type), ggml_blck_size(src->type)); // rows and runs are multiples
+    int64_t       first, last;
+    gb_cpu_share(call, gb_count(dst) / block, &first, &last);
+    first *= block;
+    last *= block;
     struct walker d = { dst, first % dst->ne[0], first / dst->ne[0] };
     struct walker s = { src, first % src->ne[0], first / src->ne[0] };
     for (int64_t at = first; at < last;) {
@@ -193,17 +197,33 @@ static bool can_convert(enum ggml_type from, enum ggml_type to) {
     return (gb_is_float(from) || from == GGML_TYPE_I32) && (gb_is_float(to) || to == GGML_TYPE_I32);
 }
 
+static const char * quantized_unsupported(const struct ggml_tensor * dst, const struct ggml_tensor * src) {
+    const int64_t block = GB_MAX(ggml_blck_size(dst->type), ggml_blck_size(src->type));
+    if (src->ne[0] % block != 0 || dst->ne[0] % block != 0) {
+        return "rows of both sides must be whole blocks";
+    }
+    if (src->type == dst->type) {
+        return gb_rows_are_blocks(src) && gb_rows_are_blocks(dst) ? NULL : "quantized blocks must be dense along rows";
+    }
+    if (ggml_is_quantized(src->type)) {
+        if (!gb_is_float(dst->type)) {
+            return "quantized data can be converted to f32, f16 and bf16 only";
+        }
+        return gb_can_load(src) ? NULL : "the source cannot be dequantized: its format, or blocks that are not dense";
+    }
+    if (!gb_is_float(src->type)) {
+        return "only f32, f16 and bf16 can be quantized";
+    }
+    return gb_can_store(dst) ? NULL : "the result cannot be quantized: its format, or blocks that are not dense";
+}
+
 static const char * copy_unsupported(const struct ggml_tensor * node) {
     const struct ggml_tensor * src = node->src[0];
     if (src == NULL) {
         return "a source is missing";
     }
     if (ggml_is_quantized(src->type) || ggml_is_quantized(node->type)) {
-        if (src->type != node->type) {
-            return "quantized types are not implemented yet";
-        }
-        return ggml_is_contiguous(src) && ggml_is_contiguous(node) ? NULL
-                                                                   : "quantized data must be contiguous to be copied";
+        return quantized_unsupported(node, src);
     }
     return src->type == node->type || can_convert(src->type, node->type) ? NULL : "no conversion between these types";
 }
@@ -216,7 +236,7 @@ static void copy_run_node(const struct gb_cpu_call * call, struct ggml_tensor * 
     }
     if (dst->type == src->type && ggml_is_contiguous(dst) && ggml_is_contiguous(src)) {
         copy_memory(call, dst->data, src->data, ggml_nbytes(dst));
-    } else if (layout_of(&l, dst, src)) {
+    } else if (!ggml_is_quantized(dst->type) && !ggml_is_quantized(src->type) && layout_of(&l, dst, src)) {
         copy_blocks(call, dst, src, &l);
     } else {
         copy_walking(call, dst, src);

@@ -3,6 +3,7 @@
 #include "cpu/ops/elements.h"
 
 #include "base/fp16.h"
+#include "tensor/quant/quant.h"
 
 // -------------------------------------------------------------------------------------------------------------- checks
 
@@ -44,7 +45,7 @@ static const char * need(const struct ggml_tensor * node, int n_src, bool (*fits
             return "a source is missing";
         }
         if (ggml_is_quantized(t->type)) {
-            return "quantized types are not implemented yet";
+            return "quantized tensors are not for this operator";
         }
         if (gb_count(t) > GB_MAX_COUNT) {
             return "a tensor has more than 2^48 elements";
@@ -66,6 +67,20 @@ const char * gb_need_f32(const struct ggml_tensor * node, int n_src) {
 
 const char * gb_need_same(const struct ggml_tensor * node, int n_src) {
     return need(node, n_src, is_same, bad_same);
+}
+
+bool gb_rows_are_blocks(const struct ggml_tensor * t) {
+    return t->nb[0] == ggml_type_size(t->type) && t->ne[0] % ggml_blck_size(t->type) == 0;
+}
+
+bool gb_can_load(const struct ggml_tensor * t) {
+    const struct gb_quant_format * format = gb_quant_format_of(t->type);
+    return gb_is_float(t->type) || (format != NULL && format->to_float != NULL && gb_rows_are_blocks(t));
+}
+
+bool gb_can_store(const struct ggml_tensor * t) {
+    const struct gb_quant_format * format = gb_quant_format_of(t->type);
+    return gb_is_float(t->type) || (format != NULL && format->from_float != NULL && gb_rows_are_blocks(t));
 }
 
 // ---------------------------------------------------------------------------------------------------------- conversion
@@ -110,6 +125,10 @@ void gb_load(const struct gb_kernels * k, enum ggml_type type, int64_t n, float 
         gb_move(sizeof(float), n, (char *) y, sizeof(float), p, stride);
         return;
     }
+    if (ggml_is_quantized(type)) {
+        gb_quant_format_of(type)->to_float(p, y, (int) n);
+        return;
+    }
     if (stride == sizeof(uint16_t) && (uintptr_t) p % sizeof(uint16_t) == 0) {
         widen(k, type, n, y, (const uint16_t *) (const void *) p);
         return;
@@ -125,6 +144,10 @@ void gb_load(const struct gb_kernels * k, enum ggml_type type, int64_t n, float 
 void gb_store(const struct gb_kernels * k, enum ggml_type type, int64_t n, char * p, size_t stride, const float * x) {
     if (type == GGML_TYPE_F32) {
         gb_move(sizeof(float), n, p, stride, (const char *) x, sizeof(float));
+        return;
+    }
+    if (ggml_is_quantized(type)) {
+        gb_quant_format_of(type)->from_float(x, p, (int) n);
         return;
     }
     if (stride == sizeof(uint16_t) && (uintptr_t) p % sizeof(uint16_t) == 0) {
@@ -221,8 +244,8 @@ void gb_run_map1(const struct gb_cpu_call * call, struct ggml_tensor * node, gb_
         const int64_t       i0  = (u - row * s.runs) * GB_RUN;
         const int64_t       n   = GB_MIN(s.n0 - i0, (int64_t) GB_RUN);
         const struct gb_row r   = gb_row_at(node, row);
-        char *              p   = gb_row_of(node, r) + (size_t) i0 * node->nb[0];
-        const float *       x   = gb_in(call->k, a, gb_row_of(a, r) + (size_t) i0 * a->nb[0], n, x_buf);
+        char *              p   = gb_row_of(node, r) + gb_offset(node, i0);
+        const float *       x   = gb_in(call->k, a, gb_row_of(a, r) + gb_offset(a, i0), n, x_buf);
         float *             y   = gb_out(node, p, n, y_buf);
         f(call, node, n, y, x);
         gb_put(call->k, node, p, n, y);
@@ -263,9 +286,9 @@ void gb_run_map2(const struct gb_cpu_call * call, struct ggml_tensor * node, gb_
         const int64_t       i0  = (u - row * s.runs) * GB_RUN;
         const int64_t       n   = GB_MIN(s.n0 - i0, (int64_t) GB_RUN);
         const struct gb_row r   = gb_row_at(node, row);
-        char *              p   = gb_row_of(node, r) + (size_t) i0 * node->nb[0];
+        char *              p   = gb_row_of(node, r) + gb_offset(node, i0);
         const char *        q   = gb_row_ptr(b, r.i1 % b->ne[1], r.i2 % b->ne[2], r.i3 % b->ne[3]);
-        const float *       x   = gb_in(call->k, a, gb_row_of(a, r) + (size_t) i0 * a->nb[0], n, x_buf);
+        const float *       x   = gb_in(call->k, a, gb_row_of(a, r) + gb_offset(a, i0), n, x_buf);
         const float *       y   = repeated_in(call, b, q, i0, n, s.flat || b->ne[0] == s.n0, y_buf);
         float *             z   = gb_out(node, p, n, z_buf);
         f(call, node, n, z, x, y);

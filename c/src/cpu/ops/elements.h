@@ -1,9 +1,9 @@
 // elements.h - how operators reach the elements of a tensor, whatever its type and strides.
 //
 // The one idea: arithmetic happens on short dense runs of f32. A dense f32 run is used where it lies; anything else
-// (f16, bf16, a strided or misaligned dim 0) is converted into a buffer, computed there and converted back. So an
-// operator is written once and works for every float type and stride. Operators that only move data (repeat, pad, ...)
-// go by element size and never convert.
+// (f16, bf16, a strided or misaligned dim 0, quantized blocks) is converted into a buffer, computed there and converted
+// back. So an operator is written once and works for every float type and stride, and for quantized tensors where it
+// lets them in. Operators that only move data (repeat, pad, ...) go by element size and never convert.
 //
 // Invariant: the borders of runs depend on shapes alone, never on the number of threads; with that every operator gives
 // the same bits for every number of threads. A run is read completely before it is written, so results may alias
@@ -15,13 +15,19 @@
 
 #include "cpu/ops/ops.h"
 
-#define GB_RUN 512 // elements of a run; the buffers live on the stack
+#define GB_RUN 512 // elements of a run, whole blocks of every format; the buffers live on the stack
 
 // -------------------------------------------------------------------------------------------------------------- checks
 
-static inline bool gb_is_float(enum ggml_type type) { // what the run functions convert
+static inline bool gb_is_float(enum ggml_type type) { // what the run functions convert at any stride
     return type == GGML_TYPE_F32 || type == GGML_TYPE_F16 || type == GGML_TYPE_BF16;
 }
+
+// Can runs be loaded, stored? Float types, and quantized formats that have the function, if their rows are whole blocks
+// behind each other (a transposed tensor's are not).
+bool gb_can_load(const struct ggml_tensor * t);
+bool gb_can_store(const struct ggml_tensor * t);
+bool gb_rows_are_blocks(const struct ggml_tensor * t); // any type
 
 // For unsupported(): NULL, or a static string that names the first of the result and src[0 .. n_src - 1] that does not
 // fit.
@@ -48,12 +54,18 @@ static inline float gb_get_f32(const char * p) {
 
 // ---------------------------------------------------------------------------------------------------------------- runs
 
-// n values of a float type at p, `stride` bytes apart, to and from dense f32. Any n.
+// n values of a float type at p, `stride` bytes apart, to and from dense f32. Any n. Of a quantized type: n / block size
+// blocks, one after the other.
 void gb_load(const struct gb_kernels * k, enum ggml_type type, int64_t n, float * y, const char * p, size_t stride);
 void gb_store(const struct gb_kernels * k, enum ggml_type type, int64_t n, char * p, size_t stride, const float * x);
 
 static inline bool gb_is_direct(const struct ggml_tensor * t, const char * p, int64_t n) {
     return t->type == GGML_TYPE_F32 && (t->nb[0] == sizeof(float) || n == 1) && (uintptr_t) p % sizeof(float) == 0;
+}
+
+// The distance of element i0 from the start of its row: i0 is a multiple of the block size.
+static inline size_t gb_offset(const struct ggml_tensor * t, int64_t i0) {
+    return (size_t) (ggml_is_quantized(t->type) ? i0 / ggml_blck_size(t->type) : i0) * t->nb[0];
 }
 
 // The n values at p (an element of t, going on along dim 0): in place when possible, else in buf.

@@ -12,15 +12,18 @@
 #include <stdatomic.h>
 
 #include "base/fp16.h"
+#include "tensor/quant/quant.h"
 
-#define KC 256         // terms a stretch
+#define KC 384         // terms a stretch
 #define NC 128         // columns a chunk, at most; a multiple of every gemm_nr
 #define BLOCK_ROWS 384 // rows a block, about: BLOCK_ROWS * KC floats stay in the second-level cache
 #define DOT_ROWS 2     // up to so many rows a group, packing w does not pay
+#define DOT_TERMS 1024 // of a quantized column that are dequantized at a time for a dot product
+#define SUPER_MAX 256  // elements of the largest quantized block
 #define MR_MAX 16
 #define NR_MAX 64
 #define ROUND_BYTES (1 << 20)      // of packed rows for each thread, unless that is less than
-#define ROUND_ROWS 512             // rows, for which w is worth packing,
+#define ROUND_ROWS 768             // rows, for which w is worth packing,
 #define ROUND_BYTES_MAX (64 << 20) // if these do not take more than that
 
 struct panel {
@@ -42,6 +45,7 @@ struct shared { // at the start of the scratch memory; written by thread 0 befor
 struct layout { // of the scratch memory
     struct shared * shared;
     float *         w;       // this thread's packed chunk: KC * NC floats
+    float *         rows;    // this thread's dequantized rows, if there are any: ROWS_FLOATS
     float *         x;       // capacity panels of gemm_mr * k floats
     struct panel *  panels;  // capacity
     struct block *  blocks;  // capacity
@@ -55,11 +59,34 @@ static int64_t group_rows(const struct gb_gemm * p, int64_t g) {
 }
 
 static bool is_dense(const struct gb_gemm_operand * o) {
-    return o->nb_k == ggml_type_size(o->type);
+    return !o->across && o->nb_k == ggml_type_size(o->type);
 }
 
 static bool uses_dots(const struct gb_gemm * p) {
-    return p->rows <= DOT_ROWS && is_dense(&p->w) && is_dense(&p->x);
+    const bool fits = ggml_is_quantized(p->w.type) ? p->x.type == GGML_TYPE_F32 : !ggml_is_quantized(p->x.type);
+    return p->rows <= DOT_ROWS && is_dense(&p->w) && is_dense(&p->x) && fits;
+}
+
+// What dequantizing takes: KC terms of each row of a panel, or all blocks of one term that a chunk of columns touches.
+enum { ROWS_FLOATS = KC * NR_MAX };
+_Static_assert(KC >= SUPER_MAX && DOT_TERMS % SUPER_MAX == 0 && NC + 2 * SUPER_MAX <= ROWS_FLOATS, "blocks fit");
+
+static bool is_quantized(const struct gb_gemm * p) {
+    return ggml_is_quantized(p->w.type) || ggml_is_quantized(p->x.type);
+}
+
+static size_t rows_floats(const struct gb_gemm * p) {
+    return is_quantized(p) ? ROWS_FLOATS : 0;
+}
+
+// Terms a stretch, at most KC: whole blocks.
+static int64_t stretch_of(const struct gb_gemm * p) {
+    return is_quantized(p) ? KC / SUPER_MAX * SUPER_MAX : KC;
+}
+
+// From the first term of a row to term k, which starts a block.
+static size_t term_offset(const struct gb_gemm_operand * o, int64_t k) {
+    return (size_t) (o->across ? k : k / ggml_blck_size(o->type)) * o->nb_k;
 }
 
 int gb_gemm_n_tasks(const struct gb_gemm * p, int n_threads) {
@@ -78,7 +105,8 @@ size_t gb_gemm_work_size(const struct gb_gemm * p, int n_tasks) {
     const size_t padded = (size_t) (p->total + p->n_groups * (MR_MAX - 1));
     const size_t least  = GB_MAX(MR_MAX, GB_MIN(ROUND_ROWS, ROUND_BYTES_MAX / row));
     const size_t round  = GB_MAX(least, (size_t) n_tasks * ROUND_BYTES / row);
-    return sizeof(struct shared) + (size_t) n_tasks * KC * NC * sizeof(float) + GB_MIN(padded, round) * row + 3 * 64;
+    const size_t own    = (KC * NC + rows_floats(p)) * sizeof(float);
+    return sizeof(struct shared) + (size_t) n_tasks * own + GB_MIN(padded, round) * row + 3 * 64;
 }
 
 static char * align_up(char * p) {
@@ -90,9 +118,12 @@ static struct layout lay_out(const struct gb_cpu_call * call, const struct gb_ge
     char * const  start      = align_up(call->work);
     char * const  end        = (char *) call->work + call->work_size;
     float * const w          = (float *) (start + sizeof(struct shared));
-    float * const x          = w + (size_t) call->nth * KC * NC;
-    struct layout l          = { (struct shared *) start, w + (size_t) call->ith * KC * NC, x, NULL, NULL, 0 };
+    float * const rows       = w + (size_t) call->nth * KC * NC;
+    float * const x          = rows + (size_t) call->nth * rows_floats(p);
+    struct layout l          = { .shared = (struct shared *) start, .x = x };
 
+    l.w        = w + (size_t) call->ith * KC * NC;
+    l.rows     = rows + (size_t) call->ith * rows_floats(p);
     l.capacity = (int64_t) ((size_t) (end - (char *) x - 64) / (panel_size + sizeof(struct panel) + sizeof(struct block)));
     l.panels   = (struct panel *) align_up((char *) x + (size_t) l.capacity * panel_size);
     l.blocks   = (struct block *) (l.panels + l.capacity);
@@ -126,9 +157,27 @@ static bool are_adjacent(const void * const * rows, int n, size_t step) {
     return true;
 }
 
-// y[j * width + i] = rows[i][j], zero for i >= n.
+static void dequantize(enum ggml_type type, const char * x, int64_t n, float * y) {
+    gb_quant_format_of(type)->to_float(x, y, (int) n);
+}
+
+static void pack_blocks(const struct gb_kernels * kernels, enum ggml_type type, int64_t k, int n, int width, float * y,
+                        const void * const * rows, float * buf) {
+    const void * x[NR_MAX];
+    for (int i = 0; i < n; i++) {
+        x[i] = buf + i * k;
+        dequantize(type, rows[i], k, buf + i * k);
+    }
+    kernels->pack_f32(k, n, width, y, x);
+}
+
+// y[j * width + i] = rows[i][j], zero for i >= n. buf: ROWS_FLOATS if the operand is quantized.
 static void pack(const struct gb_kernels * kernels, const struct gb_gemm_operand * o, int64_t k, int n, int width, float * y,
-                 const void * const * rows) {
+                 const void * const * rows, float * buf) {
+    if (ggml_is_quantized(o->type)) {
+        pack_blocks(kernels, o->type, k, n, width, y, rows, buf);
+        return;
+    }
     if (is_dense(o)) {
         switch (o->type) {
             case GGML_TYPE_F16: kernels->pack_f16(k, n, width, y, rows); break;
@@ -149,23 +198,6 @@ static void pack(const struct gb_kernels * kernels, const struct gb_gemm_operand
         }
         memset(y + n, 0, (size_t) (width - n) * sizeof(float));
     }
-}
-
-static void pack_rows(const struct gb_cpu_call * call, const struct gb_gemm * p, int64_t g, int64_t first, struct panel * panel, float * y) {
-    const void * x[MR_MAX];
-    panel->rows = (int) GB_MIN(group_rows(p, g) - first, call->k->gemm_mr);
-    for (int i = 0; i < panel->rows; i++) {
-        const struct gb_gemm_row row = p->row_of(p, g, first + i);
-        x[i]                         = row.x;
-        panel->dst[i]                = row.dst;
-    }
-    panel->ld = panel->rows > 1 ? panel->dst[1] - panel->dst[0] : p->m;
-    for (int i = 2; i < panel->rows; i++) {
-        if (panel->dst[i] - panel->dst[i - 1] != panel->ld) {
-            panel->ld = 0;
-        }
-    }
-    pack(call->k, &p->x, p->k, panel->rows, call->k->gemm_mr, y, x);
 }
 
 // ----------------------------------------------------------------------------------------------------------------- panels
@@ -253,6 +285,11 @@ static void cut_jobs(const struct round * r) {
     }
 }
 
+// Terms k0 .. k0 + kc - 1 of panel i. A stretch of all panels lies together: what a block reads between two changes of w is contiguous.
+static float * panel_at(const struct round * r, int64_t i, int64_t k0, int64_t kc) {
+    return r->l.x + (size_t) (k0 * r->n + i * kc) * (size_t) r->call->k->gemm_mr;
+}
+
 // A tile whose rows of dst are scattered goes through a small array.
 static void tile_scattered(const struct gb_kernels * k, int64_t kc, const float * x, const float * w, const struct panel * panel,
                            int64_t column, int nr, bool accumulate) {
@@ -268,27 +305,46 @@ static void tile_scattered(const struct gb_kernels * k, int64_t kc, const float 
     }
 }
 
+// The same for blocks that lie along the columns: term by term, all blocks that the chunk touches.
+static void pack_columns_across(const struct round * r, const struct gb_gemm_matrix * w, int64_t column, int n, int64_t k0, int64_t kc) {
+    const enum ggml_type type  = r->p->w.type;
+    const int64_t        block = ggml_blck_size(type);
+    const int            nr    = r->call->k->gemm_nr;
+    const int64_t        first = column / block, last = (column + n + block - 1) / block;
+    for (int64_t t = 0; t < kc; t++) {
+        const char * blocks = w->data + term_offset(&r->p->w, k0 + t) + (size_t) first * w->nb_m;
+        dequantize(type, blocks, (last - first) * block, r->l.rows);
+        const float * x = r->l.rows + (column - first * block);
+        for (int j = 0; j < n; j += nr) {
+            float *   y     = r->l.w + (size_t) j * (size_t) kc + (size_t) t * (size_t) nr;
+            const int valid = GB_MIN(nr, n - j);
+            memcpy(y, x + j, (size_t) valid * sizeof(float));
+            memset(y + valid, 0, (size_t) (nr - valid) * sizeof(float));
+        }
+    }
+}
+
 static void pack_columns(const struct round * r, const struct gb_gemm_matrix * w, int64_t column, int n, int64_t k0, int64_t kc) {
     const int nr = r->call->k->gemm_nr;
     for (int j = 0; j < n; j += nr) {
         const void * rows[NR_MAX];
         const int    valid = GB_MIN(nr, n - j);
         for (int i = 0; i < valid; i++) {
-            rows[i] = w->data + (size_t) (column + j + i) * w->nb_m + (size_t) k0 * r->p->w.nb_k;
+            rows[i] = w->data + (size_t) (column + j + i) * w->nb_m + term_offset(&r->p->w, k0);
         }
-        pack(r->call->k, &r->p->w, kc, valid, nr, r->l.w + (size_t) j * (size_t) kc, rows);
+        pack(r->call->k, &r->p->w, kc, valid, nr, r->l.w + (size_t) j * (size_t) kc, rows, r->l.rows);
     }
 }
 
 // All panels of the block times the packed columns, terms k0 .. k0 + kc - 1.
 static void multiply(const struct round * r, const struct block * b, int64_t column, int n, int64_t k0, int64_t kc) {
     const struct gb_kernels * k  = r->call->k;
-    const int                 mr = k->gemm_mr, nr = k->gemm_nr;
+    const int                 nr = k->gemm_nr;
     for (int j = 0; j < n; j += nr) {
         const float * w = r->l.w + (size_t) j * (size_t) kc;
         for (int64_t i = b->first; i < b->first + b->n; i++) {
             const struct panel * panel = &r->l.panels[i];
-            const float *        x     = r->l.x + (size_t) (i * r->p->k + k0) * (size_t) mr;
+            const float *        x     = panel_at(r, i, k0, kc);
             if (panel->ld != 0) {
                 k->gemm_tile_f32(kc, x, w, panel->dst[0] + column + j, panel->ld, panel->rows, GB_MIN(nr, n - j), k0 > 0);
             } else {
@@ -307,11 +363,42 @@ static void run_job(const struct round * r, int64_t job) {
 
     const struct gb_gemm_matrix w = r->p->w_of(r->p, b->g);
     do { // once even for k = 0: an empty sum is 0
-        const int64_t kc = GB_MIN(r->p->k - k0, KC);
-        pack_columns(r, &w, column, n, k0, kc);
+        const int64_t kc = GB_MIN(r->p->k - k0, stretch_of(r->p));
+        if (r->p->w.across) {
+            pack_columns_across(r, &w, column, n, k0, kc);
+        } else {
+            pack_columns(r, &w, column, n, k0, kc);
+        }
         multiply(r, b, column, n, k0, kc);
         k0 += kc;
     } while (k0 < r->p->k);
+}
+
+static void pack_panel(const struct round * r, struct cursor c, int64_t index) {
+    const struct gb_gemm * p     = r->p;
+    const int              mr    = r->call->k->gemm_mr;
+    struct panel *         panel = &r->l.panels[index];
+    const void *           x[MR_MAX];
+
+    panel->rows = (int) GB_MIN(group_rows(p, c.g) - c.i * mr, mr);
+    for (int i = 0; i < panel->rows; i++) {
+        const struct gb_gemm_row row = p->row_of(p, c.g, c.i * mr + i);
+        x[i]                         = row.x;
+        panel->dst[i]                = row.dst;
+    }
+    panel->ld = panel->rows > 1 ? panel->dst[1] - panel->dst[0] : p->m;
+    for (int i = 2; i < panel->rows; i++) {
+        if (panel->dst[i] - panel->dst[i - 1] != panel->ld) {
+            panel->ld = 0;
+        }
+    }
+    for (int64_t k0 = 0, kc; k0 < p->k; k0 += kc) {
+        kc = GB_MIN(p->k - k0, stretch_of(p));
+        pack(r->call->k, &p->x, kc, panel->rows, mr, panel_at(r, index, k0, kc), x, r->l.rows);
+        for (int i = 0; i < panel->rows; i++) {
+            x[i] = (const char *) x[i] + term_offset(&p->x, kc);
+        }
+    }
 }
 
 static void pack_round(const struct round * r) {
@@ -323,7 +410,7 @@ static void pack_round(const struct round * r) {
     }
     struct cursor c = cursor_at(r->p, r->first + i, mr);
     for (; i < last; i++) {
-        pack_rows(r->call, r->p, c.g, c.i * mr, &r->l.panels[i], r->l.x + (size_t) (i * r->p->k) * (size_t) mr);
+        pack_panel(r, c, i);
         if (++c.i >= group_panels(r->p, c.g, mr)) {
             cursor_next_group(r->p, &c, mr);
         }
@@ -375,9 +462,33 @@ static float dot(const struct gb_kernels * kernels, const struct gb_gemm * p, co
     }
 }
 
+// Column j of w, quantized, times all rows, which are f32.
+static void dots_quantized(const struct gb_kernels * kernels, const struct gb_gemm * p, const char * w, const struct gb_gemm_row * row,
+                           int rows, int64_t j) {
+    float buf[DOT_TERMS];
+    for (int r = 0; r < rows; r++) {
+        row[r].dst[j] = 0;
+    }
+    for (int64_t k = 0; k < p->k; k += DOT_TERMS) {
+        const int64_t n = GB_MIN(p->k - k, DOT_TERMS);
+        dequantize(p->w.type, w + term_offset(&p->w, k), n, buf);
+        for (int r = 0; r < rows; r++) {
+            row[r].dst[j] += kernels->dot_f32(n, buf, (const float *) row[r].x + k);
+        }
+    }
+}
+
+static void dots(const struct gb_kernels * kernels, const struct gb_gemm * p, const char * w, const struct gb_gemm_row * row, int rows,
+                 int64_t j) {
+    for (int r = 0; r < rows; r++) {
+        row[r].dst[j] = dot(kernels, p, w, row[r].x);
+    }
+}
+
 // Columns of all groups, counted through, are shared out; a column of w is read once, for all rows.
 static void run_dots(const struct gb_cpu_call * call, const struct gb_gemm * p) {
-    int64_t i, last;
+    const bool quantized = ggml_is_quantized(p->w.type);
+    int64_t    i, last;
     gb_cpu_share(call, p->n_groups * p->m, &i, &last);
     while (i < last) {
         const int64_t      g = i / p->m, column = i % p->m;
@@ -385,13 +496,12 @@ static void run_dots(const struct gb_cpu_call * call, const struct gb_gemm * p) 
         const int          rows = (int) group_rows(p, g);
         struct gb_gemm_row row[DOT_ROWS];
 
-        const struct gb_gemm_matrix w = p->w_of(p, g);        for (int r = 0; r < rows; r++) {
+        const struct gb_gemm_matrix w = p->w_of(p, g);
+        for (int r = 0; r < rows; r++) {
             row[r] = p->row_of(p, g, r);
         }
         for (int64_t j = column; j < end; j++) {
-            for (int r = 0; r < rows; r++) {
-                row[r].dst[j] = dot(call->k, p, w.data + (size_t) j * w.nb_m, row[r].x);
-            }
+            (quantized ? dots_quantized : dots)(call->k, p, w.data + (size_t) j * w.nb_m, row, rows, j);
         }
         i += end - column;
     }

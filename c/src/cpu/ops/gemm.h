@@ -8,13 +8,14 @@
 #include "cpu/ops/ops.h"
 
 struct gb_gemm_operand {
-    enum ggml_type type;  // F32, F16, BF16
-    size_t         nb_k;  // bytes from one term of the sum to the next
+    enum ggml_type type;   // F32, F16, BF16 or a quantized type with to_float
+    size_t         nb_k;   // bytes from one term of the sum to the next; quantized: from one block of terms to the next
+    bool           across; // quantized w only: blocks lie along the results, nb_k is from one term to the next again
 };
 
 struct gb_gemm_matrix {
     const char * data;
-    size_t       nb_m; // bytes from one column of dst to the next
+    size_t       nb_m; // bytes from one column of dst to the next; across: from one block of columns to the next
 };
 
 struct gb_gemm_row {

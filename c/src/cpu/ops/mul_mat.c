@@ -1,21 +1,36 @@
 // mul_mat.c - MUL_MAT, MUL_MAT_ID and OUT_PROD, described to the engine in gemm.c.
 //
 // dst[m, n, i2, i3] = sum over k of a[., m] b[., n]: the rows of dst are the rows of b, its columns the rows of a (for OUT_PROD: the
-// columns of both). All slices of b that share a slice of a form one group, so weights that are broadcast are read once. b stays in f32.
+// columns of both). All slices of b that share a slice of a form one group, so weights that are broadcast are read once. b stays in f32,
+// weights are dequantized while they are packed.
+#include "cpu/ops/elements.h"
 #include "cpu/ops/gemm.h"
+#include "tensor/quant/quant.h"
 
-static bool is_float_type(enum ggml_type type) {
-    return type == GGML_TYPE_F32 || type == GGML_TYPE_F16 || type == GGML_TYPE_BF16;
+// Activations for quantized weights: any float type or, where a sum runs along their blocks, the weights' partner format.
+static const char * unsupported_quantized(const struct ggml_tensor * a, const struct ggml_tensor * b, bool along_blocks) {
+    if (!gb_can_load(a)) {
+        return "a cannot be dequantized: its format, or rows that are not whole blocks";
+    }
+    if (gb_is_float(b->type)) {
+        return NULL;
+    }
+    if (!along_blocks || b->type != gb_quant_format_of(a->type)->vec_dot_type) {
+        return along_blocks ? "type of b must be f32, f16, bf16 or the partner format of a" : "type of b must be f32, f16 or bf16";
+    }
+    return gb_can_load(b) ? NULL : "b cannot be dequantized: its format, or rows that are not whole blocks";
 }
 
-static const char * unsupported_types(const struct ggml_tensor * a, const struct ggml_tensor * b, const struct ggml_tensor * dst) {
+static const char * unsupported_types(const struct ggml_tensor * a, const struct ggml_tensor * b, const struct ggml_tensor * dst,
+                                      bool along_blocks) {
     if (ggml_is_quantized(a->type)) {
-        return "quantized products are not implemented yet";
-    }
-    if (!is_float_type(a->type)) {
-        return "type of a must be f32, f16 or bf16";
-    }
-    if (b->type != GGML_TYPE_F32 && b->type != a->type) {
+        const char * why = unsupported_quantized(a, b, along_blocks);
+        if (why != NULL) {
+            return why;
+        }
+    } else if (!gb_is_float(a->type)) {
+        return "type of a must be f32, f16, bf16 or quantized";
+    } else if (b->type != GGML_TYPE_F32 && b->type != a->type) {
         return "type of b must be f32 or that of a";
     }
     if (dst->type != GGML_TYPE_F32 || dst->nb[0] != sizeof(float)) {
@@ -69,8 +84,8 @@ static void describe(struct product * q, const struct ggml_tensor * node, int di
         .n_groups = n_groups,
         .rows     = q->n * q->r2 * q->r3,
         .total    = q->n * b->ne[2] * b->ne[3],
-        .w        = { a->type, a->nb[dim] },
-        .x        = { b->type, b->nb[dim] },
+        .w        = { a->type, a->nb[dim], ggml_is_quantized(a->type) && dim == 1 },
+        .x        = { b->type, b->nb[dim], false },
         .w_of     = slice_of,
         .row_of   = slice_row,
     };
@@ -98,7 +113,7 @@ static void run_over(const struct gb_cpu_call * call, struct ggml_tensor * node,
 // ---------------------------------------------------------------------------------------------------------------- MUL_MAT
 
 static const char * mul_mat_unsupported(const struct ggml_tensor * node) {
-    return unsupported_types(node->src[0], node->src[1], node);
+    return unsupported_types(node->src[0], node->src[1], node, true);
 }
 
 static int mul_mat_n_tasks(const struct ggml_tensor * node, int n_threads) {
@@ -117,6 +132,10 @@ const struct gb_cpu_op gb_cpu_op_mul_mat = { mul_mat_unsupported, mul_mat_n_task
 
 // --------------------------------------------------------------------------------------------------------------- OUT_PROD
 
+static const char * out_prod_unsupported(const struct ggml_tensor * node) {
+    return unsupported_types(node->src[0], node->src[1], node, false);
+}
+
 static int out_prod_n_tasks(const struct ggml_tensor * node, int n_threads) {
     return n_tasks_over(node, n_threads, 1);
 }
@@ -129,7 +148,7 @@ static void out_prod_run(const struct gb_cpu_call * call, struct ggml_tensor * n
     run_over(call, node, 1);
 }
 
-const struct gb_cpu_op gb_cpu_op_out_prod = { mul_mat_unsupported, out_prod_n_tasks, out_prod_work_size, out_prod_run };
+const struct gb_cpu_op gb_cpu_op_out_prod = { out_prod_unsupported, out_prod_n_tasks, out_prod_work_size, out_prod_run };
 
 // ------------------------------------------------------------------------------------------------------------- MUL_MAT_ID
 //
@@ -172,8 +191,8 @@ static void describe_experts(struct experts * q, const struct ggml_tensor * node
         .n_groups = gb_op_param_i32(node, 1),
         .rows     = b->ne[1],
         .total    = b->ne[1],
-        .w        = { a->type, a->nb[0] },
-        .x        = { b->type, b->nb[0] },
+        .w        = { a->type, a->nb[0], false },
+        .x        = { b->type, b->nb[0], false },
         .w_of     = expert_of,
         .row_of   = token_row,
     };
@@ -188,7 +207,7 @@ static const char * mul_mat_id_unsupported(const struct ggml_tensor * node) {
             return "all matrices must have one type and element stride";
         }
     }
-    return unsupported_types(a, node->src[1], node);
+    return unsupported_types(a, node->src[1], node, true);
 }
 
 static int mul_mat_id_n_tasks(const struct ggml_tensor * node, int n_threads) {

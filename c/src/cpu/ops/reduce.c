@@ -144,7 +144,7 @@ static const char * index_result_unsupported(const struct ggml_tensor * node) {
         return "a source is missing";
     }
     if (ggml_is_quantized(a->type)) {
-        return "quantized types are not implemented yet";
+        return "quantized tensors are not for this operator";
     }
     if (a->ne[0] > INT32_MAX) {
         return "rows are too long for i32 indices";

@@ -19,6 +19,9 @@ static const char * get_rows_unsupported(const struct ggml_tensor * node) {
     if (a->type == node->type && !ggml_is_quantized(a->type)) {
         return NULL;
     }
+    if (ggml_is_quantized(a->type) && gb_is_float(node->type)) {
+        return gb_can_load(a) ? NULL : "src[0] cannot be dequantized: its format, or rows that are not whole blocks";
+    }
     return gb_need_float(node, 1);
 }
 
@@ -34,7 +37,7 @@ static void take_row(const struct gb_cpu_call * call, struct ggml_tensor * dst, 
         const int64_t m = GB_MIN(n - i, (int64_t) GB_RUN);
         char *        p = d + (size_t) i * dst->nb[0];
         float *       y = gb_out(dst, p, m, buf);
-        gb_load(call->k, a->type, m, y, s + (size_t) i * a->nb[0], a->nb[0]);
+        gb_load(call->k, a->type, m, y, s + gb_offset(a, i), a->nb[0]);
         gb_put(call->k, dst, p, m, y);
     }
 }
