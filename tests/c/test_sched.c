@@ -515,8 +515,14 @@ static void many_graphs(void) { // more than are kept
         first       = i ? first : r;
     }
     CHECK(p.sched->plans.n <= GB_SCHED_PLANS_MAX);
-    OK(ggml_backend_sched_graph_compute(p.sched, first_graph)); // known no more: placed again
-    CHECK(first->data != NULL);
+    CHECK_INT(ggml_backend_sched_graph_compute(p.sched, first_graph), GGML_STATUS_INVALID_STATE); // known no more
+    CHECK_ERROR(GGML_STATUS_INVALID_STATE, "tensor 'y' has lost its content");
+    OK(ggml_backend_sched_alloc_graph(p.sched, first_graph));
+    fill(first->src[0], 3, 0);
+    OK(ggml_backend_sched_graph_compute(p.sched, first_graph));
+    CHECK_AT(first, 0, 7);
+    OK(ggml_backend_sched_reset(p.sched));
+    OK(ggml_backend_sched_graph_compute(p.sched, first_graph)); // forgotten on demand: placed again, content undefined
     close_place(&p);
 }
 
@@ -570,6 +576,9 @@ static void two_steps(const char * devices) {
     struct ggml_cgraph *  measure = build_old(&p, first, &x, &r);
     CHECK(ggml_tallocr_is_measure(ggml_backend_sched_get_tallocr(p.sched, p.backends[0])));
     OK(ggml_backend_sched_init_measure(p.sched, measure));
+    for (int i = 0; i < p.n; i++) {
+        CHECK(ggml_backend_buffer_get_size(ggml_backend_sched_get_buffer(p.sched, p.backends[i])) > 0);
+    }
     CHECK(x->data == NULL && r->data == NULL);
     ggml_free(first);
     for (int i = 0; i < 40; i++) { // a new graph each time

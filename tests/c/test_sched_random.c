@@ -6,6 +6,7 @@
 // each storage over its bytes in the arenas and checks at each read that the name is still there.
 //
 //     test_sched_random [--count N] [--seed S] [--verbose]      one failure stops; its seed is printed
+//     GGML_TEST_RANDOM_GRAPHS=N                                 the same as --count N
 #include "ggml-alloc.h"
 #include "ggml-backend.h"
 #include "sched/sched.h"
@@ -679,7 +680,7 @@ static bool run_world(struct world * w) {
 int main(int argc, char ** argv) {
     (void) test_skips;
     uint64_t seed  = 1;
-    int      count = 250;
+    int      count = getenv("GGML_TEST_RANDOM_GRAPHS") ? atoi(getenv("GGML_TEST_RANDOM_GRAPHS")) : 250;
     for (int i = 1; i < argc; i++) {
         if (strcmp(argv[i], "--count") == 0 && i + 1 < argc) {
             count = atoi(argv[++i]);

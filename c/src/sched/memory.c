@@ -124,6 +124,7 @@ struct gb_mem * gb_sched_take_store(struct ggml_backend_sched * s, int backend, 
     }
     if (best) {
         gb_sched_mem_ref(best);
+        best->epoch = s->n_resets;
     }
     return best;
 }
@@ -168,6 +169,10 @@ static enum ggml_status grow_chunk(struct ggml_backend_sched * s, int backend, i
         gb_sched_mem_unref(s, old);
     }
     return GGML_STATUS_SUCCESS;
+}
+
+enum ggml_status gb_sched_reserve_arena(struct ggml_backend_sched * s, int backend, size_t size) {
+    return grow_chunk(s, backend, 0, size);
 }
 
 enum ggml_status gb_sched_reserve_arenas(struct ggml_backend_sched * s, const struct gb_sched_plan * p) {

@@ -243,7 +243,21 @@ static enum ggml_status find_or_make(struct ggml_backend_sched * s, struct ggml_
     return add_plan(s, *plan);
 }
 
-enum ggml_status gb_sched_prepare(struct ggml_backend_sched * s, struct ggml_cgraph * graph, bool bind, struct gb_sched_plan ** plan) {
+// A leaf that the scheduler placed for a plan that it gave up since. (After a reset that is what the user asked for.)
+static enum ggml_status check_contents(const struct ggml_backend_sched * s, const struct gb_sched_plan * p) {
+    for (int i = 0; i < p->n_ids; i++) {
+        const struct ggml_tensor * t   = p->nodes[i];
+        const struct gb_mem *      mem = p->ids.data[i].home == GB_HOME_LEAF ? gb_sched_mem_of(s, t->buffer) : NULL;
+        GB_FAIL_IF(mem && mem->kind == GB_MEM_LEAFS && mem->epoch == s->n_resets && !gb_sched_leaf_is_bound(s, t),
+                   GGML_STATUS_INVALID_STATE, GGML_STATUS_INVALID_STATE,
+                   "ggml_backend_sched: tensor '%s' has lost its content, because %d other graphs were given to the scheduler since: allocate the graph "
+                   "again and set it, or place it in a buffer of its own", t->name, GB_SCHED_PLANS_MAX);
+    }
+    return GGML_STATUS_SUCCESS;
+}
+
+enum ggml_status gb_sched_prepare(struct ggml_backend_sched * s, struct ggml_cgraph * graph, enum gb_prepare what, struct gb_sched_plan ** plan) {
+    const bool bind = what != GB_PREPARE_RESERVE;
     for (size_t k = 0; k < s->plans.n; k++) {
         struct gb_sched_plan * p = s->plans.data[k];
         if (fits_as_it_is(s, p, graph)) {
@@ -259,6 +273,9 @@ enum ggml_status gb_sched_prepare(struct ggml_backend_sched * s, struct ggml_cgr
     }
     GB_TRY(gb_sched_wait(s));
     GB_TRY(find_or_make(s, graph, plan));
+    if (what == GB_PREPARE_COMPUTE) {
+        GB_TRY(check_contents(s, *plan));
+    }
     GB_TRY(gb_sched_reserve_arenas(s, *plan));
     if (bind) {
         GB_TRY(gb_sched_bind(s, *plan));

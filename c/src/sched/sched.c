@@ -73,6 +73,7 @@ enum ggml_status ggml_backend_sched_reset(ggml_backend_sched_t sched) {
     const enum ggml_status status = gb_sched_wait(sched);
     gb_sched_drop_plans(sched);
     gb_ptrmap_clear(&sched->user);
+    sched->n_resets++;
     for (int b = 0; b < sched->n_backends; b++) {
         if (sched->devices[b].tallocr) {
             ggml_tallocr_reset(sched->devices[b].tallocr);
@@ -114,7 +115,14 @@ ggml_tallocr_t ggml_backend_sched_get_tallocr(ggml_backend_sched_t sched, ggml_b
 ggml_backend_buffer_t ggml_backend_sched_get_buffer(ggml_backend_sched_t sched, ggml_backend_t backend) {
     GB_CHECK_ARG(sched, NULL);
     const int b = index_of(sched, backend, __func__);
-    return b < 0 || sched->devices[b].arena.n == 0 || sched->devices[b].arena.data[0] == NULL ? NULL : sched->devices[b].arena.data[0]->buffer;
+    if (b < 0) {
+        return NULL;
+    }
+    const struct gb_sched_device * d = &sched->devices[b];
+    if (sched->measured && (d->arena.n == 0 || d->arena.data[0] == NULL)) {
+        gb_sched_reserve_arena(sched, b, d->alignment); // programs ask every backend for its size, without a thought of NULL
+    }
+    return d->arena.n > 0 && d->arena.data[0] ? d->arena.data[0]->buffer : NULL;
 }
 
 size_t ggml_backend_sched_get_buffer_size(ggml_backend_sched_t sched, ggml_backend_t backend) {
@@ -245,14 +253,15 @@ enum ggml_status ggml_backend_sched_set_eval_callback(ggml_backend_sched_t sched
 
 // ------------------------------------------------------------------------------------------------------------------------ graphs
 
-static enum ggml_status prepare(ggml_backend_sched_t sched, struct ggml_cgraph * graph, bool bind, const char * func, struct gb_sched_plan ** plan) {
+static enum ggml_status prepare(ggml_backend_sched_t sched, struct ggml_cgraph * graph, enum gb_prepare what, const char * func,
+                                struct gb_sched_plan ** plan) {
     GB_FAIL_IF(sched == NULL, INVALID, INVALID, "%s: argument 'sched' is NULL", func);
     GB_FAIL_IF(graph == NULL, INVALID, INVALID, "%s: argument 'graph' is NULL", func);
     GB_TRY(check_idle(sched, func));
     GB_FAIL_IF(graph->n_nodes < 0 || graph->n_leafs < 0 || (graph->n_nodes > 0 && graph->nodes == NULL) ||
                    (graph->n_leafs > 0 && graph->leafs == NULL), INVALID, INVALID,
                "%s: argument 'graph': has %d nodes and %d leafs", func, graph->n_nodes, graph->n_leafs);
-    return gb_sched_prepare(sched, graph, bind, plan);
+    return gb_sched_prepare(sched, graph, what, plan);
 }
 
 // What programs will place themselves through get_tallocr: what they placed while measuring, or else the leafs that nobody placed.
@@ -267,7 +276,7 @@ static void note_inputs_need(struct ggml_backend_sched * s, const struct gb_sche
 
 enum ggml_status ggml_backend_sched_reserve(ggml_backend_sched_t sched, struct ggml_cgraph * measure_graph) {
     struct gb_sched_plan * plan;
-    GB_TRY(prepare(sched, measure_graph, false, __func__, &plan));
+    GB_TRY(prepare(sched, measure_graph, GB_PREPARE_RESERVE, __func__, &plan));
     note_inputs_need(sched, plan);
     return GGML_STATUS_SUCCESS;
 }
@@ -278,18 +287,18 @@ enum ggml_status ggml_backend_sched_init_measure(ggml_backend_sched_t sched, str
 
 enum ggml_status ggml_backend_sched_alloc_graph(ggml_backend_sched_t sched, struct ggml_cgraph * graph) {
     struct gb_sched_plan * plan;
-    return prepare(sched, graph, true, __func__, &plan);
+    return prepare(sched, graph, GB_PREPARE_BIND, __func__, &plan);
 }
 
 enum ggml_status ggml_backend_sched_graph_compute_async(ggml_backend_sched_t sched, struct ggml_cgraph * graph) {
     struct gb_sched_plan * plan;
-    GB_TRY(prepare(sched, graph, true, __func__, &plan));
+    GB_TRY(prepare(sched, graph, GB_PREPARE_COMPUTE, __func__, &plan));
     return gb_sched_run(sched, plan, __func__);
 }
 
 enum ggml_status ggml_backend_sched_graph_compute(ggml_backend_sched_t sched, struct ggml_cgraph * graph) {
     struct gb_sched_plan * plan;
-    GB_TRY(prepare(sched, graph, true, __func__, &plan));
+    GB_TRY(prepare(sched, graph, GB_PREPARE_COMPUTE, __func__, &plan));
     GB_TRY(gb_sched_run(sched, plan, __func__));
     return gb_sched_wait(sched);
 }

@@ -49,6 +49,7 @@ struct gb_mem { // one buffer of the scheduler; the object lives as long as the 
     int                   backend;
     enum gb_mem_kind      kind;
     int                   n_refs;  // the arena slot, and each plan bound to it
+    unsigned              epoch;   // of leaf stores: resets before it was last handed to a plan
 };
 
 typedef GB_VEC(struct gb_mem *) gb_mem_list;
@@ -211,6 +212,7 @@ struct ggml_backend_sched {
     bool hold;                      // memory that is retired stays until this is lifted, see gb_sched_hold
     bool running;                   // work may be queued
     bool in_callback;
+    unsigned n_resets;
 
     ggml_backend_sched_eval_callback callback;
     void *                           callback_data;
@@ -230,7 +232,8 @@ enum ggml_status gb_sched_assign_plan(struct ggml_backend_sched * s, struct gb_s
 bool             gb_sched_plan_reaches(const struct ggml_backend_sched * s, const struct gb_sched_plan * p, int backend, int root);
 
 // plan.c
-enum ggml_status gb_sched_prepare(struct ggml_backend_sched * s, struct ggml_cgraph * graph, bool bind, struct gb_sched_plan ** plan);
+enum gb_prepare { GB_PREPARE_RESERVE, GB_PREPARE_BIND, GB_PREPARE_COMPUTE }; // COMPUTE: the leafs must have their content
+enum ggml_status gb_sched_prepare(struct ggml_backend_sched * s, struct ggml_cgraph * graph, enum gb_prepare what, struct gb_sched_plan ** plan);
 void             gb_sched_drop_plans(struct ggml_backend_sched * s); // all
 int              gb_sched_user_of(const struct ggml_backend_sched * s, const struct ggml_tensor * t);
 
@@ -248,6 +251,7 @@ struct gb_mem *  gb_sched_mem_of(const struct ggml_backend_sched * s, ggml_backe
 void             gb_sched_mem_ref(struct gb_mem * mem);
 void             gb_sched_mem_unref(struct ggml_backend_sched * s, struct gb_mem * mem);
 struct gb_mem *  gb_sched_take_store(struct ggml_backend_sched * s, int backend, size_t size); // for leafs, with one ref
+enum ggml_status gb_sched_reserve_arena(struct ggml_backend_sched * s, int backend, size_t size); // its first chunk
 enum ggml_status gb_sched_reserve_arenas(struct ggml_backend_sched * s, const struct gb_sched_plan * p);
 void             gb_sched_free_mems(struct ggml_backend_sched * s);
 // While set, no memory of the scheduler is given back before the scheduler is freed. For the Python package, whose arrays look into it.
