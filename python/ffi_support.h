@@ -9,6 +9,7 @@
 #include "ggml-backend.h"
 #include "ggml-cpu.h"
 #include "ggml.h"
+#include "sched/sched.h"
 
 #ifndef GBPY_VERSION
 #    define GBPY_VERSION "0"
@@ -17,7 +18,8 @@
 
 // The dimension count that Python shows is kept in the tensor, so that every handle of one tensor agrees on its shape:
 // bits 4 to 6 of padding[0] are 0 (not known) or the count plus one (c/src/tensor/tensor.h says who owns which padding).
-enum { GBPY_NDIM_SHIFT = 4, GBPY_NDIM_MASK = 7 };
+// Bit 7 says that the user's buffer in which the tensor lay is gone: then nobody may take it for one that was never placed.
+enum { GBPY_NDIM_SHIFT = 4, GBPY_NDIM_MASK = 7, GBPY_LOST = 0x80 };
 
 #define GBPY_PYTHON static // implemented in Python (ffi.def_extern)
 
@@ -43,12 +45,20 @@ static inline const char *     gbpy_build(void);
 static inline void                         gbpy_set_ndim(struct ggml_tensor * t, int ndim);
 static inline int                          gbpy_ndim(const struct ggml_tensor * t);
 static inline struct ggml_backend_buffer * gbpy_buffer(const struct ggml_tensor * t);
+static inline bool                         gbpy_refresh(struct ggml_tensor * t);
+static inline bool                         gbpy_is_lost(const struct ggml_tensor * t);
 
-static inline void gbpy_detach(struct ggml_context * ctx, const struct ggml_backend_buffer * buffer, bool views);
+static inline bool gbpy_sched_has(const struct ggml_backend_sched * sched, const struct ggml_tensor * t);
+static inline void gbpy_sched_hold(struct ggml_backend_sched * sched, bool hold);
+static inline size_t gbpy_sched_n_buffers(const struct ggml_backend_sched * sched);
+static inline struct ggml_backend_buffer * gbpy_sched_buffer(const struct ggml_backend_sched * sched, size_t i);
+
+static inline void gbpy_detach(struct ggml_context * ctx, const struct ggml_backend_buffer * buffer, bool views, bool lost);
 static inline int  gbpy_context_buffers(struct ggml_context * ctx, struct ggml_backend_buffer ** out, int cap);
 static inline int  gbpy_graph_buffers(struct ggml_cgraph * graph, struct ggml_backend_buffer ** out, int cap);
 static inline struct ggml_tensor * gbpy_graph_writer(struct ggml_cgraph * graph, const struct ggml_backend_buffer * buffer);
 static inline struct ggml_tensor * gbpy_graph_unplaced(struct ggml_cgraph * graph);
+static inline struct ggml_tensor * gbpy_graph_lost(struct ggml_cgraph * graph);
 static inline int                  gbpy_graph_customs(struct ggml_cgraph * graph, struct ggml_tensor ** out, int cap);
 static inline void                 gbpy_flag_leafs(struct ggml_cgraph * graph, bool keep);
 
@@ -94,13 +104,55 @@ static inline struct ggml_backend_buffer * gbpy_buffer(const struct ggml_tensor 
     return t->view_src && t->view_src->buffer ? t->view_src->buffer : t->buffer;
 }
 
+// A view made before its source was placed, or placed elsewhere, gets its place. False: the tensor has no memory.
+static inline bool gbpy_refresh(struct ggml_tensor * t) {
+    struct ggml_tensor * root = t->view_src ? t->view_src : t;
+    if (!root->data) {
+        return false;
+    }
+    char * data = (char *) root->data + (t == root ? 0 : t->view_offs);
+    if (t->data == data && t->buffer == root->buffer) {
+        return true;
+    }
+    t->data   = root->buffer ? NULL : data;
+    t->buffer = NULL;
+    return !root->buffer || ggml_backend_view_init(root->buffer, t) == GGML_STATUS_SUCCESS;
+}
+
+static inline bool gbpy_is_lost(const struct ggml_tensor * t) {
+    const struct ggml_tensor * root = t->view_src ? t->view_src : t;
+    return !root->data && (root->padding[0] & GBPY_LOST);
+}
+
+// Is the content of t, which lies in memory of the scheduler, still there? (Not when another graph uses its place.)
+static inline bool gbpy_sched_has(const struct ggml_backend_sched * sched, const struct ggml_tensor * t) {
+    const struct ggml_tensor * root = t->view_src ? t->view_src : t;
+    const struct gb_sched_plan * p  = sched->current;
+    if (gb_sched_leaf_is_bound(sched, root)) {
+        return true;
+    }
+    const int64_t at = p ? gb_ptrmap_get(&p->map, root) : GB_PTRMAP_ABSENT;
+    return at != GB_PTRMAP_ABSENT && p->key[at].data == root->data && p->key[at].buffer == root->buffer;
+}
+
+static inline void gbpy_sched_hold(struct ggml_backend_sched * sched, bool hold) { gb_sched_hold(sched, hold); }
+
+// All buffers that the scheduler ever made; their handles live as long as it does.
+static inline size_t gbpy_sched_n_buffers(const struct ggml_backend_sched * sched) { return sched->mems.n; }
+
+static inline struct ggml_backend_buffer * gbpy_sched_buffer(const struct ggml_backend_sched * sched, size_t i) {
+    return sched->mems.data[i]->buffer;
+}
+
 // A buffer is about to go: its tensors in ctx become unplaced. Views first (they find it through their source), in all contexts.
-static inline void gbpy_detach(struct ggml_context * ctx, const struct ggml_backend_buffer * buffer, bool views) {
+static inline void gbpy_detach(struct ggml_context * ctx, const struct ggml_backend_buffer * buffer, bool views, bool lost) {
     for (struct ggml_tensor * t = ggml_get_first_tensor(ctx); t; t = ggml_get_next_tensor(ctx, t)) {
         if ((t->view_src != NULL) == views && (t->buffer == buffer || gbpy_buffer(t) == buffer)) {
             t->buffer = NULL;
             t->data   = NULL;
             t->extra  = NULL;
+            const int flag = lost && t->op == GGML_OP_NONE && !views ? GBPY_LOST : 0;
+            t->padding[0]  = (char) ((t->padding[0] & ~GBPY_LOST) | flag);
         }
     }
 }
@@ -162,6 +214,21 @@ static inline struct ggml_tensor * gbpy_graph_unplaced(struct ggml_cgraph * grap
     }
     for (int i = 0; i < graph->n_nodes; i++) {
         if (!graph->nodes[i]->data) {
+            return graph->nodes[i];
+        }
+    }
+    return NULL;
+}
+
+// The first tensor that the graph starts from and that lost its memory; NULL if none.
+static inline struct ggml_tensor * gbpy_graph_lost(struct ggml_cgraph * graph) {
+    for (int i = 0; i < graph->n_leafs; i++) {
+        if (gbpy_is_lost(graph->leafs[i])) {
+            return graph->leafs[i];
+        }
+    }
+    for (int i = 0; i < graph->n_nodes; i++) { // views of what is not in the graph
+        if (graph->nodes[i]->view_src && gbpy_is_lost(graph->nodes[i])) {
             return graph->nodes[i];
         }
     }

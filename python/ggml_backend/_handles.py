@@ -167,7 +167,7 @@ class Pin:
 class OwnerCore(Core):
     """A core whose C object owns buffers."""
 
-    __slots__ = ("addresses", "pin_ref", "readonly", "ref", "version")
+    __slots__ = ("addresses", "pin_ref", "readonly", "ref", "scratch", "version")
     owners: ClassVar[dict[int, weakref.ref[OwnerCore]]] = {}
     graveyard: ClassVar[list[Tomb]] = []
     tomb: ClassVar[Any]
@@ -179,6 +179,7 @@ class OwnerCore(Core):
         self.pin_ref: Any = None
         self.addresses: dict[int, bool] = {}  # of each C buffer: is it host memory
         self.readonly = False
+        self.scratch = False  # tensors that lose their place here may simply be placed again
         self.version = 0  # counts every time tensors lost their place here
 
     def own(self, buffer: Any) -> None:
@@ -186,18 +187,10 @@ class OwnerCore(Core):
         self.addresses[address(buffer)] = bool(lib.ggml_backend_buffer_is_host(buffer))
         self.owners[address(buffer)] = self.ref
 
-    def disown_all(self) -> None:
-        """Unplaces what lies in this owner's buffers and forgets the buffers."""
+    def unplace(self) -> None:
+        """Unplaces what lies in this owner's buffers."""
         self.version += 1
-        tomb = Tomb(None, None, tuple(self.addresses), ())
-        self._forget()
-        tomb.detach(wait=True)
-
-    def _forget(self) -> None:
-        for a in self.addresses:
-            if self.owners.get(a) is self.ref:
-                del self.owners[a]
-        self.addresses = {}
+        Tomb(None, None, tuple(self.addresses), (), lost=False).detach(wait=True)
 
     def pin(self) -> Pin:
         """The pin that all arrays into this owner share, so that one weak reference tells whether there are any."""
@@ -206,7 +199,15 @@ class OwnerCore(Core):
             if pin is None:
                 pin = Pin(self)
                 self.pin_ref = weakref.ref(pin)
+                self.hold()
             return pin
+
+    def hold(self) -> None:
+        """From now on memory must stay while arrays look into it, even if C has no more use for it."""
+
+    def has(self, tensor: Any) -> bool:
+        """Is the data of a tensor that lies here still its own?"""
+        return True
 
     def pinned(self) -> bool:
         """Do arrays look into this owner's memory?"""
@@ -220,8 +221,10 @@ class OwnerCore(Core):
         raise NotImplementedError
 
     def free(self) -> None:
-        tomb = self.tomb(self.freer(), self.ptr, tuple(self.addresses), self.parents)
-        self._forget()
+        tomb = self.tomb(self.freer(), self.ptr, tuple(self.addresses), self.parents, lost=not self.scratch)
+        for a in self.addresses:
+            if self.owners.get(a) is self.ref:
+                del self.owners[a]
         if not tomb.bury():
             self.graveyard.append(tomb)
 
@@ -230,12 +233,13 @@ class Tomb:
     """An owner that is gone for Python, but whose C object could not be freed yet, because a thread is building tensors in a
     context that has to be searched for tensors in its memory. `reap` tries again."""
 
-    __slots__ = ("addresses", "freer", "parents", "ptr")
+    __slots__ = ("addresses", "freer", "lost", "parents", "ptr")
     contexts: ClassVar[dict[int, weakref.ref[ContextCore]]] = ContextCore.alive
     scan: ClassVar[Any] = lib.gbpy_detach
     cast: ClassVar[Any] = ffi.cast
 
-    def __init__(self, freer: Any, ptr: Any, addresses: tuple[int, ...], parents: tuple[Core, ...]) -> None:
+    def __init__(self, freer: Any, ptr: Any, addresses: tuple[int, ...], parents: tuple[Core, ...], *, lost: bool) -> None:
+        self.lost = lost
         self.freer = freer
         self.ptr = ptr
         self.addresses = addresses
@@ -256,7 +260,7 @@ class Tomb:
                     return False
                 try:
                     for a in self.addresses:
-                        scan(c.ptr, self.cast("struct ggml_backend_buffer *", a), views)
+                        scan(c.ptr, self.cast("struct ggml_backend_buffer *", a), views, self.lost)
                 finally:
                     c.lock.release()
         return True

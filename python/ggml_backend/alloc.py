@@ -171,6 +171,7 @@ class GraphAllocator:
                     self._buffer.close()
                 self._buffer = self._buft.alloc(size)
             owner = self._buffer._live()
+            owner.scratch = True
             placing = TensorAllocator(self._buffer)._live()
             for c in graph_core.contexts():
                 c.add_buffer(owner)
@@ -183,11 +184,7 @@ class GraphAllocator:
 
     def _unplace(self) -> None:
         if self._graph is not None and self._buffer is not None and not self._buffer.closed:
-            owner = self._buffer._live()
-            buffers = [ffi.cast("struct ggml_backend_buffer *", a) for a in owner.addresses]
-            owner.disown_all()
-            for b in buffers:
-                owner.own(b)
+            self._buffer._live().unplace()
         self._graph = None
 
     @property

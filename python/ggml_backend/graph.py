@@ -251,6 +251,9 @@ class Graph:
         reap()
         core = self._live()
         device = backend._live()
+        unplaced = lib.gbpy_graph_unplaced(core.ptr)
+        if unplaced:
+            raise StateError(f"Graph.copy: {Tensor(self._ctx, unplaced).describe()} has no memory")
         memory = core.hold()
         copy = lib.ggml_backend_graph_copy(device.ptr, core.ptr)
         del memory

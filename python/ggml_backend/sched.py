@@ -53,10 +53,12 @@ class Split:
 class SchedCore(OwnerCore):
     """A ``ggml_backend_sched``, and what the graph that it has planned last needs."""
 
-    __slots__ = ("async_run", "dirty", "graph", "holding", "n_nodes", "versions")
+    __slots__ = ("async_run", "dirty", "graph", "holding", "n_buffers", "n_nodes", "versions")
 
     def __init__(self, ptr: Any, backends: tuple[BackendCore, ...]) -> None:
         super().__init__(ptr, backends)
+        self.scratch = True
+        self.n_buffers = 0
         self.forget()
         self.async_run: tuple[GraphCore, Run | None] | None = None
 
@@ -78,6 +80,19 @@ class SchedCore(OwnerCore):
             and self.n_nodes == graph.ptr.n_nodes
             and self.versions == tuple([o.version for o in self.holding])
         )
+
+    def own_new(self) -> None:
+        """Registers the buffers that C has made meanwhile."""
+        n = lib.gbpy_sched_n_buffers(self.ptr)
+        while self.n_buffers < n:
+            self.own(lib.gbpy_sched_buffer(self.ptr, self.n_buffers))
+            self.n_buffers += 1
+
+    def hold(self) -> None:
+        lib.gbpy_sched_hold(self.ptr, True)
+
+    def has(self, tensor: Any) -> bool:
+        return bool(lib.gbpy_sched_has(self.ptr, tensor))
 
     def synchronize(self) -> None:
         """Waits for the asynchronous computation, if there is one; raises its failure."""
@@ -105,9 +120,11 @@ class Scheduler:
     buffer_types: one for each backend; default: the backend's own
 
     ``allocate`` gives every tensor of a graph that has none memory; then inputs can be set, and ``compute`` runs the graph as often as
-    wanted. The scheduler has one graph at a time: with another graph, or after ``set_backend``, its tensors lose their place and their
-    data (what must survive belongs into a buffer of its own: ``Context.allocate``). Arrays from ``Tensor.numpy()`` stay valid;
-    a computation of the same graph overwrites them.
+    wanted. Several graphs may take turns: inputs keep their data, results are there until another graph is allocated or computed.
+    (The last 16 graphs are remembered. What must survive for good belongs into a buffer of its own: ``Context.allocate``.) Only outputs of
+    the graph keep their data to its end; the memory of other results is used again while it runs.
+
+    Arrays from ``Tensor.numpy()`` stay valid memory whatever happens; the next computation overwrites them.
 
     Calls from several threads wait for each other.
     """
@@ -123,7 +140,7 @@ class Scheduler:
         if buffer_types is not None and len(buffer_types) != len(self._backends):
             raise InvalidArgumentError(f"Scheduler: {len(self._backends)} backends, {len(buffer_types)} buffer types")
         self._buffer_types = None if buffer_types is None else tuple(buffer_types)
-        self._assigned: dict[int, tuple[Any, weakref.ref[ContextCore], BackendCore]] = {}
+        self._assigned: dict[int, tuple[Any, weakref.ref[ContextCore]]] = {}
         self._eval: Eval | None = None
         self._graph: Graph | None = None  # allocated last
         self._lock: tuple[SchedCore, Use] | None = None
@@ -152,52 +169,38 @@ class Scheduler:
 
     # ----------------------------------------------------------------------------------------------------------------- planning
 
-    def _fresh(self, core: SchedCore) -> SchedCore:
-        """Before C may move its buffers: unplaces what lies in them. When arrays look into them, they stay with the arrays, and a new
-        C scheduler goes on."""
-        core.synchronize()
-        check(lib.ggml_backend_sched_reset(core.ptr), "Scheduler")
-        pinned = core.pinned()
-        core.disown_all()
-        core.forget()
-        if pinned:
-            core = self._core = self._make(core.backends)
-        for key, (tensor, context, backend) in list(self._assigned.items()):
-            if context() is None:
-                del self._assigned[key]
-            else:
-                check(lib.ggml_backend_sched_set_node_backend(core.ptr, tensor, backend.ptr), "Scheduler")
-        return core
-
-    def _plan(self, core: SchedCore, front: Graph, graph: GraphCore) -> SchedCore:
+    def _plan(self, core: SchedCore, front: Graph, graph: GraphCore) -> None:
         """Makes `graph` the planned one: all its tensors have memory afterwards. Called while `core` is in use."""
+        core.forget()
         self._graph = front
-        core = self._fresh(core)
+        self._ready(core)
         graph.check_writes()
-        foreign = [(b, find_owner(b)) for b in buffers_of(lib.gbpy_graph_buffers, graph.ptr)]
-        holding = tuple({id(o): o for _, o in foreign if o is not None}.values())
+        lost = lib.gbpy_graph_lost(graph.ptr)
+        if lost:
+            raise StateError(f"Scheduler: the memory of {Tensor(front._ctx, lost).describe()} was freed")
+        used = [find_owner(b) for b in buffers_of(lib.gbpy_graph_buffers, graph.ptr)]
+        holding = tuple({id(o): o for o in used if o is not None and o is not core}.values())
         if any(o.closed for o in holding):
             raise StateError("Scheduler: the graph uses tensors in a buffer that is closed")
-        status = lib.ggml_backend_sched_alloc_graph(core.ptr, graph.ptr)
-        if status != 0:
-            raise_last("Scheduler.allocate", status)
-        known = {address(b) for b, _ in foreign}
-        for b in buffers_of(lib.gbpy_graph_buffers, graph.ptr):
-            if address(b) not in known:
-                core.own(b)
-        for device in core.backends:
-            b = lib.ggml_backend_sched_get_buffer(core.ptr, device.ptr)
-            if b and address(b) not in core.addresses and find_owner(b) is None:
-                core.own(b)
+        check(lib.ggml_backend_sched_alloc_graph(core.ptr, graph.ptr), "Scheduler.allocate")
+        core.own_new()
         for c in graph.contexts():
             c.add_placed_by(core)
             c.upload_constants()
         core.graph = graph
         core.n_nodes = graph.ptr.n_nodes
         core.holding = holding
-        core.versions = tuple([o.version for o in holding])
+        core.versions = tuple([o.version for o in core.holding])
         core.dirty = False
-        return core
+
+    def _ready(self, core: SchedCore) -> None:
+        """Before C may move its buffers."""
+        if not core.pinned():
+            lib.gbpy_sched_hold(core.ptr, False)
+        for key, (tensor, context) in list(self._assigned.items()):
+            if context() is None:  # the address may serve another tensor by now
+                del self._assigned[key]
+                check(lib.ggml_backend_sched_set_node_backend(core.ptr, tensor, ffi.NULL), "Scheduler")
 
     def allocate(self, graph: Graph) -> None:
         """Assigns the graph's nodes to backends and gives memory to every tensor that has none.
@@ -212,20 +215,25 @@ class Scheduler:
                 self._plan(core, graph, graph_core)
 
     def reserve(self, graph: Graph) -> None:
-        """Makes the compute buffers large enough for the graph, so that no later ``allocate`` of graphs up to its size has to. Touches no
-        tensor of ``graph``; the tensors of the graph that was allocated before lose their place."""
+        """Makes the compute buffers large enough for the results of the graph, so that no later ``allocate`` of graphs up to its size has
+        to. Touches no tensor."""
         reap()
         core, graph_core = self._live(), graph._live()
         with self._use(core):
-            core = self._fresh(core)
+            core.synchronize()
+            core.forget()
+            self._ready(core)
             check(lib.ggml_backend_sched_reserve(core.ptr, graph_core.ptr), "Scheduler.reserve")
 
     def reset(self) -> None:
         """Forgets assignments and placements; tensors that it placed lose their place. The compute buffers are kept."""
         core = self._live()
         with self._use(core):
+            core.synchronize()
+            core.forget()
             self._assigned.clear()
-            self._fresh(core)
+            check(lib.ggml_backend_sched_reset(core.ptr), "Scheduler.reset")
+            core.unplace()
 
     # --------------------------------------------------------------------------------------------------------------- computing
 
@@ -245,7 +253,7 @@ class Scheduler:
             if core.async_run is not None:
                 core.synchronize()
             if not core.planned(graph_core):
-                core = self._plan(core, graph, graph_core)
+                self._plan(core, graph, graph_core)
             if state is None and not graph_core.customs:
                 status = _graph_compute(core.ptr, graph_core.ptr)
                 for b in core.backends:
@@ -253,6 +261,7 @@ class Scheduler:
                         finish(graph_core, None, core.backends)
             else:
                 status = self._compute_with_callbacks(core, graph_core, graph, state)
+            core.own_new()
         if status == 0:
             return True
         if status == ABORTED:
@@ -283,9 +292,10 @@ class Scheduler:
         with self._use(core):
             core.synchronize()
             if not core.planned(graph_core):
-                core = self._plan(core, graph, graph_core)
+                self._plan(core, graph, graph_core)
             run = start(graph_core, core.backends, core)
             status = lib.ggml_backend_sched_graph_compute_async(core.ptr, graph_core.ptr)
+            core.own_new()
             core.async_run = (graph_core, run)
             for b in core.backends:
                 b.pending = core
@@ -314,7 +324,7 @@ class Scheduler:
         return core
 
     def set_backend(self, node: Tensor, backend: Backend | None) -> None:
-        """Runs ``node`` on ``backend``; None: where the scheduler thinks best. Tensors that it placed lose their place."""
+        """Runs ``node`` on ``backend``; None: where the scheduler thinks best. It counts from the next ``allocate`` or ``compute`` on."""
         core = self._live()
         pointer = node._live()
         device = self._device(backend) if backend is not None else None
@@ -325,7 +335,7 @@ class Scheduler:
             if device is None:
                 self._assigned.pop(address(pointer), None)
             else:
-                self._assigned[address(pointer)] = (pointer, weakref.ref(node._ctx._live()), device)
+                self._assigned[address(pointer)] = (pointer, weakref.ref(node._ctx._live()))
             core.dirty = True
 
     def get_backend(self, node: Tensor) -> Backend | None:
@@ -387,7 +397,7 @@ class Scheduler:
         """Gives the compute buffers back (arrays keep them until they are gone): tensors in them lose their place. Closing twice is
         fine."""
         core, self._core = self._core, None
-        if core is None:
+        if core is None or core.ptr is None:  # the latter: freed with the cycle of objects that this is called from
             return
         self._graph = None
         try:
@@ -395,7 +405,7 @@ class Scheduler:
                 with self._use(core):
                     core.synchronize()
                     check(lib.ggml_backend_sched_reset(core.ptr), "Scheduler.close")
-                    core.disown_all()
+                    core.unplace()
         finally:
             core.closed = True
             core.version += 1

@@ -39,6 +39,7 @@ _ndim = lib.gbpy_ndim
 _set_ndim = lib.gbpy_set_ndim
 _unpack = ffi.unpack
 _buffer_of = lib.gbpy_buffer
+_refresh = lib.gbpy_refresh
 _cast = ffi.cast
 
 
@@ -423,7 +424,9 @@ class Tensor:
     def _owner(self) -> Core:
         """Who owns the memory of this tensor. Raises StateError if it has none."""
         p = self._live()
-        if not p.data:
+        if not _refresh(p):
+            if lib.gbpy_is_lost(p):
+                raise StateError(f"the memory of {self.describe()} was freed")
             raise StateError(
                 f"{self.describe()} has no memory: give it some with Context.allocate, Buffer.place or Scheduler.allocate"
             )
@@ -433,6 +436,8 @@ class Tensor:
         owner = find_owner(buffer)
         if owner is None or owner.closed:
             raise StateError(f"the memory of {self.describe()} was freed")
+        if not owner.has(p):
+            raise StateError(f"the scheduler has used the memory of {self.describe()} for another graph, or was reset")
         return owner
 
     def _is_host(self, owner: Core) -> bool:

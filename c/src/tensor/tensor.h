@@ -62,7 +62,7 @@ static inline struct ggml_tensor * gb_root(const struct ggml_tensor * t) { // th
 
 // -------------------------------------------------------------------------------------------------------------------- flags
 
-// ggml_tensor::padding: [0] bits 0 and 1 these flags, bits 4 to 6 the language bindings' (the Python package keeps the number of
+// ggml_tensor::padding: [0] bits 0 and 1 these flags, bits 4 to 7 the language bindings' (the Python package keeps the number of
 // dimensions there); [1] to [7] the stamp of the allocator that placed the tensor (alloc/alloc.h).
 enum gb_tensor_flag { GB_TENSOR_INPUT = 1, GB_TENSOR_OUTPUT = 2 };
 

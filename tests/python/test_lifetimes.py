@@ -1,0 +1,281 @@
+"""Closing in any order, use after close, memory that arrays look into, and the end of the interpreter."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import itertools
+import weakref
+
+import numpy as np
+import pytest
+
+import ggml_backend as gb
+
+PARTS = ["context", "weights", "buffer", "scheduler", "cpu", "sim"]
+
+
+class World:
+    """Everything at once: weights in their own context and buffer on a device, a graph over two devices, results in arrays."""
+
+    def __init__(self) -> None:
+        self.cpu = gb.Backend("CPU", n_threads=1)
+        self.sim = gb.Backend("SIM", mem="16M")
+        self.weights = gb.Context()
+        self.w = self.weights.tensor((4, 4), name="w")
+        self.buffer = self.weights.allocate(self.sim, usage="weights")
+        self.w.set(np.eye(4, dtype=np.float32))
+        self.context = gb.Context()
+        self.x = self.context.tensor((2, 4), name="x")
+        self.y = gb.relu(self.x @ self.w.T) + 1.0
+        self.graph = self.context.graph(self.y)
+        self.scheduler = gb.Scheduler([self.sim, self.cpu])
+        self.scheduler.set_backend(self.y, self.cpu)
+        self.scheduler.allocate(self.graph)
+        self.x.set(2)
+        assert self.scheduler.compute(self.graph)
+        self.array = self.y.numpy()
+        assert (self.array == 3).all()
+
+    def use(self) -> None:
+        """Tries everything; errors must be ours."""
+        acts = [
+            lambda: self.scheduler.compute(self.graph), lambda: self.scheduler.allocate(self.graph), lambda: self.scheduler.splits,
+            self.y.numpy, self.w.numpy, lambda: self.x.set(1), lambda: self.graph.nodes, lambda: self.graph.compute(self.cpu),
+            lambda: self.graph.compute(self.sim), lambda: gb.relu(self.y), lambda: self.weights.tensor(3), lambda: self.buffer.clear(),
+            lambda: self.graph.copy(self.cpu), lambda: self.graph.compare(self.sim, self.cpu), lambda: self.scheduler.explain(self.y),
+            lambda: self.w.buffer, lambda: self.y.location, lambda: repr((self.y, self.graph, self.scheduler, self.buffer, self.cpu, self.context)),
+            lambda: self.context.allocate(self.cpu), lambda: self.cpu.alloc(64), lambda: self.sim.supports(self.y), lambda: self.graph.to_dot(),
+            lambda: self.scheduler.memory(self.cpu), lambda: self.scheduler.get_backend(self.y), lambda: self.scheduler.reserve(self.graph),
+        ]  # fmt: skip
+        for act in acts:
+            with contextlib.suppress(gb.GgmlError, ValueError):
+                act()
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations(PARTS))[::7], ids="-".join)
+def test_every_order_of_closing(order):
+    world = World()
+    for part in order:
+        getattr(world, part).close()
+        world.use()
+        assert np.isfinite(world.array).all()  # still there, even if computed again meanwhile
+    for part in order:
+        getattr(world, part).close()  # again
+        if hasattr(getattr(world, part), "closed"):
+            assert getattr(world, part).closed
+    with pytest.raises(gb.StateError):
+        world.y.numpy()
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations(PARTS))[::31], ids="-".join)
+def test_every_order_of_dropping(order):
+    world = World()
+    array = world.array
+    for name in ("x", "y", "w", "graph"):
+        delattr(world, name)
+    before = array.copy()
+    for part in order:
+        delattr(world, part)
+        gc.collect()
+        np.testing.assert_array_equal(array, before)
+
+
+def test_world_computes_again_and_again():
+    for _ in range(20):
+        World()
+
+
+def test_memory_is_given_back_at_once():
+    """Without a collection of garbage: a device of 1 MiB holds one buffer of 0.6 MiB at a time."""
+    gc.disable()
+    try:
+        device = gb.Backend("SIM", mem="1M")
+        for _ in range(5):
+            with gb.Context() as ctx:
+                ctx.tensor(150_000)
+                ctx.allocate(device)
+        for _ in range(5):
+            buffer = device.alloc(600_000)
+            buffer.close()
+        for _ in range(5):
+            with gb.Context() as ctx, gb.Scheduler([device]) as scheduler:
+                graph = ctx.graph(ctx.tensor(80_000) * 2.0)
+                scheduler.allocate(graph)
+        for _ in range(5):
+            ctx = gb.Context()
+            graph = ctx.graph(ctx.tensor(80_000) * 2.0)
+            scheduler = gb.Scheduler([device])
+            scheduler.allocate(graph)
+            with pytest.raises(ZeroDivisionError):
+                scheduler.compute(graph, callback=lambda t: 1 / 0)
+            del ctx, graph, scheduler
+    finally:
+        gc.enable()
+
+
+def test_tensors_in_a_closed_buffer(ctx, cpu):
+    a, b = ctx.tensor(8, name="a"), ctx.tensor(8, name="b")
+    buffer = ctx.allocate(cpu)
+    view, array = a[2:4], b.numpy()
+    array[:] = 5
+    buffer.close()
+    for act in (a.numpy, lambda: a.set(1), view.numpy, lambda: b.numpy(), lambda: a.copy_from(b), buffer.clear):
+        with pytest.raises(gb.StateError):
+            act()
+    assert (array == 5).all()
+    del array
+    again = ctx.allocate(cpu)
+    a.set(1)
+    assert view.tolist() == [1, 1]
+    assert a.buffer == again
+
+
+def test_an_address_used_again_is_not_the_old_buffer(ctx, cpu):
+    old = ctx.tensor(1000, name="old")
+    for _ in range(20):
+        buffer = cpu.alloc(8192)
+        new = ctx.tensor(1000)
+        buffer.place(new)
+        new.set(1)
+        buffer.close()
+        with pytest.raises(gb.StateError):
+            new.numpy()
+    assert not old.is_placed
+
+
+def test_arrays_keep_what_they_look_into(cpu):
+    def array_of(kind):
+        ctx = gb.Context()
+        t = ctx.tensor((100, 100))
+        if kind == "buffer":
+            ctx.allocate(cpu)
+            t.set(4)
+            return t.numpy()
+        y = t * 2.0
+        scheduler = gb.Scheduler([cpu])
+        graph = ctx.graph(y)
+        scheduler.allocate(graph)
+        t.set(2)
+        scheduler.compute(graph)
+        return y.numpy()[10:20, ::3]
+
+    for kind in ("buffer", "scheduler"):
+        arrays = [array_of(kind) for _ in range(10)]
+        gc.collect()
+        for a in arrays:
+            assert (a == 4).all()
+            a[...] = 7
+
+
+def test_backend_lives_as_long_as_it_is_used(ctx):
+    backend = gb.Backend("SIM")
+    t = ctx.tensor(4)
+    ctx.allocate(backend)
+    scheduler = gb.Scheduler([backend])
+    graph = ctx.graph(t * 2.0)
+    backend.close()
+    t.set(3)
+    assert scheduler.compute(graph)
+    assert graph.outputs[0].tolist() == [6, 6, 6, 6]
+    with pytest.raises(gb.StateError, match="closed"):
+        graph.compute(backend)
+
+
+def test_nothing_leaks():
+    """Objects are freed by reference counting alone."""
+    gc.collect()
+    gc.disable()
+    try:
+        world = World()
+        cores = [weakref.ref(c) for c in (world.cpu._core, world.sim._core, world.weights._core, world.context._core, world.scheduler._core,
+                                          world.buffer._core, world.graph._core)]  # fmt: skip
+        del world
+        assert [r() for r in cores] == [None] * len(cores)
+    finally:
+        gc.enable()
+
+
+def test_exporter_is_kept_and_released(cpu):
+    data = np.ones(16, np.float32)
+    alive = weakref.ref(data)
+    ctx = gb.Context()
+    t = ctx.from_numpy(data)
+    del data
+    gc.collect()
+    assert alive() is not None
+    array = t.numpy()
+    ctx.close()
+    del t, ctx
+    gc.collect()
+    assert (array == 1).all()
+    del array
+    gc.collect()
+    assert alive() is None
+
+
+def test_use_after_close_in_every_class(cpu):
+    ctx = gb.Context()
+    t = ctx.tensor(3)
+    graph = ctx.graph(t * 1.0)
+    allocator = gb.TensorAllocator(cpu, 64)
+    galloc = gb.GraphAllocator(cpu)
+    for thing in (ctx, allocator, galloc):
+        thing.close()
+        thing.close()
+        with pytest.raises(gb.StateError), thing:
+            pass
+        assert "closed" in repr(thing)
+    for act in (lambda: t.ne, lambda: graph.nodes, lambda: len(graph), graph.to_dot, lambda: graph.compute(cpu), lambda: galloc.allocate(graph)):
+        with pytest.raises(gb.StateError, match="closed"):
+            act()
+    assert "closed" in repr(graph)
+
+
+# ----------------------------------------------------------------------------------------------------------- interpreter exit
+
+SETUP = """
+import numpy as np, ggml_backend as gb, sys, threading
+cpu, sim = gb.Backend("CPU", n_threads=2), gb.Backend("SIM")
+ctx = gb.Context()
+x = ctx.tensor((8, 8), name="x")
+y = gb.map_custom(lambda d, a: a + 1, gb.relu(x @ x.T)) * 2.0
+graph = ctx.graph(y)
+sched = gb.Scheduler([sim, cpu])
+sched.allocate(graph)
+x.set(1)
+gb.set_log(lambda level, text: None)
+sched.compute(graph)
+array = y.numpy()
+"""
+
+ENDINGS = {
+    "open": "",
+    "exit": "sys.exit(0)",
+    "cycle": "class C: pass\nc = C(); c.c = c; c.all = (cpu, sim, ctx, x, y, graph, sched, array)",
+    "function": "def f(): return cpu, sim, ctx, x, y, graph, sched, array",
+    "atexit": "import atexit; atexit.register(lambda: (sched.compute(graph), y.numpy().sum(), ctx.close()))",
+    "module": "sys.modules['keep'] = type(sys)('keep'); sys.modules['keep'].all = [cpu, sim, ctx, graph, sched, array]",
+    "deleter": "class D:\n    def __del__(self): self.s.close(); self.a[0, 0] += 1\nd = D(); d.s = sched; d.a = array",
+    "builtins": "import builtins; builtins.everything = (cpu, sim, ctx, graph, sched, array)",
+    "async": "sched.compute_async(graph)",
+    "unloaded": "for m in [m for m in sys.modules if m.startswith('ggml_backend')]: del sys.modules[m]",
+    "thread": "t = threading.Thread(target=lambda: [sched.compute(graph) for _ in range(50)]); t.start()",
+    "daemon": """
+event = threading.Event()
+def loop():
+    event.set()
+    while True: sched.compute(graph)
+threading.Thread(target=loop, daemon=True).start(); event.wait()
+""",
+    "exception": "cpu.stop()\ntry: sched.compute(graph, callback=lambda t: 1 / 0)\nexcept ZeroDivisionError as e: kept = e",
+}
+
+
+@pytest.mark.parametrize("ending", list(ENDINGS))
+def test_interpreter_exit_with_everything_open(script, ending):
+    script(SETUP + ENDINGS[ending])
+
+
+def test_import_in_a_fresh_interpreter_twice(script):
+    script("import importlib, ggml_backend, sys\nimport ggml_backend.cli\nassert 'CPU' in ggml_backend.backends()")

@@ -1,0 +1,498 @@
+"""Graphs, allocators, the scheduler."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import ggml_backend as gb
+
+
+class Net:
+    """A small network and what it computes."""
+
+    def __init__(self, ctx: gb.Context, rng: np.random.Generator, layers: int = 3) -> None:
+        self.x = ctx.tensor((2, 8), name="x")
+        self.w = [ctx.tensor((8, 8), name=f"w{i}") for i in range(layers)]
+        self.hidden = []
+        y = self.x
+        for i, w in enumerate(self.w):
+            y = gb.relu(y @ w.T).named(f"h{i}")
+            self.hidden.append(y)
+        self.y = y
+        self.graph = ctx.graph(y)
+        self.W = [rng.standard_normal((8, 8)).astype(np.float32) for _ in self.w]
+        self.X = rng.standard_normal((2, 8)).astype(np.float32)
+
+    def set(self) -> None:
+        self.x.set(self.X)
+        for t, value in zip(self.w, self.W, strict=True):
+            t.set(value)
+
+    @property
+    def expected(self) -> np.ndarray:
+        y = self.X.astype(np.float64)
+        for w in self.W:
+            y = np.maximum(y @ w.T, 0)
+        return y
+
+    def check(self) -> None:
+        np.testing.assert_allclose(self.y.numpy(), self.expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.fixture
+def net(ctx, rng):
+    return Net(ctx, rng)
+
+
+# ---------------------------------------------------------------------------------------------------------------------- graphs
+
+
+def test_graph(net, ctx):
+    g = net.graph
+    assert len(g) == g.n_nodes == 6
+    assert [t.op for t in g.nodes] == ["MUL_MAT", "RELU"] * 3
+    assert {t.name for t in g.leafs} == {"x", "w0", "w1", "w2"}
+    assert g.outputs == [net.y]
+    assert g["h1"] == net.hidden[1]
+    assert g.get("nothing") is None
+    with pytest.raises(KeyError):
+        g["nothing"]
+    assert "6 nodes" in repr(g)
+    assert g.context is ctx
+    assert "<table>" in g._repr_html_()
+    assert net.y.is_output
+    assert net.x.is_input
+    with pytest.raises(gb.InvalidArgumentError):
+        ctx.graph()
+
+
+def test_dot(net):
+    dot = net.graph.to_dot()
+    assert dot.startswith("digraph")
+    assert dot.count("->") >= 9
+    for name in ("x", "w0", "h2"):
+        assert name in dot
+
+
+def test_compute_on_one_backend(net, ctx, cpu, sim):
+    with pytest.raises(gb.GgmlError):
+        net.graph.compute(cpu)  # nothing has memory
+    ctx.allocate(cpu)
+    net.set()
+    assert net.graph.compute(cpu) is True
+    net.check()
+    with pytest.raises(gb.GgmlError):  # not its memory
+        net.graph.compute(sim)
+
+
+def test_deep_graph(ctx, cpu):
+    x = ctx.tensor(4)
+    y = x
+    for _ in range(50_000):
+        y = gb.scale(y, 1.0, inplace=True)
+    graph = ctx.graph(y)
+    assert len(graph) == 50_000
+    scheduler = gb.Scheduler([cpu])
+    scheduler.allocate(graph)
+    x.set([1, 2, 3, 4])
+    scheduler.compute(graph)
+    assert y.tolist() == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("device", ["CPU", "SIM"])
+def test_copy(net, ctx, cpu, device):
+    ctx.allocate(cpu)
+    net.set()
+    backend = gb.Backend(device)
+    copy = net.graph.copy(backend)
+    net.x.set(0)
+    assert copy.compute(backend)
+    assert copy.outputs[0].shape == (2, 8)
+    np.testing.assert_allclose(copy.outputs[0].numpy(), net.expected, rtol=1e-4, atol=1e-4)
+    np.testing.assert_array_equal(copy["w1"].numpy(), net.W[1])
+    array = copy.outputs[0].numpy()
+    with pytest.raises(gb.StateError, match="copy"):
+        gb.relu(copy.outputs[0])
+    before = array.copy()
+    del copy
+    np.testing.assert_array_equal(array, before)
+
+
+def test_copy_needs_memory(net, cpu):
+    with pytest.raises(gb.StateError, match="no memory"):
+        net.graph.copy(cpu)
+
+
+def test_compare(net, ctx, cpu, sim):
+    ctx.allocate(cpu)
+    net.set()
+    results = net.graph.compare(cpu, sim)
+    assert [r.name for r in results if r.name.startswith("h")] == ["h0", "h1", "h2"]
+    assert all(r.equal and r.max_abs == 0 and r.nmse == 0 for r in results)
+    results = net.graph.compare(sim, cpu)  # the graph is not in the memory of SIM: on a copy
+    assert len(results) == 6
+    seen = []
+
+    def see(index, a, b):
+        seen.append((index, a.shape, np.array_equal(a, b)))
+        return len(seen) < 2
+
+    assert len(net.graph.compare(cpu, sim, see)) == 2
+    assert seen == [(0, (2, 8), True), (1, (2, 8), True)]
+    with pytest.raises(ZeroDivisionError):
+        net.graph.compare(cpu, sim, lambda i, a, b: 1 / 0)
+    net.check()
+
+
+def test_compare_finds_differences(ctx, cpu):
+    """A custom node that gives something else each time stands for a wrong device."""
+    x = ctx.from_numpy(np.ones(4, np.float32))
+    calls = []
+
+    def drift(dst, a):
+        calls.append(1)
+        dst[...] = a + len(calls)
+
+    y = gb.map_custom(drift, x)
+    graph = ctx.graph(y)
+    ctx.allocate(cpu)
+    (result,) = graph.compare(cpu, gb.Backend("CPU", n_threads=1))
+    assert (result.max_abs, result.equal) == (1.0, False)
+    assert result.nmse > 0
+
+
+# ------------------------------------------------------------------------------------------------------------------ allocators
+
+
+def test_tensor_allocator(ctx, cpu):
+    a, b, c = (ctx.tensor(256, name=n) for n in "abc")
+    measure = gb.TensorAllocator(cpu, measure=True)
+    for t in (a, b, c):
+        measure.alloc(t)
+    assert measure.is_measure
+    assert not a.is_placed
+    assert measure.max_size >= 3 * 1024
+    assert measure.buffer is None
+    with gb.TensorAllocator(cpu, size=2 * 1024 + 64) as allocator:
+        assert allocator.alloc(a) is a
+        allocator.alloc(b)
+        assert a.buffer == allocator.buffer
+        with pytest.raises(MemoryError, match="c"):
+            allocator.alloc(c)
+        assert not c.is_placed
+        with pytest.raises(gb.GgmlError):
+            allocator.alloc(a)
+        a.set(1)
+        b.set(2)
+        allocator.reset()
+        allocator.alloc(c)
+        c.set(3)
+        assert a.numpy()[0] == 3  # the same memory
+    assert b.numpy()[0] == 2  # the buffer stays for the tensors
+    for act in (allocator.reset, lambda: allocator.max_size, lambda: allocator.alloc(c)):
+        with pytest.raises(gb.StateError):
+            act()
+
+
+def test_tensor_allocator_arguments(cpu):
+    for wrong in ({"target": cpu}, {"target": cpu, "size": 10, "measure": True}, {"target": cpu.alloc(64), "size": 64}, {"target": cpu.alloc(64), "measure": True}):
+        with pytest.raises(gb.InvalidArgumentError):
+            gb.TensorAllocator(**wrong)
+
+
+@pytest.mark.parametrize("device", ["CPU", "SIM"])
+def test_graph_allocator(net, device):
+    backend = gb.Backend(device)
+    with gb.GraphAllocator(backend) as allocator:
+        size = allocator.measure(net.graph)
+        assert size > 0
+        assert not net.y.is_placed
+        buffer = allocator.allocate(net.graph)
+        assert allocator.size == buffer.size >= size
+        for _ in range(2):
+            net.set()
+            assert net.graph.compute(backend)
+            net.check()
+        assert allocator.allocate(net.graph) == buffer
+        net.set()
+        assert net.graph.compute(backend)
+        array = net.y.numpy()
+        before = array.copy()
+        allocator.allocate(net.graph)
+        net.x.set(0)
+        net.graph.compute(backend)
+        np.testing.assert_array_equal(array, before)  # arrays keep their memory
+    with pytest.raises(gb.StateError):
+        net.y.numpy()
+    with pytest.raises(gb.StateError):
+        allocator.measure(net.graph)
+
+
+def test_graph_allocator_reuses_memory(ctx, cpu):
+    x = ctx.tensor((64, 64))
+    y = x
+    for _ in range(20):
+        y = gb.sqr(gb.transpose(gb.cont(gb.transpose(y))))
+    graph = ctx.graph(y)
+    allocator = gb.GraphAllocator(cpu)
+    assert allocator.measure(graph) < 8 * 64 * 64 * 4
+    n = len(graph)
+    allocator.set_order([*range(n), -1])
+    assert allocator.measure(graph) > 8 * 64 * 64 * 4  # no barrier before the end: nothing is reused
+    with pytest.raises(gb.GgmlError):  # noqa: PT012 - whichever of the two finds it
+        allocator.set_order([n + 5])
+        allocator.measure(graph)
+
+
+# ------------------------------------------------------------------------------------------------------------------- scheduler
+
+
+@pytest.mark.parametrize("devices", [["CPU"], ["SIM", "CPU"], ["SIM", "SIM", "CPU"], ["SIM"]], ids=str)
+def test_scheduler(net, devices):
+    backends = [gb.Backend(d) for d in devices]
+    with gb.Scheduler(backends) as scheduler:
+        scheduler.allocate(net.graph)
+        net.set()
+        for _ in range(3):
+            assert scheduler.compute(net.graph) is True
+            net.check()
+        assert scheduler.n_splits == len(scheduler.splits) >= 1
+        nodes = [t for split in scheduler.splits for t in split.nodes]
+        assert nodes == net.graph.nodes
+        assert scheduler.backends == backends
+        assert sum(scheduler.buffer_size(b) for b in backends) > 0
+        for b in backends:
+            memory = scheduler.memory(b)
+            assert 0 <= memory.peak <= memory.no_reuse
+    with pytest.raises(gb.StateError):
+        net.y.numpy()
+
+
+def test_placement_by_hand(net, cpu):
+    a, b = gb.Backend("SIM"), gb.Backend("SIM")
+    scheduler = gb.Scheduler([a, b, cpu])
+    assert scheduler.get_backend(net.y) is None
+    for i, backend in enumerate((a, cpu, b)):
+        for t in (net.hidden[i], net.hidden[i].sources[0]):
+            scheduler.set_backend(t, backend)
+    scheduler.allocate(net.graph)
+    net.set()
+    assert scheduler.compute(net.graph)
+    net.check()
+    assert [s.backend for s in scheduler.splits] == [a, cpu, b]
+    assert [scheduler.get_backend(h) for h in net.hidden] == [a, cpu, b]
+    last = scheduler.splits[-1]
+    assert "h1" in [t.name for t in last.inputs]
+    assert last.bytes == last.input_bytes >= 64
+    assert "Split 2" in repr(last)
+    assert scheduler.explain(net.hidden[0]) != ""
+    scheduler.set_backend(net.hidden[1], None)
+    scheduler.allocate(net.graph)
+    net.set()
+    scheduler.compute(net.graph)
+    net.check()
+    scheduler.reset()
+    assert scheduler.get_backend(net.hidden[0]) is None
+    with pytest.raises(gb.InvalidArgumentError, match="not one of its"):
+        scheduler.set_backend(net.y, gb.Backend("CPU"))
+
+
+def test_weights_pull_the_work_to_their_device(rng, cpu, sim):
+    weights, run = gb.Context(), gb.Context()
+    w = weights.tensor((8, 8), name="w")
+    weights.allocate(sim, usage="weights")
+    value = rng.standard_normal((8, 8)).astype(np.float32)
+    w.set(value)
+    x = run.tensor((2, 8), name="x")
+    y = gb.relu(x @ w.T)
+    graph = run.graph(y)
+    scheduler = gb.Scheduler([cpu, sim])
+    scheduler.allocate(graph)
+    assert scheduler.get_backend(graph.nodes[0]) is sim
+    data = rng.standard_normal((2, 8)).astype(np.float32)
+    x.set(data)
+    scheduler.compute(graph)
+    np.testing.assert_allclose(y.numpy(), np.maximum(data @ value.T, 0), rtol=1e-5, atol=1e-5)
+
+
+def test_unsupported_operation_names_it(net):
+    scheduler = gb.Scheduler([gb.Backend("SIM", ops=["mul_mat"])])
+    with pytest.raises(gb.UnsupportedError, match=r"(?i)relu"):
+        scheduler.allocate(net.graph)
+    with pytest.raises(NotImplementedError):
+        scheduler.compute(net.graph)
+
+
+def test_too_little_memory(ctx):
+    x = ctx.tensor((1024, 1024), name="x")
+    graph = ctx.graph(x @ x)
+    with pytest.raises(MemoryError):
+        gb.Scheduler([gb.Backend("SIM", mem="1M")]).allocate(graph)
+    assert not x.is_placed
+
+
+def test_reserve(net, ctx, cpu):
+    scheduler = gb.Scheduler([cpu])
+    scheduler.reserve(net.graph)
+    assert scheduler.buffer_size(cpu) > 0
+    assert not net.y.is_placed
+    scheduler.allocate(net.graph)
+    net.set()
+    scheduler.compute(net.graph)
+    net.check()
+
+
+def test_two_graphs_take_turns(ctx, cpu, rng):
+    first, second = Net(ctx, rng), Net(ctx, rng, layers=6)
+    scheduler = gb.Scheduler([cpu])
+    scheduler.allocate(first.graph)
+    first.set()
+    scheduler.allocate(second.graph)
+    second.set()
+    for net, other in ((first, second), (second, first), (first, second), (first, second), (second, first)):  # inputs keep their data
+        assert scheduler.compute(net.graph)
+        net.check()
+        with pytest.raises(gb.StateError, match="another graph"):
+            other.y.numpy()
+
+
+def test_two_schedulers_of_one_graph(net, cpu, sim):
+    one, two = gb.Scheduler([cpu]), gb.Scheduler([sim, cpu])
+    one.allocate(net.graph)
+    net.set()
+    assert one.compute(net.graph)
+    net.check()
+    one.close()
+    two.allocate(net.graph)
+    net.set()
+    assert two.compute(net.graph)
+    net.check()
+
+
+def test_arrays_stay_valid_memory_when_the_scheduler_grows(ctx, cpu, rng):
+    """Another graph may overwrite them, but they can be read and written."""
+    scheduler = gb.Scheduler([cpu])
+    arrays = []
+    for layers in (1, 3, 9, 27):
+        net = Net(ctx, rng, layers)
+        scheduler.allocate(net.graph)
+        net.set()
+        scheduler.compute(net.graph)
+        net.check()
+        arrays.append(net.y.numpy())
+        arrays.append(net.x.numpy())
+        np.testing.assert_array_equal(arrays[1], arrays[1])
+    scheduler.reset()
+    scheduler.allocate(net.graph)
+    scheduler.close()
+    for array in arrays:
+        array[...] = 1
+    assert all((array == 1).all() for array in arrays)
+
+
+def test_inputs_survive_between_runs(ctx, cpu):
+    x = ctx.tensor((64, 64), name="x")
+    y = x
+    for _ in range(5):
+        y = gb.cont(gb.transpose(y)) * 1.0
+    kept = ctx.graph(y)
+    scheduler = gb.Scheduler([cpu])
+    scheduler.allocate(kept)
+    assert x.is_input
+    assert x.is_output
+    x.set(3)
+    for _ in range(3):
+        scheduler.compute(kept)
+        assert (x.numpy() == 3).all()
+        assert (y.numpy() == 3).all()
+    other = gb.Context()
+    x2 = other.tensor((64, 64))
+    other.graph(x2 * 1.0, keep_inputs=False)
+    assert x2.is_input
+    assert not x2.is_output
+
+
+def test_closed_weights_are_not_replaced_by_noise(rng, cpu):
+    weights, run = gb.Context(), gb.Context()
+    w = weights.tensor((8, 8), name="w")
+    buffer = weights.allocate(cpu, usage="weights")
+    w.set(1)
+    x = run.tensor((2, 8))
+    y = x @ w.T
+    graph = run.graph(y)
+    scheduler = gb.Scheduler([cpu])
+    scheduler.allocate(graph)
+    x.set(1)
+    assert scheduler.compute(graph)
+    buffer.close()
+    for _ in range(2):
+        with pytest.raises(gb.StateError, match=r"closed|'w'.*freed"):
+            scheduler.compute(graph)
+    weights.allocate(cpu)
+    w.set(2)
+    assert scheduler.compute(graph)
+    assert y.numpy()[0, 0] == 16
+
+
+def test_sched_moves_inputs_when_a_node_moves(net, cpu, sim):
+    scheduler = gb.Scheduler([sim, cpu])
+    scheduler.allocate(net.graph)
+    net.set()
+    assert scheduler.compute(net.graph)
+    net.check()
+    for i, t in enumerate(net.graph.nodes):
+        scheduler.set_backend(t, cpu if i < 2 else sim)
+    assert scheduler.compute(net.graph)  # without setting the inputs again
+    net.check()
+    assert scheduler.n_splits == 2
+
+
+def test_async(net, cpu):
+    device = gb.Backend("SIM", delay="2ms")
+    scheduler = gb.Scheduler([device, cpu])
+    scheduler.allocate(net.graph)
+    net.set()
+    for _ in range(3):
+        scheduler.compute_async(net.graph)
+        net.check()  # numpy() waits
+        scheduler.compute_async(net.graph)
+        scheduler.synchronize()
+        net.check()
+    scheduler.compute_async(net.graph)
+    scheduler.close()
+
+
+def test_scheduler_arguments(cpu):
+    for wrong in (([],), ([cpu], []), ([cpu, cpu], [cpu.buffer_type])):
+        with pytest.raises(gb.InvalidArgumentError):
+            gb.Scheduler(*wrong)
+    scheduler = gb.Scheduler([cpu], [cpu.buffer_type])
+    assert scheduler.splits == []
+    scheduler.close()
+    scheduler.close()
+    assert "closed" in repr(scheduler)
+
+
+def test_closed_scheduler(net, cpu):
+    with gb.Scheduler([cpu]) as scheduler:
+        scheduler.allocate(net.graph)
+    acts = [lambda: scheduler.allocate(net.graph), lambda: scheduler.compute(net.graph), lambda: scheduler.splits, lambda: scheduler.n_splits,
+            lambda: scheduler.memory(cpu), lambda: scheduler.explain(net.y), lambda: scheduler.set_backend(net.y, cpu), scheduler.reset,
+            lambda: scheduler.reserve(net.graph), lambda: scheduler.compute_async(net.graph), scheduler.synchronize]  # fmt: skip
+    for act in acts:
+        with pytest.raises(gb.StateError, match="closed"):
+            act()
+
+
+def test_graph_grows_with_a_view_of_a_result(net, cpu):
+    """A view made after the allocation points to the scheduler's memory, and loses it with the rest."""
+    scheduler = gb.Scheduler([cpu])
+    scheduler.allocate(net.graph)
+    net.set()
+    scheduler.compute(net.graph)
+    row = net.y[1]
+    np.testing.assert_array_equal(row.numpy(), net.y.numpy()[1])
+    scheduler.reset()
+    with pytest.raises(gb.StateError):
+        row.numpy()

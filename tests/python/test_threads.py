@@ -1,0 +1,245 @@
+"""Several Python threads: different objects at once, one object in turns, closing while others work."""
+
+from __future__ import annotations
+
+import gc
+import random
+import threading
+import time
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+import ggml_backend as gb
+
+
+def run_threads(n: int, function: Callable[[int], None]) -> None:
+    errors: list[BaseException] = []
+
+    def guarded(i: int) -> None:
+        try:
+            function(i)
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=guarded, args=(i,)) for i in range(n)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join(120)
+    assert not any(t.is_alive() for t in threads), "deadlock"
+    if errors:
+        raise errors[0]
+
+
+def small_graph(ctx: gb.Context, factor: float):
+    x = ctx.tensor((4, 4), name="x")
+    y = gb.relu(x * factor) + 1.0
+    return x, y, ctx.graph(y)
+
+
+@pytest.mark.parametrize("devices", [["CPU"], ["SIM", "CPU"]], ids=str)
+def test_each_thread_has_its_own_objects(devices):
+    def work(i: int) -> None:
+        backends = [gb.Backend(d, n_threads=1) if d == "CPU" else gb.Backend(d) for d in devices]
+        with gb.Context() as ctx, gb.Scheduler(backends) as scheduler:
+            x, y, graph = small_graph(ctx, i + 1.0)
+            scheduler.allocate(graph)
+            for k in range(30):
+                x.set(float(k))
+                assert scheduler.compute(graph)
+                assert (y.numpy() == (i + 1) * k + 1).all()
+
+    run_threads(4, work)
+
+
+def test_one_scheduler_takes_turns(cpu):
+    ctx = gb.Context()
+    scheduler = gb.Scheduler([cpu])
+    x, y, graph = small_graph(ctx, 2.0)
+    scheduler.allocate(graph)
+    x.set(3)
+
+    def work(i: int) -> None:
+        for _ in range(100):
+            assert scheduler.compute(graph)
+            assert y.numpy()[0, 0] == 7
+
+    run_threads(4, work)
+
+
+def test_one_backend_takes_turns(cpu):
+    def work(i: int) -> None:
+        with gb.Context() as ctx:
+            x, y, graph = small_graph(ctx, 1.0 + i)
+            ctx.allocate(cpu)
+            x.set(1)
+            for _ in range(100):
+                assert graph.compute(cpu)
+                assert y.numpy()[0, 0] == i + 2
+
+    run_threads(4, work)
+
+
+def test_schedulers_that_share_backends_in_different_orders():
+    a, b = gb.Backend("SIM"), gb.Backend("CPU", n_threads=1)
+
+    def work(i: int) -> None:
+        with gb.Context() as ctx, gb.Scheduler([a, b] if i % 2 else [b, a]) as scheduler:
+            x, y, graph = small_graph(ctx, 3.0)
+            scheduler.set_backend(y, a)
+            scheduler.allocate(graph)
+            x.set(1)
+            for _ in range(50):
+                assert scheduler.compute(graph)
+                assert y.numpy()[0, 0] == 4
+
+    run_threads(4, work)
+
+
+def test_building_in_one_context_from_many_threads():
+    with gb.Context() as ctx:
+        x = ctx.tensor((4, 4))
+
+        def work(i: int) -> None:
+            y = x
+            for _ in range(300):
+                y = gb.relu(y + x)
+            assert len(ctx.graph(y)) == 600
+
+        run_threads(4, work)
+        assert len(ctx.tensors()) == 1 + 4 * 600
+
+
+def test_buffers_freed_while_others_build(cpu):
+    """Freeing a buffer searches all contexts for its tensors; contexts in use make it wait."""
+    stop = threading.Event()
+
+    def work(i: int) -> None:
+        if i == 0:
+            for _ in range(25):
+                with gb.Context() as ctx:
+                    t = ctx.tensor(64)
+                    buffer = ctx.allocate(cpu)
+                    t.set(1)
+                    array = t.numpy()
+                    buffer.close()
+                    assert (array == 1).all()
+                    del array
+                gc.collect()
+            stop.set()
+        else:
+            with gb.Context() as ctx:
+                x = ctx.tensor(8)
+                while not stop.is_set():
+                    x = gb.relu(x)
+
+    run_threads(3, work)
+
+
+def test_random_use_and_closing(cpu, sim):
+    """Threads use and close the same objects; only our errors may come out."""
+    lock = threading.Lock()
+    shared: dict[str, object] = {}
+
+    def renew() -> None:
+        weights, ctx = gb.Context(), gb.Context()
+        w = weights.tensor((8, 8), name="w")
+        buffer = weights.allocate(random.choice((cpu, sim)), usage="weights")
+        w.set(1)
+        x = ctx.tensor((2, 8))
+        y = gb.relu(x @ w.T)
+        scheduler = gb.Scheduler([sim, cpu])
+        shared.update(weights=weights, ctx=ctx, w=w, buffer=buffer, x=x, y=y, graph=ctx.graph(y), scheduler=scheduler)
+
+    renew()
+    acts = [
+        lambda s: s["scheduler"].compute(s["graph"]), lambda s: s["scheduler"].allocate(s["graph"]), lambda s: s["y"].numpy().sum(),
+        lambda s: s["x"].set(1), lambda s: s["w"].numpy().sum(), lambda s: s["buffer"].close(), lambda s: s["scheduler"].close(),
+        lambda s: s["ctx"].close(), lambda s: s["weights"].close(), lambda s: s["scheduler"].splits, lambda s: s["graph"].nodes,
+        lambda s: gb.relu(s["y"]), lambda s: s["graph"].compute(cpu), lambda s: s["scheduler"].compute_async(s["graph"]),
+        lambda s: s["scheduler"].synchronize(), lambda s: s["y"][0].numpy(), lambda s: s["graph"].copy(cpu), lambda s: s["w"].set(2),
+        lambda s: s["scheduler"].reset(), lambda s: s["scheduler"].compute(s["graph"], callback=lambda t: t.numpy().sum() > -1),
+    ]  # fmt: skip
+    weight = [20, 10, 20, 20, 5, 1, 1, 1, 1, 5, 5, 5, 5, 10, 10, 5, 2, 5, 2, 5]
+    end = time.monotonic() + 6
+
+    def work(i: int) -> None:
+        choose = random.Random(i)
+        arrays = []
+        while time.monotonic() < end:
+            with lock:
+                if choose.random() < 0.05:
+                    renew()
+                mine = dict(shared)
+            try:
+                (act,) = choose.choices(acts, weight)
+                act(mine)
+                if choose.random() < 0.2:
+                    arrays.append(mine["y"].numpy())
+            except gb.GgmlError:
+                pass
+            if len(arrays) > 20:
+                for a in arrays:
+                    a.sum()
+                arrays.clear()
+
+    run_threads(4, work)
+
+
+def test_the_lock_of_the_interpreter_is_free_while_computing(sim):
+    slow = gb.Backend("SIM", delay="200ms")
+    with gb.Context() as ctx:
+        x = ctx.tensor(4)
+        graph = ctx.graph(x * 2.0)
+        ctx.allocate(slow)
+        x.set(1)
+        ticks = []
+        done = threading.Event()
+
+        def tick() -> None:
+            while not done.is_set():
+                ticks.append(time.monotonic())
+                time.sleep(0.005)
+
+        thread = threading.Thread(target=tick)
+        thread.start()
+        graph.compute(slow)
+        done.set()
+        thread.join()
+        assert len(ticks) > 8
+
+
+def test_errors_are_those_of_the_thread():
+    def work(i: int) -> None:
+        with gb.Context() as ctx:
+            a, b = ctx.tensor((2, 3 + i), name=f"a{i}"), ctx.tensor((2, 9), name=f"b{i}")
+            for _ in range(200):
+                with pytest.raises(gb.InvalidArgumentError, match=f"'a{i}'.*'b{i}'"):
+                    gb.mul_mat(a, b)
+
+    run_threads(4, work)
+
+
+def test_log_from_many_threads():
+    messages: list[str] = []
+    gb.set_log(lambda level, text: messages.append(text))
+    try:
+        test_errors_are_those_of_the_thread()
+    finally:
+        gb.set_log(None)
+    assert len(messages) == 4 * 200
+
+
+def test_arrays_are_shared_between_threads(cpu):
+    ctx = gb.Context()
+    t = ctx.tensor(1000)
+    ctx.allocate(cpu)
+    array = t.numpy()
+
+    def work(i: int) -> None:
+        array[i::4] = i
+
+    run_threads(4, work)
+    assert (t.numpy() == np.tile(np.arange(4), 250)).all()
