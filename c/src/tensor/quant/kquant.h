@@ -1,6 +1,10 @@
 // kquant.h - what the formats with super-blocks of 256 elements share: where the bits of an element lie, sub-block scales, rows.
 //
-// Levels of a super-block are uint8_t[256]. Element e: half h = e / 128, group g = e % 128 / 32, l = e % 32; chunk c = e / 64.
+// The one idea: a super-block is integers and one or two floats (struct gb_super). A format says how to unpack that and how to find it;
+// dequantizing and dot products follow. Products of a scale and a level are exact in f32, so the order in which the factors of an
+// element are multiplied makes no difference.
+//
+// Levels of a super-block before packing are uint8_t[256]. Element e: half h = e / 128, group g = e % 128 / 32, l = e % 32; chunk c = e / 64.
 #ifndef GB_TENSOR_QUANT_KQUANT_H
 #define GB_TENSOR_QUANT_KQUANT_H
 
@@ -13,6 +17,13 @@
 #include "tensor/quant/quant.h"
 
 enum { GB_SUPER = 256 };
+
+struct gb_super { // element e is d scale[e / 16] level[e] - (affine ? dmin min[e / 16] : 0)
+    float   d, dmin;
+    bool    affine;
+    int16_t scale[16], min[16];
+    int8_t  level[GB_SUPER];
+};
 
 static inline float gb_k_load_f16(const uint8_t * p) {
     uint16_t h;
@@ -35,7 +46,7 @@ static inline void gb_k_pack2(const uint8_t * levels, uint8_t * qs) {
     }
 }
 
-static inline void gb_k_unpack2(const uint8_t * qs, uint8_t * levels) {
+static inline void gb_k_unpack2(const uint8_t * qs, int8_t * levels) {
     for (int e = 0; e < GB_SUPER; e++) {
         levels[e] = qs[32 * (e / 128) + e % 32] >> 2 * (e % 128 / 32) & 3;
     }
@@ -50,7 +61,7 @@ static inline void gb_k_pack4(const uint8_t * levels, uint8_t * qs) {
     }
 }
 
-static inline void gb_k_unpack4(const uint8_t * qs, uint8_t * levels) {
+static inline void gb_k_unpack4(const uint8_t * qs, int8_t * levels) {
     for (int c = 0; c < 4; c++) {
         for (int l = 0; l < 32; l++) {
             levels[64 * c + l]      = qs[32 * c + l] & 15;
@@ -126,20 +137,70 @@ static inline bool gb_k_quantize_rows(const float * src, uint8_t * dst, int64_t 
     return true;
 }
 
-// Defines the constant of a format from its two block functions `quantize_block` and `dequantize_block`.
-#define GB_K_FORMAT(stem, block_size)                                                                                  \
+static inline void gb_k_dequantize(const struct gb_super * b, float * y) {
+    for (int s = 0; s < 16; s++) {
+        const float scale = b->d * (float) b->scale[s];
+        for (int e = 16 * s; e < 16 * (s + 1); e++) {
+            y[e] = scale * (float) b->level[e];
+        }
+        for (int e = 16 * s; b->affine && e < 16 * (s + 1); e++) {
+            y[e] -= b->dmin * (float) b->min[s];
+        }
+    }
+}
+
+// With a Q8_K block: f32 d, 256 signed bytes, 16 sums of 16 of them (int16). The sums of integers are exact.
+static inline float gb_k_dot(const struct gb_super * b, const uint8_t * y) {
+    const int8_t * q    = (const int8_t *) y + 4;
+    int32_t        sum  = 0, mins = 0;
+    float          d;
+    int16_t        sums[16];
+    memcpy(&d, y, sizeof(d));
+    memcpy(sums, y + 260, sizeof(sums));
+    for (int s = 0; s < 16; s++) {
+        int32_t part = 0;
+        for (int e = 16 * s; e < 16 * (s + 1); e++) {
+            part += b->level[e] * q[e];
+        }
+        sum += b->scale[s] * part;
+        mins += b->affine ? b->min[s] * sums[s] : 0;
+    }
+    const float product = b->d * d * (float) sum;
+    return b->affine ? product - b->dmin * d * (float) mins : product;
+}
+
+// Defines the constant of a format from its two block functions, `quantize_block` and
+// `static void unpack_block(const uint8_t * block, struct gb_super * b)`, which sets affine and what follows from it only if it is true.
+// from_float_: NULL for formats that cannot do without an importance matrix, else from_float.
+#define GB_SUPER_FORMAT(stem, block_size, from_float_)                                                                 \
     static void to_float(const void * x, float * y, int k) {                                                           \
-        for (int i = 0; i < k; i += GB_SUPER) {                                                                        \
-            dequantize_block((const uint8_t *) x + (size_t) (i / GB_SUPER) * (block_size), y + i);                     \
+        for (int i = 0; i < k / GB_SUPER; i++) {                                                                       \
+            struct gb_super b;                                                                                         \
+            b.affine = false;                                                                                          \
+            unpack_block((const uint8_t *) x + (size_t) i * (block_size), &b);                                         \
+            gb_k_dequantize(&b, y + i * GB_SUPER);                                                                     \
         }                                                                                                              \
     }                                                                                                                  \
-    static void from_float(const float * x, void * y, int k) {                                                         \
-        gb_k_quantize_rows(x, y, 1, k, (block_size), quantize_block, NULL);                                            \
+    static void vec_dot(const int n, float * s, const void * x, const void * y) {                                      \
+        float sum = 0;                                                                                                 \
+        for (int i = 0; i < n / GB_SUPER; i++) {                                                                       \
+            struct gb_super b;                                                                                         \
+            b.affine = false;                                                                                          \
+            unpack_block((const uint8_t *) x + (size_t) i * (block_size), &b);                                         \
+            sum += gb_k_dot(&b, (const uint8_t *) y + (size_t) i * 292);                                               \
+        }                                                                                                              \
+        *s = sum;                                                                                                      \
     }                                                                                                                  \
     static bool quantize(const float * src, void * dst, int64_t n_rows, int64_t n_per_row, const float * importance, int64_t * hist) { \
         (void) hist;                                                                                                   \
         return gb_k_quantize_rows(src, dst, n_rows, n_per_row, (block_size), quantize_block, importance);              \
     }                                                                                                                  \
-    const struct gb_quant_format gb_quant_##stem = { to_float, from_float, from_float, NULL, GGML_TYPE_Q8_K, quantize };
+    const struct gb_quant_format gb_quant_##stem = { to_float, from_float_, from_float_, vec_dot, GGML_TYPE_Q8_K, quantize };
+
+#define GB_K_FORMAT(stem, block_size)                                                                                  \
+    static void from_float(const float * x, void * y, int k) {                                                         \
+        gb_k_quantize_rows(x, y, 1, k, (block_size), quantize_block, NULL);                                            \
+    }                                                                                                                  \
+    GB_SUPER_FORMAT(stem, block_size, from_float)
 
 #endif // GB_TENSOR_QUANT_KQUANT_H

@@ -1,6 +1,7 @@
 // legacy.h - what the formats with blocks of 32 elements share: packing of 4- and 5-bit levels, rows, histograms.
 //
-// Levels of a block are uint8_t[32]. Nibbles: element j in the low half of byte j, element j + 16 in the high half.
+// The one idea: a block is integers and one or two floats (struct gb_block). A format says how to unpack that and how to find it;
+// dequantizing and dot products follow. Nibbles: element j in the low half of byte j, element j + 16 in the high half.
 #ifndef GB_TENSOR_QUANT_LEGACY_H
 #define GB_TENSOR_QUANT_LEGACY_H
 
@@ -14,13 +15,18 @@
 
 enum { GB_BLOCK = 32 };
 
+struct gb_block { // element i is d level[i] + m
+    float  d, m;
+    int8_t level[GB_BLOCK];
+};
+
 static inline void gb_pack_nibbles(const uint8_t * levels, uint8_t * qs) {
     for (int j = 0; j < GB_BLOCK / 2; j++) {
         qs[j] = (uint8_t) ((levels[j] & 15) | (levels[j + 16] << 4));
     }
 }
 
-static inline void gb_unpack_nibbles(const uint8_t * qs, uint8_t * levels) {
+static inline void gb_unpack_nibbles(const uint8_t * qs, int8_t * levels) {
     for (int j = 0; j < GB_BLOCK / 2; j++) {
         levels[j]      = qs[j] & 15;
         levels[j + 16] = qs[j] >> 4;
@@ -35,9 +41,9 @@ static inline void gb_pack_fifth(const uint8_t * levels, uint8_t * qh) {
     }
 }
 
-static inline void gb_unpack_fifth(const uint8_t * qh, uint8_t * levels) {
+static inline void gb_unpack_fifth(const uint8_t * qh, int8_t * levels) {
     for (int i = 0; i < GB_BLOCK; i++) {
-        levels[i] |= (uint8_t) ((qh[i / 8] >> i % 8 & 1) << 4);
+        levels[i] = (int8_t) (levels[i] | (qh[i / 8] >> i % 8 & 1) << 4);
     }
 }
 
@@ -68,6 +74,17 @@ static inline uint8_t gb_level(float v, int max) {
     return v >= (float) max ? (uint8_t) max : (uint8_t) v;
 }
 
+// Signed bytes, rounded half away from zero; returns the scale.
+static inline float gb_quantize_bytes(const float * x, int8_t * q) {
+    const float d  = fabsf(gb_fit_extreme(GB_BLOCK, x)) / 127;
+    const float id = d != 0 ? 1 / d : 0;
+    for (int i = 0; i < GB_BLOCK; i++) {
+        const float v = roundf(x[i] * id);
+        q[i]          = (int8_t) (v >= -127 && v <= 127 ? v : v > 0 ? 127 : v < 0 ? -127 : 0); // NaN: 0
+    }
+    return d;
+}
+
 static const struct gb_fit_search gb_legacy_search = { -0.9f, 0.05f, 36, false };
 
 // One block: x and, with an importance matrix, its weights (else NULL). Returns through the block; levels for the histogram.
@@ -93,11 +110,33 @@ static inline bool gb_quantize_rows(const float * src, uint8_t * dst, int64_t n_
     return true;
 }
 
-// Defines the constant of a format from its two block functions `quantize_block` and `dequantize_block`.
-#define GB_LEGACY_FORMAT(stem, block_size, hist_shift, dot_type)                                                       \
+// The block's part of a dot product: with Q8_0 (f16 d, levels) if m is 0 by definition, else with Q8_1 (f32 d, f32 d sum(levels), levels).
+// The sum of integers is exact.
+static inline float gb_block_dot(const struct gb_block * b, const uint8_t * y, bool affine) {
+    const int8_t * q   = (const int8_t *) y + (affine ? 8 : 2);
+    int32_t        sum = 0;
+    for (int i = 0; i < GB_BLOCK; i++) {
+        sum += b->level[i] * q[i];
+    }
+    if (!affine) {
+        return b->d * gb_load_f16(y) * (float) sum;
+    }
+    float d, s;
+    memcpy(&d, y, sizeof(d));
+    memcpy(&s, y + 4, sizeof(s));
+    return b->d * d * (float) sum + b->m * s;
+}
+
+// Defines the constant of a format from its two block functions, `quantize_block` and
+// `static void unpack_block(const uint8_t * block, struct gb_block * b)`, which may leave m alone if it is always 0.
+#define GB_BLOCK_FORMAT(stem, block_size, hist_shift, partner, partner_size)                                           \
     static void to_float(const void * x, float * y, int k) {                                                           \
         for (int i = 0; i < k; i += GB_BLOCK) {                                                                        \
-            dequantize_block((const uint8_t *) x + (size_t) (i / GB_BLOCK) * (block_size), y + i);                     \
+            struct gb_block b = { .m = 0 };                                                                            \
+            unpack_block((const uint8_t *) x + (size_t) (i / GB_BLOCK) * (block_size), &b);                            \
+            for (int j = 0; j < GB_BLOCK; j++) {                                                                       \
+                y[i + j] = GGML_TYPE_##partner == GGML_TYPE_Q8_1 ? (float) b.level[j] * b.d + b.m : (float) b.level[j] * b.d; \
+            }                                                                                                          \
         }                                                                                                              \
     }                                                                                                                  \
     static void from_float(const float * x, void * y, int k) {                                                         \
@@ -106,9 +145,21 @@ static inline bool gb_quantize_rows(const float * src, uint8_t * dst, int64_t n_
             quantize_block(x + i, NULL, (uint8_t *) y + (size_t) (i / GB_BLOCK) * (block_size), levels);               \
         }                                                                                                              \
     }                                                                                                                  \
+    static void vec_dot(const int n, float * s, const void * x, const void * y) {                                      \
+        float sum = 0;                                                                                                 \
+        for (int i = 0; i < n / GB_BLOCK; i++) {                                                                       \
+            struct gb_block b = { .m = 0 };                                                                            \
+            unpack_block((const uint8_t *) x + (size_t) i * (block_size), &b);                                         \
+            sum += gb_block_dot(&b, (const uint8_t *) y + (size_t) i * (partner_size), GGML_TYPE_##partner == GGML_TYPE_Q8_1); \
+        }                                                                                                              \
+        *s = sum;                                                                                                      \
+    }                                                                                                                  \
     static bool quantize(const float * src, void * dst, int64_t n_rows, int64_t n_per_row, const float * importance, int64_t * hist) { \
         return gb_quantize_rows(src, dst, n_rows, n_per_row, (block_size), quantize_block, importance, (hist_shift), hist); \
     }                                                                                                                  \
-    const struct gb_quant_format gb_quant_##stem = { to_float, from_float, from_float, NULL, GGML_TYPE_##dot_type, quantize };
+    const struct gb_quant_format gb_quant_##stem = { to_float, from_float, from_float, vec_dot, GGML_TYPE_##partner, quantize };
+
+#define GB_SYMMETRIC_FORMAT(stem, block_size, hist_shift) GB_BLOCK_FORMAT(stem, block_size, hist_shift, Q8_0, 34)
+#define GB_AFFINE_FORMAT(stem, block_size, hist_shift) GB_BLOCK_FORMAT(stem, block_size, hist_shift, Q8_1, 40)
 
 #endif // GB_TENSOR_QUANT_LEGACY_H

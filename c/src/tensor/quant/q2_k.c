@@ -44,13 +44,15 @@ static void quantize_block(const float * x, const float * importance, uint8_t * 
     gb_k_pack2(levels, block + 16);
 }
 
-static void dequantize_block(const uint8_t * block, float * y) {
-    uint8_t     levels[GB_SUPER];
-    const float d = gb_k_load_f16(block + 80), dmin = gb_k_load_f16(block + 82);
-    gb_k_unpack2(block + 16, levels);
-    for (int e = 0; e < GB_SUPER; e++) {
-        y[e] = d * (float) (block[e / 16] & 15) * (float) levels[e] - dmin * (float) (block[e / 16] >> 4);
+static void unpack_block(const uint8_t * block, struct gb_super * b) {
+    b->d      = gb_k_load_f16(block + 80);
+    b->dmin   = gb_k_load_f16(block + 82);
+    b->affine = true;
+    for (int s = 0; s < 16; s++) {
+        b->scale[s] = block[s] & 15;
+        b->min[s]   = block[s] >> 4;
     }
+    gb_k_unpack2(block + 16, b->level);
 }
 
 GB_K_FORMAT(q2_K, 84)

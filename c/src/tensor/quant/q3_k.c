@@ -62,13 +62,14 @@ static void quantize_block(const float * x, const float * importance, uint8_t * 
     gb_k_pack2(levels, block + QS);
 }
 
-static void dequantize_block(const uint8_t * block, float * y) {
-    uint8_t     levels[GB_SUPER];
-    const float d = gb_k_load_f16(block + D);
-    gb_k_unpack2(block + QS, levels);
+static void unpack_block(const uint8_t * block, struct gb_super * b) {
+    b->d = gb_k_load_f16(block + D);
+    for (int s = 0; s < 16; s++) {
+        b->scale[s] = (int16_t) unpack_scale(block + SCALES, s);
+    }
+    gb_k_unpack2(block + QS, b->level);
     for (int e = 0; e < GB_SUPER; e++) {
-        const int q = levels[e] - (block[HMASK + e % 32] >> e / 32 & 1 ? 0 : 4);
-        y[e]        = d * (float) unpack_scale(block + SCALES, e / 16) * (float) q;
+        b->level[e] = (int8_t) (b->level[e] - (block[HMASK + e % 32] >> e / 32 & 1 ? 0 : 4));
     }
 }
 

@@ -26,12 +26,16 @@ static inline void gb_q45_fit(int n_levels, const struct gb_fit_search * search,
     gb_k_requantize_affine(8, 32, n_levels, x, d, dmin, sc, mn, levels);
 }
 
-static inline void gb_q45_apply(const uint8_t * block, const uint8_t * levels, float * y) {
-    uint8_t     sc[8], mn[8];
-    const float d = gb_k_load_f16(block), dmin = gb_k_load_f16(block + 2);
+// All but the levels.
+static inline void gb_q45_unpack(const uint8_t * block, struct gb_super * b) {
+    uint8_t sc[8], mn[8];
+    b->d      = gb_k_load_f16(block);
+    b->dmin   = gb_k_load_f16(block + 2);
+    b->affine = true;
     gb_k_unpack_scales(block + 4, sc, mn);
-    for (int e = 0; e < GB_SUPER; e++) {
-        y[e] = d * (float) sc[e / 32] * (float) levels[e] - dmin * (float) mn[e / 32];
+    for (int s = 0; s < 16; s++) {
+        b->scale[s] = sc[s / 2];
+        b->min[s]   = mn[s / 2];
     }
 }
 

@@ -8,10 +8,9 @@ static void quantize_block(const float * x, const float * importance, uint8_t * 
     gb_k_pack4(levels, block + 16);
 }
 
-static void dequantize_block(const uint8_t * block, float * y) {
-    uint8_t levels[GB_SUPER];
-    gb_k_unpack4(block + 16, levels);
-    gb_q45_apply(block, levels, y);
+static void unpack_block(const uint8_t * block, struct gb_super * b) {
+    gb_q45_unpack(block, b);
+    gb_k_unpack4(block + 16, b->level);
 }
 
 GB_K_FORMAT(q4_K, 144)

@@ -17,14 +17,13 @@ static void quantize_block(const float * x, const float * w, uint8_t * block, ui
     gb_pack_nibbles(levels, block + 6);
 }
 
-static void dequantize_block(const uint8_t * block, float * y) {
-    uint8_t     levels[GB_BLOCK];
-    const float d = gb_load_f16(block);
-    gb_unpack_nibbles(block + 6, levels);
-    gb_unpack_fifth(block + 2, levels);
+static void unpack_block(const uint8_t * block, struct gb_block * b) {
+    b->d = gb_load_f16(block);
+    gb_unpack_nibbles(block + 6, b->level);
+    gb_unpack_fifth(block + 2, b->level);
     for (int i = 0; i < GB_BLOCK; i++) {
-        y[i] = (float) (levels[i] - 16) * d;
+        b->level[i] -= 16;
     }
 }
 
-GB_LEGACY_FORMAT(q5_0, 22, 1, Q8_0)
+GB_SYMMETRIC_FORMAT(q5_0, 22, 1)

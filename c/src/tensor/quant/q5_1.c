@@ -21,14 +21,11 @@ static void quantize_block(const float * x, const float * w, uint8_t * block, ui
     gb_pack_nibbles(levels, block + 8);
 }
 
-static void dequantize_block(const uint8_t * block, float * y) {
-    uint8_t     levels[GB_BLOCK];
-    const float d = gb_load_f16(block), m = gb_load_f16(block + 2);
-    gb_unpack_nibbles(block + 8, levels);
-    gb_unpack_fifth(block + 4, levels);
-    for (int i = 0; i < GB_BLOCK; i++) {
-        y[i] = (float) levels[i] * d + m;
-    }
+static void unpack_block(const uint8_t * block, struct gb_block * b) {
+    b->d = gb_load_f16(block);
+    b->m = gb_load_f16(block + 2);
+    gb_unpack_nibbles(block + 8, b->level);
+    gb_unpack_fifth(block + 4, b->level);
 }
 
-GB_LEGACY_FORMAT(q5_1, 24, 1, Q8_1)
+GB_AFFINE_FORMAT(q5_1, 24, 1)

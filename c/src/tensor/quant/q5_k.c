@@ -12,13 +12,12 @@ static void quantize_block(const float * x, const float * importance, uint8_t * 
     gb_k_pack4(levels, block + 48);
 }
 
-static void dequantize_block(const uint8_t * block, float * y) {
-    uint8_t levels[GB_SUPER];
-    gb_k_unpack4(block + 48, levels);
+static void unpack_block(const uint8_t * block, struct gb_super * b) {
+    gb_q45_unpack(block, b);
+    gb_k_unpack4(block + 48, b->level);
     for (int e = 0; e < GB_SUPER; e++) {
-        levels[e] |= (uint8_t) ((block[16 + e % 32] >> e / 32 & 1) << 4);
+        b->level[e] = (int8_t) (b->level[e] | (block[16 + e % 32] >> e / 32 & 1) << 4);
     }
-    gb_q45_apply(block, levels, y);
 }
 
 GB_K_FORMAT(q5_K, 176)

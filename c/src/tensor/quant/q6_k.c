@@ -54,13 +54,14 @@ static void quantize_block(const float * x, const float * importance, uint8_t * 
     pack(levels, block);
 }
 
-static void dequantize_block(const uint8_t * block, float * y) {
-    uint8_t     upper[GB_SUPER];
-    const float d = gb_k_load_f16(block + D);
-    gb_k_unpack2(block + QH, upper);
+static void unpack_block(const uint8_t * block, struct gb_super * b) {
+    b->d = gb_k_load_f16(block + D);
+    for (int s = 0; s < 16; s++) {
+        b->scale[s] = (int8_t) block[SCALES + s];
+    }
+    gb_k_unpack2(block + QH, b->level);
     for (int e = 0; e < GB_SUPER; e++) {
-        const int q = (block[low_byte(e)] >> low_shift(e) & 15) + 16 * upper[e] - 32;
-        y[e]        = d * (float) (int8_t) block[SCALES + e / 16] * (float) q;
+        b->level[e] = (int8_t) ((block[low_byte(e)] >> low_shift(e) & 15) + 16 * b->level[e] - 32);
     }
 }
 

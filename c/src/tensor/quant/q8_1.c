@@ -1,0 +1,41 @@
+// q8_1.c - 32 elements in 40 bytes: f32 d, f32 d sum(q), 32 signed bytes; y = q d. The partner of formats with an offset in dot products.
+#include "tensor/quant/legacy.h"
+
+static void quantize_block(const float * x, uint8_t * block) {
+    int8_t      q[GB_BLOCK];
+    const float d   = gb_quantize_bytes(x, q);
+    int         sum = 0;
+    for (int i = 0; i < GB_BLOCK; i++) {
+        sum += q[i];
+    }
+    const float s = d * (float) sum;
+    memcpy(block, &d, sizeof(d));
+    memcpy(block + 4, &s, sizeof(s));
+    memcpy(block + 8, q, sizeof(q));
+}
+
+static void from_float(const float * x, void * y, int k) {
+    for (int i = 0; i < k / GB_BLOCK; i++) {
+        quantize_block(x + i * GB_BLOCK, (uint8_t *) y + (size_t) i * 40);
+    }
+}
+
+static void to_float(const void * x, float * y, int k) {
+    for (int i = 0; i < k; i++) {
+        const uint8_t * block = (const uint8_t *) x + (size_t) (i / GB_BLOCK) * 40;
+        float           d;
+        memcpy(&d, block, sizeof(d));
+        y[i] = (float) (int8_t) block[8 + i % GB_BLOCK] * d;
+    }
+}
+
+static bool quantize(const float * src, void * dst, int64_t n_rows, int64_t n_per_row, const float * importance, int64_t * hist) {
+    (void) importance;
+    (void) hist;
+    for (int64_t i = 0; i < n_rows * n_per_row / GB_BLOCK; i++) {
+        quantize_block(src + i * GB_BLOCK, (uint8_t *) dst + i * 40);
+    }
+    return true;
+}
+
+const struct gb_quant_format gb_quant_q8_1 = { to_float, from_float, from_float, NULL, GGML_TYPE_Q8_1, quantize };

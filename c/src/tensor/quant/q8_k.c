@@ -1,0 +1,41 @@
+// q8_k.c - 256 elements in 292 bytes: f32 d, 256 signed bytes, 16 sums of 16 of them; y = q d. The partner of super-blocks in dot products.
+#include "tensor/quant/kquant.h"
+
+static void quantize_block(const float * x, const float * importance, uint8_t * block) {
+    (void) importance;
+    const float extreme = gb_fit_extreme(GB_SUPER, x);
+    memset(block, 0, 292);
+    if (extreme == 0 || isinf(extreme)) {
+        return;
+    }
+    const float factor   = -127 / extreme, d = 1 / factor;
+    int16_t     sums[16] = { 0 };
+    int8_t      q[GB_SUPER];
+    for (int e = 0; e < GB_SUPER; e++) {
+        q[e] = (int8_t) (x[e] == x[e] ? gb_fit_round(factor * x[e], -128, 127) : 0);
+        sums[e / 16] = (int16_t) (sums[e / 16] + q[e]);
+    }
+    memcpy(block, &d, sizeof(d));
+    memcpy(block + 4, q, sizeof(q));
+    memcpy(block + 260, sums, sizeof(sums));
+}
+
+static void from_float(const float * x, void * y, int k) {
+    gb_k_quantize_rows(x, y, 1, k, 292, quantize_block, NULL);
+}
+
+static void to_float(const void * x, float * y, int k) {
+    for (int i = 0; i < k; i++) {
+        const uint8_t * block = (const uint8_t *) x + (size_t) (i / GB_SUPER) * 292;
+        float           d;
+        memcpy(&d, block, sizeof(d));
+        y[i] = d * (float) (int8_t) block[4 + i % GB_SUPER];
+    }
+}
+
+static bool quantize(const float * src, void * dst, int64_t n_rows, int64_t n_per_row, const float * importance, int64_t * hist) {
+    (void) hist;
+    return gb_k_quantize_rows(src, dst, n_rows, n_per_row, 292, quantize_block, importance);
+}
+
+const struct gb_quant_format gb_quant_q8_K = { to_float, from_float, NULL, NULL, GGML_TYPE_F32, quantize };
