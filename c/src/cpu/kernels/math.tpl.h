@@ -82,7 +82,7 @@ static inline vf tanh_(vf x) {
     const vf small = v_fma(v_mul(x, z), p, x);
     const vf e     = exp_(v_add(a, a));
     const vf large = v_sub(v_set(1.0f), v_div(v_set(2.0f), v_add(e, v_set(1.0f))));
-    return v_sel(v_lt(a, v_set(0.625f)), small, v_copysign(large, x));
+    return v_copysign(v_sel(v_lt(a, v_set(0.625f)), small, large), x); // also of zero, whose sign the sum loses
 }
 
 // exp(x) - 1 for x <= 0, without cancellation: 2^n (e^r - 1) + (2^n - 1)
