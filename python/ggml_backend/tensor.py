@@ -833,7 +833,7 @@ def _matmul(a: Tensor, b: Tensor) -> Tensor:
     if math.prod(batch_a) != math.prod(batch):
         a = repeat_to(a, (*batch, *a.shape[-2:]))
     ndim = len(batch) + (n_a > 1) + (n_b > 1)
-    y = build("matmul", lib.ggml_mul_mat, (rows, a), ndim=max(ndim, 1), labels=("b.T", "a"))
+    y = build("matmul", lib.ggml_mul_mat, (rows, a), ndim=ndim, labels=("b.T", "a"))
     if n_b == 1 and n_a > 1:
         return y.reshape(*batch, a.shape[-2])
     if n_a == 1 and n_b > 2:
