@@ -1,0 +1,263 @@
+"""Convolution, pooling, resampling and padding against NumPy. The references are plain loops over the kernel."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from op_harness import ALL_LAYOUTS, EXACT, FLOATS, LAYOUTS, Tolerance, check, covers, real, refuses, whole
+
+import ggml_backend as gb
+
+# Data passes through float16 on its way into the product.
+ROUNDED = {"rounded": 2.0, "rounded_to": "float16"}
+
+
+def out_size(n, k, s, p, d):
+    return (n + 2 * p - d * (k - 1) - 1) // s + 1
+
+
+def windows(x, k, s, p, d):
+    """x (n, c, h, w) as (n, oh, ow, c, kh, kw)"""
+    n, c, h, w = x.shape
+    oh, ow = (out_size(v, k[i], s[i], p[i], d[i]) for i, v in enumerate((h, w)))
+    padded = np.zeros((n, c, h + 2 * p[0], w + 2 * p[1]))
+    padded[:, :, p[0] : p[0] + h, p[1] : p[1] + w] = x
+    out = np.empty((n, oh, ow, c, *k))
+    for i, j in np.ndindex(oh, ow):
+        for u, v in np.ndindex(*k):
+            out[:, i, j, :, u, v] = padded[:, :, i * s[0] + u * d[0], j * s[1] + v * d[1]]
+    return out
+
+
+def conv2d(kernel, x, s=(1, 1), p=(0, 0), d=(1, 1)):
+    return np.einsum("nijcuv,ocuv->noij", windows(x, kernel.shape[2:], s, p, d), kernel)
+
+
+# kernel (oc, ic, kh, kw), data (n, ic, h, w), stride, padding, dilation
+CASES_2D = [
+    ((1, 1, 1, 1), (1, 1, 1, 1), (1, 1), (0, 0), (1, 1)), ((2, 3, 2, 3), (1, 3, 7, 9), (1, 1), (0, 0), (1, 1)),
+    ((4, 3, 3, 3), (1, 3, 8, 8), (2, 1), (1, 0), (1, 1)), ((3, 2, 3, 2), (3, 2, 9, 8), (1, 3), (2, 1), (2, 1)),
+    ((5, 1, 1, 5), (2, 1, 3, 11), (1, 2), (0, 2), (1, 2)), ((6, 4, 3, 3), (1, 4, 5, 5), (1, 1), (1, 1), (2, 2)),
+    ((17, 8, 3, 3), (2, 8, 19, 21), (1, 1), (1, 1), (1, 1)), ((3, 2, 2, 2), (4, 2, 6, 6), (2, 2), (0, 0), (1, 1)),
+]  # fmt: skip
+
+
+@covers("IM2COL")
+@pytest.mark.parametrize("data", FLOATS)
+@pytest.mark.parametrize("case", CASES_2D, ids=str)
+def test_im2col(case, data):
+    """(n, oh, ow, ic * kh * kw), rounded to float16."""
+    k, x, s, p, d = case
+    for layout in ALL_LAYOUTS:
+
+        def reference(kernel, v, k=k, s=s, p=p, d=d):
+            out = windows(v, k[2:], s, p, d)
+            return out.reshape(*out.shape[:3], -1).astype(np.float16).astype(np.float64)
+
+        inputs = [real(*k, dtype="float16"), real(*x, dtype=data, layout=layout)]
+        check(lambda a, b: gb.im2col(a, b, s, p, d), inputs, reference, EXACT, dtype="float16", on_sim=layout == "padded")
+
+
+CASES_1D = [
+    ((1, 1, 1), (1, 1, 1), 1, 0, 1), ((4, 3, 3), (1, 3, 9), 1, 0, 1), ((4, 3, 3), (2, 3, 10), 2, 1, 1), ((2, 5, 4), (3, 5, 17), 3, 2, 2),
+    ((6, 2, 5), (1, 2, 5), 1, 4, 1), ((33, 16, 3), (2, 16, 70), 1, 1, 1),
+]  # fmt: skip
+
+
+def one_d(x):
+    return x[:, :, None, :]
+
+
+@covers("IM2COL")
+@pytest.mark.parametrize("case", CASES_1D, ids=str)
+def test_im2col_1d(case):
+    k, x, s, p, d = case
+
+    def reference(kernel, v):
+        out = windows(one_d(v), (1, k[2]), (1, s), (0, p), (1, d))
+        return out.reshape(out.shape[0], out.shape[2], -1).astype(np.float16).astype(np.float64)
+
+    for layout in LAYOUTS:
+        inputs = [real(*k, dtype="float16"), real(*x, layout=layout)]
+        check(lambda a, b: gb.im2col(a, b, s, p, d, is_2d=False), inputs, reference, EXACT, dtype="float16")
+
+
+def products(kernel):
+    return math.prod(kernel[1:])
+
+
+@covers("IM2COL", "MUL_MAT")
+@pytest.mark.parametrize("layout", ["whole", "padded"])
+@pytest.mark.parametrize("case", CASES_2D, ids=str)
+def test_conv_2d(case, layout):
+    k, x, s, p, d = case
+    inputs = [real(*k, dtype="float16"), real(*x, layout=layout)]
+
+    def reference(a, b):
+        return conv2d(a, b, s, p, d)
+
+    check(lambda a, b: gb.conv_2d(a, b, s, p, d), inputs, reference, Tolerance(n=products(k), **ROUNDED), magnitude=reference, dtype="float32")
+
+
+@covers("IM2COL", "MUL_MAT")
+def test_conv_2d_named_forms():
+    k, x = (4, 3, 2, 3), (2, 3, 8, 9)
+    inputs = [real(*k, dtype="float16"), real(*x)]
+    tolerance = Tolerance(n=products(k), **ROUNDED)
+
+    def patches(a, b):
+        return conv2d(a, b, s=(2, 3))
+
+    def half(a, b):
+        return conv2d(a, b, p=(1, 1))
+
+    check(lambda a, b: gb.conv_2d(a, b, stride="kernel"), inputs, patches, tolerance, magnitude=patches, dtype="float32")
+    check(lambda a, b: gb.conv_2d(a, b, padding="half"), inputs, half, tolerance, magnitude=half, dtype="float32")
+
+
+@covers("IM2COL", "MUL_MAT")
+@pytest.mark.parametrize("case", CASES_1D, ids=str)
+def test_conv_1d(case):
+    k, x, s, p, d = case
+    tolerance = Tolerance(n=products(k), **ROUNDED)
+
+    def reference(a, b):
+        return conv2d(a[:, :, None, :], one_d(b), (1, s), (0, p), (1, d))[:, :, 0]
+
+    def half(a, b):
+        return conv2d(a[:, :, None, :], one_d(b), (1, s), (0, k[2] // 2), (1, d))[:, :, 0]
+
+    for layout in ("whole", "padded"):
+        inputs = [real(*k, dtype="float16"), real(*x, layout=layout)]
+        check(lambda a, b: gb.conv_1d(a, b, s, p, d), inputs, reference, tolerance, magnitude=reference, dtype="float32")
+        if x[2] + 2 * (k[2] // 2) > d * (k[2] - 1):
+            check(lambda a, b: gb.conv_1d(a, b, s, "half", d), inputs, half, tolerance, magnitude=half, dtype="float32")
+
+
+@covers("IM2COL", "MUL_MAT")
+@pytest.mark.parametrize(("c", "kernel", "n", "size", "s", "p", "d"), [
+    (1, (1, 1), 1, (1, 1), (1, 1), (0, 0), (1, 1)), (3, (2, 3), 1, (8, 9), (1, 1), (0, 0), (1, 1)), (4, (3, 3), 2, (7, 9), (2, 1), (1, 1), (1, 1)),
+    (5, (3, 2), 3, (9, 7), (1, 2), (2, 0), (2, 3)),
+])  # fmt: skip
+def test_conv_depthwise_2d(c, kernel, n, size, s, p, d):
+    def reference(a, b):
+        return np.einsum("nijcuv,cuv->ncij", windows(b, kernel, s, p, d), a[:, 0])
+
+    inputs = [real(c, 1, *kernel, dtype="float16"), real(n, c, *size)]
+    check(lambda a, b: gb.conv_depthwise_2d(a, b, s, p, d), inputs, reference, Tolerance(n=math.prod(kernel), **ROUNDED), magnitude=reference,
+          dtype="float32")  # fmt: skip
+
+
+# ------------------------------------------------------------------------------------------------------ transposed convolution
+
+
+@covers("CONV_TRANSPOSE_1D")
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_conv_transpose_1d(dtype):
+    for ic, oc, k, w, s in ((1, 1, 1, 1, 1), (3, 4, 3, 7, 1), (2, 5, 4, 9, 3), (7, 1, 2, 5, 5), (33, 17, 5, 40, 2)):
+
+        def reference(a, b, s=s):
+            out = np.zeros((a.shape[1], (b.shape[1] - 1) * s + a.shape[2]))
+            for i in range(b.shape[1]):
+                out[:, i * s : i * s + a.shape[2]] += np.einsum("c,cok->ok", b[:, i], a)
+            return out
+
+        for one, two in (("whole", "whole"), ("padded", "stepped"), ("permuted", "padded")):
+            inputs = [real(ic, oc, k, dtype=dtype, layout=one), real(ic, w, layout=two)]
+            tolerance = Tolerance(n=ic * k, **({} if dtype == "float32" else {"rounded": 1.0, "rounded_to": dtype}))
+            check(lambda a, b, s=s: gb.conv_transpose_1d(a, b, s), inputs, reference, tolerance, magnitude=reference, dtype="float32")
+
+
+@covers("CONV_TRANSPOSE_2D")
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_conv_transpose_2d(dtype):
+    for n, ic, oc, k, size, s in ((1, 1, 1, (1, 1), (1, 1), 1), (1, 3, 4, (2, 3), (4, 5), 2), (3, 2, 5, (3, 3), (5, 4), 1), (2, 9, 7, (2, 2), (9, 8), 3)):
+
+        def reference(a, b, s=s):
+            kh, kw = a.shape[2:]
+            out = np.zeros((b.shape[0], a.shape[1], (b.shape[2] - 1) * s + kh, (b.shape[3] - 1) * s + kw))
+            for i, j in np.ndindex(b.shape[2:]):
+                out[:, :, i * s : i * s + kh, j * s : j * s + kw] += np.einsum("nc,couv->nouv", b[:, :, i, j], a)
+            return out
+
+        for one, two in (("whole", "whole"), ("offset", "padded"), ("whole", "permuted")):
+            inputs = [real(ic, oc, *k, dtype=dtype, layout=one), real(n, ic, *size, layout=two)]
+            tolerance = Tolerance(n=ic * math.prod(k), **({} if dtype == "float32" else {"rounded": 1.0, "rounded_to": dtype}))
+            check(lambda a, b, s=s: gb.conv_transpose_2d(a, b, s), inputs, reference, tolerance, magnitude=reference, dtype="float32")
+
+
+# --------------------------------------------------------------------------------------------------------------------- pooling
+
+
+def pool(v, op, k, s, p):
+    """v (c, h, w); padding is skipped by maxima and counted by means."""
+    oh, ow = (int((v.shape[i + 1] + 2 * p[i] - k[i]) / s[i] + 1) for i in (0, 1))
+    out = np.empty((v.shape[0], oh, ow))
+    for c, i, j in np.ndindex(out.shape):
+        rows = [r for r in range(i * s[0] - p[0], i * s[0] - p[0] + k[0]) if 0 <= r < v.shape[1]]
+        cols = [q for q in range(j * s[1] - p[1], j * s[1] - p[1] + k[1]) if 0 <= q < v.shape[2]]
+        part = v[c][np.ix_(rows, cols)]
+        out[c, i, j] = part.sum() / math.prod(k) if op == "avg" else part.max(initial=-float(np.finfo(np.float32).max))
+    return out
+
+
+@covers("POOL_2D")
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("op", ["max", "avg"])
+def test_pool_2d(op, dtype):
+    cases = [((1, 1, 1), (1, 1), (1, 1), (0, 0)), ((2, 4, 6), (2, 3), (2, 3), (0, 0)), ((3, 7, 9), (3, 2), (2, 1), (1, 0)), ((1, 9, 7), (3, 3), (1, 2), (1, 1)),
+             ((5, 33, 21), (2, 2), (2, 2), (1, 1)), ((2, 5, 5), (5, 5), (1, 1), (2, 2))]  # fmt: skip
+    for shape, k, s, p in cases:
+        for layout in ALL_LAYOUTS if shape[0] == 3 else ("whole",):
+
+            def reference(v, k=k, s=s, p=p):
+                return pool(v, op, k, s, p)
+
+            check(lambda t, k=k, s=s, p=p: gb.pool_2d(t, op, k, s, p), [real(*shape, dtype=dtype, layout=layout)], reference,
+                  Tolerance(n=math.prod(k)) if op == "avg" else Tolerance(0), magnitude=lambda v, k=k, s=s, p=p: pool(v, "avg", k, s, p) if op == "avg" else
+                  np.ones_like(pool(v, op, k, s, p)), dtype="float32")  # fmt: skip
+
+
+@covers("POOL_1D")
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("op", ["max", "avg"])
+def test_pool_1d(op, dtype):
+    for shape, k in (((1, 1), 1), ((3, 8), 2), ((5, 9), 3), ((2, 65), 5), ((70, 1000), 4)):
+
+        def reference(v, k=k):
+            parts = v[:, : v.shape[1] // k * k].reshape(v.shape[0], -1, k)
+            return parts.mean(-1) if op == "avg" else parts.max(-1)
+
+        for layout in ALL_LAYOUTS if shape[0] == 3 else ("whole",):
+            x = real(*shape, dtype=dtype, layout=layout)
+            check(lambda t, k=k: gb.pool_1d(t, op, k), [x], reference, Tolerance(n=k) if op == "avg" else EXACT, magnitude=lambda v: np.full(
+                reference(v).shape, 2.0), dtype="float32")  # fmt: skip
+
+
+# -------------------------------------------------------------------------------------------------------------- upscale and pad
+
+
+@covers("UPSCALE")
+@pytest.mark.parametrize("dtype", [*FLOATS, "int32"])
+def test_upscale(dtype):
+    for shape, factor in (((1, 1), 1), ((1, 1), 3), ((3, 5), 2), ((2, 3, 4, 5), 3), ((3, 40, 50), 2)):
+        for layout in ALL_LAYOUTS:
+            x = whole(*shape, low=-9, high=9, layout=layout) if dtype == "int32" else real(*shape, dtype=dtype, layout=layout)
+            check(lambda t, f=factor: gb.upscale(t, f), [x], lambda v, f=factor: v.repeat(f, -1).repeat(f, -2), EXACT, on_sim=layout == "padded")
+
+
+@covers("PAD")
+@pytest.mark.parametrize("dtype", [*FLOATS, "int32"])
+def test_pad(dtype):
+    for shape, amounts in (((1,), (1,)), ((3, 5), (0, 0)), ((3, 5), (1, 2)), ((2, 3, 4, 5), (1, 2, 3, 4)), ((2, 3, 4, 5), (0, 2, 0, 1)), ((30, 70), (40, 100))):
+        for layout in ALL_LAYOUTS:
+            x = whole(*shape, low=-9, high=9, layout=layout) if dtype == "int32" else real(*shape, dtype=dtype, layout=layout)
+            check(lambda t, a=amounts: gb.pad(t, a), [x], lambda v, a=amounts: np.pad(v, [(0, n) for n in a]), EXACT, on_sim=layout == "padded")
+
+
+@pytest.mark.parametrize("name", ["conv_1d", "conv_2d", "conv_transpose_1d", "conv_transpose_2d"])
+def test_integer_kernels_are_refused(name):
+    shape, data = ((3, 3, 3), (3, 9)) if name.endswith("1d") else ((3, 3, 3, 3), (1, 3, 9, 9))
+    refuses(getattr(gb, name), [whole(*shape, low=0, high=9), real(*data)])
