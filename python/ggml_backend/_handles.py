@@ -100,7 +100,7 @@ class ContextCore(Core):
     ``parents`` grows by the contexts whose tensors are used here. ``lock`` guards building.
     """
 
-    __slots__ = ("_freer", "buffers", "constants", "keep", "placed_by", "serial")
+    __slots__ = ("_freer", "buffers", "constants", "keep", "placed_by", "serial", "transposed")
     alive: ClassVar[dict[int, weakref.ref[ContextCore]]] = {}
     counter: ClassVar[Iterator[int]] = itertools.count()
 
@@ -112,6 +112,7 @@ class ContextCore(Core):
         self.placed_by: tuple[weakref.ref[OwnerCore], ...] = ()  # schedulers: not kept alive (they keep the context)
         self.constants: list[tuple[Any, bytes]] = []  # tensor, its value: written each time the tensor is placed
         self.keep: list[object] = []  # whatever C refers to
+        self.transposed: dict[int, Any] = {}  # address of a matrix -> its transposed view
         self.alive[id(self)] = weakref.ref(self)
 
     def free(self) -> None:

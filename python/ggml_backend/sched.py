@@ -5,7 +5,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from ._callbacks import Eval, Run, Wanted
 from ._errors import InvalidArgumentError, StateError, check, non_null, raise_last
@@ -18,6 +18,7 @@ from .tensor import Tensor
 
 __all__ = ["Memory", "Scheduler", "Split"]
 
+_POLICIES = {"weights": lib.GGML_BACKEND_SCHED_POLICY_WEIGHTS, "sources": lib.GGML_BACKEND_SCHED_POLICY_SOURCES}
 _graph_compute = lib.ggml_backend_sched_graph_compute
 
 
@@ -118,6 +119,8 @@ class Scheduler:
 
     backends: in order of priority, the highest first; the last is the fallback, usually the CPU
     buffer_types: one for each backend; default: the backend's own
+    policy: where nodes go that ``set_backend`` says nothing about: ``"weights"``: to where their weights are, and their neighbours with
+        them; ``"sources"``: to where their best source is
 
     ``allocate`` gives every tensor of a graph that has none memory; then inputs can be set, and ``compute`` runs the graph as often as
     wanted. Several graphs may take turns: inputs keep their data, results are there until another graph is allocated or computed.
@@ -131,7 +134,13 @@ class Scheduler:
 
     __slots__ = ("__weakref__", "_assigned", "_backends", "_buffer_types", "_core", "_eval", "_graph", "_lock")
 
-    def __init__(self, backends: Sequence[Backend], buffer_types: Sequence[BufferType] | None = None) -> None:
+    def __init__(
+        self,
+        backends: Sequence[Backend],
+        buffer_types: Sequence[BufferType] | None = None,
+        *,
+        policy: Literal["weights", "sources"] = "weights",
+    ) -> None:
         reap()
         self._core: SchedCore | None = None
         self._backends = tuple(backends)
@@ -144,7 +153,10 @@ class Scheduler:
         self._eval: Eval | None = None
         self._graph: Graph | None = None  # allocated last
         self._lock: tuple[SchedCore, Use] | None = None
+        if policy not in _POLICIES:
+            raise InvalidArgumentError(f"Scheduler: policy must be one of {', '.join(map(repr, _POLICIES))}, not {policy!r}")
         self._core = self._make(tuple(b._live() for b in self._backends))
+        check(lib.ggml_backend_sched_set_policy(self._core.ptr, _POLICIES[policy]), "Scheduler")
 
     def _make(self, backends: tuple[BackendCore, ...]) -> SchedCore:
         pointers = ffi.new("ggml_backend_t[]", [b.ptr for b in backends])

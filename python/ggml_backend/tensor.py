@@ -23,6 +23,7 @@ from ._handles import (
     Core,
     OwnerCore,
     Pin,
+    address,
     buffers_of,
     find_owner,
     reap,
@@ -196,6 +197,15 @@ class TensorPool:
         if name is not None:
             lib.ggml_set_name(pointer, name.encode())
         return Tensor(self, pointer)
+
+    def _transposed(self, tensor: Tensor) -> Tensor:
+        """The transposed view of a matrix, made once: graph after graph writes ``x @ w.T``."""
+        core = self._live()
+        key = address(tensor._p)
+        found = core.transposed.get(key)
+        if found is None:
+            found = core.transposed[key] = build("transpose", lib.ggml_transpose, (tensor,), ndim=2)._p
+        return Tensor(self, found)
 
     def _template(self, shape: tuple[int, ...], what: str) -> Any:
         """A tensor that only shows a shape to a builder; not in this context, so that nobody gives it memory."""
@@ -630,7 +640,7 @@ class Tensor:
         if sorted(order) != list(range(n)):
             raise InvalidArgumentError(f"transpose: {order} is no order of the {n} axes of {self.describe()}")
         if n == 2 and order == (1, 0):
-            return build("transpose", lib.ggml_transpose, (self,), ndim=2)
+            return self._ctx._transposed(self)
         to = list(range(MAX_DIMS))
         for new, old in enumerate(order):
             to[n - 1 - old] = n - 1 - new
@@ -806,6 +816,8 @@ def _matmul(a: Tensor, b: Tensor) -> Tensor:
     if n_a == 0 or n_b == 0:
         raise InvalidArgumentError(f"matmul: {describe('a', a)}, {describe('b', b)}: needs at least one axis")
     inner = b.shape[-2] if n_b > 1 else b.shape[0]
+    if a.shape[-1] != inner and n_b == 2 and b.op == "TRANSPOSE":
+        return build("mul_mat", lib.ggml_mul_mat, (b.sources[0], a))  # says why not, in terms of what was transposed
     if a.shape[-1] != inner:
         raise InvalidArgumentError(
             f"matmul: {describe('a', a)}, {describe('b', b)}: the last axis of a and the "
@@ -833,7 +845,7 @@ def _matmul(a: Tensor, b: Tensor) -> Tensor:
     if math.prod(batch_a) != math.prod(batch):
         a = repeat_to(a, (*batch, *a.shape[-2:]))
     ndim = len(batch) + (n_a > 1) + (n_b > 1)
-    y = build("matmul", lib.ggml_mul_mat, (rows, a), ndim=ndim, labels=("b.T", "a"))
+    y = build("mul_mat", lib.ggml_mul_mat, (rows, a), ndim=ndim)
     if n_b == 1 and n_a > 1:
         return y.reshape(*batch, a.shape[-2])
     if n_a == 1 and n_b > 2:

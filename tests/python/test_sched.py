@@ -316,6 +316,17 @@ def test_weights_pull_the_work_to_their_device(rng, cpu, sim):
     np.testing.assert_allclose(y.numpy(), np.maximum(data @ value.T, 0), rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("policy", ["weights", "sources"])
+def test_policies(net, cpu, sim, policy):
+    scheduler = gb.Scheduler([sim, cpu], policy=policy)
+    scheduler.allocate(net.graph)
+    net.set()
+    assert scheduler.compute(net.graph)
+    net.check()
+    with pytest.raises(gb.InvalidArgumentError, match="policy"):
+        gb.Scheduler([cpu], policy="other")
+
+
 def test_unsupported_operation_names_it(net):
     scheduler = gb.Scheduler([gb.Backend("SIM", ops=["mul_mat"])])
     with pytest.raises(gb.UnsupportedError, match=r"(?i)relu"):

@@ -520,6 +520,19 @@ def test_matmul_refuses(ctx, a, b):
         ctx.tensor(a) @ ctx.tensor(b)
 
 
+def test_a_wrong_product_is_told_in_terms_of_what_was_transposed(ctx):
+    with pytest.raises(gb.InvalidArgumentError, match=r"mul_mat: a 'v' float32 \(64, 100\), b 'x' float32 \(16, 128\)"):
+        ctx.tensor((16, 128), name="x") @ ctx.tensor((64, 100), name="v").T
+
+
+def test_writing_x_at_w_T_again_and_again_makes_one_transposed_view(ctx):
+    w, x = ctx.tensor((8, 8)), ctx.tensor((2, 8))
+    n = len(ctx.tensors())
+    for _ in range(10):
+        x @ w.T
+    assert len(ctx.tensors()) == n + 1 + 10
+
+
 def test_matmul_with_arrays_and_other_dtypes(ctx, cpu, rng):
     w = rng.standard_normal((5, 8)).astype(np.float16)
     x = rng.standard_normal((3, 8)).astype(np.float32)
