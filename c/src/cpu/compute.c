@@ -167,6 +167,10 @@ struct gb_cpu_plan * gb_cpu_plan_new(struct ggml_tensor * const * nodes, int n_n
     return plan;
 }
 
+struct gb_cpu_plan * gb_cpu_plan_again(const struct gb_cpu_plan * plan, int n_threads) {
+    return gb_cpu_plan_new(plan->nodes, plan->n_nodes, n_threads);
+}
+
 void gb_cpu_plan_free(struct gb_cpu_plan * plan) {
     if (plan != NULL) {
         gb_free(plan->nodes);

@@ -32,6 +32,7 @@ struct cpu {
 
 struct cpu_graph_plan {
     struct gb_cpu_plan * plan;
+    int                  n_threads; // that it was made for
     struct work          work;
 };
 
@@ -107,7 +108,8 @@ static GGML_CALL ggml_backend_graph_plan_t plan_create(ggml_backend_t backend, c
     if (p == NULL) {
         return NULL;
     }
-    p->plan = gb_cpu_plan_new(cgraph->nodes, cgraph->n_nodes, cpu->n_threads);
+    p->n_threads = cpu->n_threads;
+    p->plan      = gb_cpu_plan_new(cgraph->nodes, cgraph->n_nodes, cpu->n_threads);
     if (p->plan == NULL || !work_reserve(&p->work, gb_cpu_plan_work_size(p->plan))) {
         plan_free(backend, p);
         return NULL;
@@ -115,9 +117,27 @@ static GGML_CALL ggml_backend_graph_plan_t plan_create(ggml_backend_t backend, c
     return p;
 }
 
+// The backend's number of threads may have changed since the plan was made.
+static bool renew_plan(struct cpu_graph_plan * p, int n_threads) {
+    if (p->n_threads == n_threads) {
+        return true;
+    }
+    struct gb_cpu_plan * plan = gb_cpu_plan_again(p->plan, n_threads);
+    if (plan == NULL) {
+        return false;
+    }
+    gb_cpu_plan_free(p->plan);
+    p->plan      = plan;
+    p->n_threads = n_threads;
+    return true;
+}
+
 static GGML_CALL void plan_compute(ggml_backend_t backend, ggml_backend_graph_plan_t graph_plan) {
-    struct cpu_graph_plan * p = graph_plan;
-    run_plan(backend->context, p->plan, &p->work); // a failure is reported: that is how the caller learns of it
+    struct cpu *            cpu = backend->context;
+    struct cpu_graph_plan * p   = graph_plan;
+    if (renew_plan(p, cpu->n_threads)) {
+        run_plan(cpu, p->plan, &p->work); // a failure is reported: that is how the caller learns of it
+    }
 }
 
 static GGML_CALL const char * unsupported_reason(ggml_backend_t backend, const struct ggml_tensor * op) {
