@@ -147,11 +147,16 @@ static enum ggml_status write_back(struct run * r, const struct gb_split * split
     return GGML_STATUS_SUCCESS;
 }
 
-// The callback may ask the scheduler about things, but not run or reset it.
+// The callback may ask the scheduler about things and wait for it, even take itself back (then nothing is wanted any more), but not run,
+// reset or free it.
 static bool call_back(struct ggml_backend_sched * s, struct ggml_tensor * t, bool ask) {
+    if (s->callback == NULL) {
+        return !ask;
+    }
     s->in_callback    = true;
     const bool answer = s->callback(t, ask, s->callback_data);
     s->in_callback    = false;
+    s->running        = true; // whatever it waited for, there is more to come
     return answer;
 }
 
@@ -180,7 +185,7 @@ static enum ggml_status run_with_callback(struct run * r, const struct gb_split 
         if (wanted) {
             GB_TRY(ggml_backend_synchronize(backend_of(r, split->backend)));
             if (!call_back(r->sched, p->ids.data[end - 1].tensor, false)) {
-                return GGML_STATUS_ABORTED;
+                return gb_fail_quietly(GGML_STATUS_ABORTED, "ggml_backend_sched: stopped by the evaluation callback"); // wanted
             }
         }
         i = end;
@@ -217,7 +222,7 @@ static enum ggml_status fail_in_split(struct run * r, size_t k, enum ggml_status
     }
     r->sched->running = false;
     if (status == GGML_STATUS_ABORTED) {
-        return status;
+        return gb_fail_quietly(status, message);
     }
     const struct gb_split * split = &r->plan->splits.data[k];
     return gb_fail(status, "%s: split %zu (nodes %d to %d) on backend %s: %s", func, k, split->start, split->end - 1,

@@ -47,8 +47,13 @@ ggml_backend_sched_t ggml_backend_sched_new(ggml_backend_t * backends, ggml_back
     return s;
 }
 
+static enum ggml_status check_idle(const struct ggml_backend_sched * s, const char * func) {
+    GB_FAIL_IF(s->in_callback, GGML_STATUS_INVALID_STATE, GGML_STATUS_INVALID_STATE, "%s: called from the scheduler's own callback", func);
+    return GGML_STATUS_SUCCESS;
+}
+
 void ggml_backend_sched_free(ggml_backend_sched_t sched) {
-    if (sched == NULL) {
+    if (sched == NULL || check_idle(sched, __func__) != GGML_STATUS_SUCCESS) {
         return;
     }
     gb_sched_wait(sched); // a failure has been reported; nothing more can be done about it
@@ -59,11 +64,6 @@ void ggml_backend_sched_free(ggml_backend_sched_t sched) {
     gb_ptrmap_free(&sched->user);
     gb_free(sched->devices);
     gb_free(sched);
-}
-
-static enum ggml_status check_idle(const struct ggml_backend_sched * s, const char * func) {
-    GB_FAIL_IF(s->in_callback, GGML_STATUS_INVALID_STATE, GGML_STATUS_INVALID_STATE, "%s: called from the scheduler's own callback", func);
-    return GGML_STATUS_SUCCESS;
 }
 
 // Forgets everything about tensors without touching any: their contexts may be gone.
