@@ -114,7 +114,8 @@ typedef bool (*ggml_backend_sched_eval_callback)(struct ggml_tensor * t, bool as
 // backends in order of priority, the last one is the fallback; bufts NULL: each backend's default. Both arrays are copied;
 // the backends stay the caller's and must outlive the scheduler. graph_size is a first estimate.
 GGML_API ggml_backend_sched_t ggml_backend_sched_new(ggml_backend_t * backends, ggml_backend_buffer_type_t * bufts, int n_backends, size_t graph_size);
-GGML_API void                 ggml_backend_sched_free(ggml_backend_sched_t sched); // NULL is fine
+// Frees its memory, so tensors that it placed point nowhere: whoever goes on using them sets their `buffer` and `data` to NULL. NULL is fine.
+GGML_API void                 ggml_backend_sched_free(ggml_backend_sched_t sched);
 
 // Finds out how much memory the graph needs and allocates it. Touches no tensor.
 GGML_API enum ggml_status ggml_backend_sched_init_measure(ggml_backend_sched_t sched, struct ggml_cgraph * measure_graph);

@@ -4,6 +4,7 @@
 //   multi_buffer.c  several buffers behind one handle
 //   backend.c       devices: queued access, computing, copies between tensors
 //   registry.c      backends by name; the only file that names concrete ones
+//   ctx_tensors.c   memory for all tensors of a context;  hash_set.c: the public sets of tensor addresses
 //   graph_copy.c    deep copies of graphs;  compare.c runs one graph on two backends
 //
 // Hooks are void or bool: whether one failed is told by the thread's count of failures (gb_fail_count before,
@@ -16,11 +17,11 @@
 #include "ggml-backend.h"
 #include "tensor/tensor.h"
 
+// How many buffers were freed in this process, modulo 2^32: as long as it stays the same, no address was given to another buffer.
+unsigned gb_buffers_freed(void);
+
 // The buffer that holds the tensor's bytes: a view's is its source's. NULL: unplaced, or plain host memory.
 ggml_backend_buffer_t gb_tensor_buffer(const struct ggml_tensor * t);
-
-// Placed, and its bytes can be read and written through t->data.
-bool gb_tensor_is_host(const struct ggml_tensor * t);
 
 // INVALID_STATE with a message of `func` unless the tensor has memory. Tensors without bytes always pass.
 enum ggml_status gb_tensor_check_placed(const char * func, const struct ggml_tensor * t);

@@ -4,6 +4,7 @@
 // hook that is missing is an error of the backend, not a crash. A failed placement leaves the tensor unplaced.
 #include "backend/backend.h"
 
+#include <stdatomic.h>
 #include <string.h>
 
 #include "base/mem.h"
@@ -91,6 +92,8 @@ ggml_backend_buffer_t ggml_backend_buffer_init(ggml_backend_buffer_type_t buft, 
     return buffer;
 }
 
+static atomic_uint n_freed;
+
 void ggml_backend_buffer_free(ggml_backend_buffer_t buffer) {
     if (buffer == NULL) {
         return;
@@ -98,7 +101,12 @@ void ggml_backend_buffer_free(ggml_backend_buffer_t buffer) {
     if (buffer->iface.free_buffer) {
         buffer->iface.free_buffer(buffer);
     }
+    atomic_fetch_add(&n_freed, 1);
     gb_free(buffer);
+}
+
+unsigned gb_buffers_freed(void) {
+    return atomic_load(&n_freed);
 }
 
 const char * ggml_backend_buffer_name(ggml_backend_buffer_t buffer) {
@@ -196,11 +204,6 @@ enum ggml_status ggml_backend_buffer_reset(ggml_backend_buffer_t buffer) {
 
 ggml_backend_buffer_t gb_tensor_buffer(const struct ggml_tensor * t) {
     return gb_root(t)->buffer;
-}
-
-bool gb_tensor_is_host(const struct ggml_tensor * t) {
-    const ggml_backend_buffer_t buffer = gb_tensor_buffer(t);
-    return t->data != NULL && (buffer == NULL || ggml_backend_buffer_is_host(buffer));
 }
 
 enum ggml_status gb_tensor_check_placed(const char * func, const struct ggml_tensor * t) {

@@ -196,7 +196,9 @@ static enum ggml_status find_homes(struct ggml_backend_sched * s, struct gb_sche
             return ggml_last_status();
         }
         id->home     = (uint8_t) home;
+        id->buft     = home == GB_HOME_USER ? id->tensor->buffer->buft : NULL;
         p->weight[i] = home == GB_HOME_USER && id->tensor->buffer->usage == GGML_BACKEND_BUFFER_USAGE_WEIGHTS;
+        p->foreign |= home == GB_HOME_USER;
     }
     return GGML_STATUS_SUCCESS;
 }

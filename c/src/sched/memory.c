@@ -131,55 +131,101 @@ struct gb_mem * gb_sched_take_store(struct ggml_backend_sched * s, int backend, 
 
 // ---------------------------------------------------------------------------------------------------------------------- arenas
 
-// Chunk `chunk` of the arena gets at least `size` bytes. Plans that are bound to the old one keep it until they are bound again. If
-// there is no room for both and nobody is bound to the old one, it goes first; should the new one fail even then, the old size is
+// The plan will be bound again before it runs. What its last run left in the arenas is gone.
+static void give_up_arenas(struct ggml_backend_sched * s, struct gb_sched_plan * p) {
+    for (size_t i = 0; i < p->mems.n; i++) {
+        gb_sched_mem_unref(s, p->mems.data[i]);
+    }
+    gb_vec_free(&p->mems);
+    p->stale   = true;
+    s->current = s->current == p ? NULL : s->current;
+}
+
+static bool reads_results(const struct ggml_backend_sched * s, const struct gb_sched_plan * p) {
+    for (int i = 0; p && i < p->n_ids; i++) {
+        const struct gb_id * id = &p->ids.data[i];
+        if (id->home == GB_HOME_LEAF && id->tensor->buffer && gb_sched_result_is_alive(s, id->tensor)) {
+            return true;
+        }
+    }
+    return false;
+}
+
+// Chunks that only remembered plans are bound to, of graphs before the last; true if there were any.
+static bool give_up_earlier(struct ggml_backend_sched * s) {
+    bool any = false;
+    for (size_t k = 0; k < s->plans.n; k++) {
+        struct gb_sched_plan * p = s->plans.data[k];
+        if (p != s->current && p->mems.n > 0) {
+            give_up_arenas(s, p);
+            any = true;
+        }
+    }
+    return any;
+}
+
+// There is no room for a new chunk beside the old one, so the old one goes first; should the new one fail even then, the old size is
 // taken back.
-static enum ggml_status grow_chunk(struct ggml_backend_sched * s, int backend, int chunk, size_t size) {
+static struct gb_mem * replace_chunk(struct ggml_backend_sched * s, struct gb_mem ** slot, size_t size) {
+    const size_t old_size = (*slot)->size;
+    const int    backend  = (*slot)->backend;
+    gb_sched_mem_unref(s, *slot);
+    *slot                = NULL;
+    struct gb_mem * mem  = gb_sched_mem_new(s, backend, size, GB_MEM_ARENA);
+    struct gb_mem * back = mem ? NULL : gb_sched_mem_new(s, backend, old_size, GB_MEM_ARENA);
+    if (back) {
+        gb_sched_mem_ref(back);
+        *slot = back;
+    }
+    return mem;
+}
+
+// A new chunk for the slot. Plans that are bound to the old one keep it until they are bound again, or until memory is short: then they
+// give it up, the last graph's plan last, and not when its results are what `reader` reads.
+static struct gb_mem * new_chunk(struct ggml_backend_sched * s, const struct gb_sched_plan * reader, int backend, struct gb_mem ** slot, size_t size) {
+    struct gb_mem * mem = gb_sched_mem_new(s, backend, size, GB_MEM_ARENA);
+    if (mem == NULL && give_up_earlier(s)) {
+        mem = gb_sched_mem_new(s, backend, size, GB_MEM_ARENA);
+    }
+    if (mem == NULL && *slot && s->current && !reads_results(s, reader)) {
+        give_up_arenas(s, s->current);
+    }
+    return mem == NULL && *slot && (*slot)->n_refs == 1 ? replace_chunk(s, slot, size) : mem;
+}
+
+// Chunk `chunk` of the arena gets at least `size` bytes.
+static enum ggml_status grow_chunk(struct ggml_backend_sched * s, const struct gb_sched_plan * reader, int backend, int chunk, size_t size) {
     struct gb_sched_device * d = &s->devices[backend];
     while (d->arena.n <= (size_t) chunk) {
         if (!gb_vec_push(&d->arena, NULL)) {
             return GGML_STATUS_ALLOC_FAILED;
         }
     }
-    struct gb_mem * old = d->arena.data[chunk];
-    if (old && old->size >= size) {
+    struct gb_mem ** slot = &d->arena.data[chunk];
+    if (*slot && (*slot)->size >= size) {
         return GGML_STATUS_SUCCESS;
     }
-    struct gb_mem * mem = gb_sched_mem_new(s, backend, size, GB_MEM_ARENA);
-    if (mem == NULL && old && old->n_refs == 1) {
-        const size_t old_size = old->size;
-        d->arena.data[chunk]  = NULL;
-        gb_sched_mem_unref(s, old);
-        mem = gb_sched_mem_new(s, backend, size, GB_MEM_ARENA);
-        if (mem == NULL) {
-            d->arena.data[chunk] = gb_sched_mem_new(s, backend, old_size, GB_MEM_ARENA);
-            if (d->arena.data[chunk]) {
-                gb_sched_mem_ref(d->arena.data[chunk]);
-            }
-            return GGML_STATUS_ALLOC_FAILED;
-        }
-        old = NULL;
-    }
+    struct gb_mem * mem = new_chunk(s, reader, backend, slot, size);
     if (mem == NULL) {
         return GGML_STATUS_ALLOC_FAILED;
     }
-    gb_sched_mem_ref(mem);
-    d->arena.data[chunk] = mem;
-    if (old) {
-        gb_sched_mem_unref(s, old);
+    if (*slot) {
+        gb_sched_mem_unref(s, *slot);
     }
+    gb_sched_mem_ref(mem);
+    *slot = mem;
     return GGML_STATUS_SUCCESS;
 }
 
 enum ggml_status gb_sched_reserve_arena(struct ggml_backend_sched * s, int backend, size_t size) {
-    return grow_chunk(s, backend, 0, size);
+    return grow_chunk(s, NULL, backend, 0, size);
 }
 
-enum ggml_status gb_sched_reserve_arenas(struct ggml_backend_sched * s, const struct gb_sched_plan * p) {
+enum ggml_status gb_sched_reserve_arenas(struct ggml_backend_sched * s, struct gb_sched_plan * p) {
     for (size_t k = 0; k < p->chunks.n; k++) {
         const struct gb_chunk_need * need = &p->chunks.data[k];
         if (!need->leafs) {
-            GB_TRY(grow_chunk(s, need->backend, need->chunk, need->size));
+            GB_TRY(grow_chunk(s, p, need->backend, need->chunk, need->size));
         }
     }
     return GGML_STATUS_SUCCESS;

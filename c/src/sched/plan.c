@@ -7,6 +7,8 @@
 
 #include <string.h>
 
+#include "backend/backend.h"
+
 static void free_plan(struct ggml_backend_sched * s, struct gb_sched_plan * p) {
     if (p == NULL) {
         return;
@@ -131,11 +133,12 @@ static bool is_as_bound(const struct gb_sched_plan * p) {
     return true;
 }
 
-// The user's buffers still are what they were. (A buffer of another scheduler may have been retired.)
+// The user's buffers still are what they were. (A buffer of another scheduler may have been retired; one of the user's may have been freed
+// and another one made at its address.)
 static bool has_same_buffers(const struct gb_sched_plan * p) {
     for (int i = 0; i < p->n_ids; i++) {
         const struct ggml_backend_buffer * buffer = p->ids.data[i].home == GB_HOME_USER ? p->key[i].buffer : NULL;
-        if (buffer && ((buffer->usage == GB_USAGE_SCHED && buffer->size == 0) ||
+        if (buffer && ((buffer->usage == GB_USAGE_SCHED && buffer->size == 0) || buffer->buft != p->ids.data[i].buft ||
                        p->weight[i] != (buffer->usage == GGML_BACKEND_BUFFER_USAGE_WEIGHTS))) {
             return false;
         }
@@ -224,6 +227,12 @@ static enum ggml_status add_plan(struct ggml_backend_sched * s, struct gb_sched_
     return GGML_STATUS_SUCCESS;
 }
 
+static void drop_first(struct ggml_backend_sched * s) {
+    struct gb_sched_plan * p = s->plans.data[0];
+    memmove(s->plans.data, s->plans.data + 1, --s->plans.n * sizeof(*s->plans.data));
+    forget(s, p);
+}
+
 static void drop_oldest(struct ggml_backend_sched * s) {
     while (s->plans.n > GB_SCHED_PLANS_MAX) {
         forget(s, s->plans.data[--s->plans.n]);
@@ -256,32 +265,53 @@ static enum ggml_status check_contents(const struct ggml_backend_sched * s, cons
     return GGML_STATUS_SUCCESS;
 }
 
-enum ggml_status gb_sched_prepare(struct ggml_backend_sched * s, struct ggml_cgraph * graph, enum gb_prepare what, struct gb_sched_plan ** plan) {
-    const bool bind = what != GB_PREPARE_RESERVE;
+// What a backend prepared may have looked behind addresses. Where a buffer was freed since, another one may have them now.
+static void renew_prepared(struct ggml_backend_sched * s, struct gb_sched_plan * p) {
+    const unsigned n_freed = gb_buffers_freed();
+    if (p->foreign && p->n_freed != n_freed) {
+        gb_sched_drop_prepared(s, p);
+    }
+    p->n_freed = n_freed;
+}
+
+static struct gb_sched_plan * find_as_it_is(struct ggml_backend_sched * s, const struct ggml_cgraph * graph) {
     for (size_t k = 0; k < s->plans.n; k++) {
-        struct gb_sched_plan * p = s->plans.data[k];
-        if (fits_as_it_is(s, p, graph)) {
-            if (s->current != p) {
-                GB_TRY(gb_sched_wait(s));
-            }
+        if (fits_as_it_is(s, s->plans.data[k], graph)) {
             move_to_front(s, k);
-            s->current = bind ? p : s->current;
-            s->last    = p;
-            *plan      = p;
-            return GGML_STATUS_SUCCESS;
+            return s->plans.data[0];
         }
     }
-    GB_TRY(gb_sched_wait(s));
-    GB_TRY(find_or_make(s, graph, plan));
+    return NULL;
+}
+
+static enum ggml_status make_ready(struct ggml_backend_sched * s, struct gb_sched_plan * p, enum gb_prepare what) {
     if (what == GB_PREPARE_COMPUTE) {
-        GB_TRY(check_contents(s, *plan));
+        GB_TRY(check_contents(s, p));
     }
-    GB_TRY(gb_sched_reserve_arenas(s, *plan));
-    if (bind) {
-        GB_TRY(gb_sched_bind(s, *plan));
-        s->current = *plan;
+    GB_TRY(gb_sched_reserve_arenas(s, p));
+    return what == GB_PREPARE_RESERVE ? GGML_STATUS_SUCCESS : gb_sched_bind(s, p);
+}
+
+enum ggml_status gb_sched_prepare(struct ggml_backend_sched * s, struct ggml_cgraph * graph, enum gb_prepare what, struct gb_sched_plan ** plan) {
+    struct gb_sched_plan * p = find_as_it_is(s, graph);
+    if (p == NULL || p != s->current) {
+        GB_TRY(gb_sched_wait(s));
     }
-    s->last = *plan;
-    drop_oldest(s);
+    if (p == NULL) {
+        const size_t n_plans = s->plans.n;
+        GB_TRY(find_or_make(s, graph, &p));
+        const enum ggml_status status = make_ready(s, p, what);
+        if (status != GGML_STATUS_SUCCESS) {
+            if (s->plans.n > n_plans) { // not worth pushing out others
+                drop_first(s);
+            }
+            return status;
+        }
+        drop_oldest(s);
+    }
+    renew_prepared(s, p);
+    s->current = what == GB_PREPARE_RESERVE ? s->current : p;
+    s->last    = p;
+    *plan      = p;
     return GGML_STATUS_SUCCESS;
 }

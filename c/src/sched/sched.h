@@ -90,6 +90,7 @@ struct gb_id { // what the plan knows of a tensor of the graph
     bool                 keep;   // roots: to the end of the graph
     struct gb_item       item;   // roots of home ARENA and LEAF
     struct gb_mem *      mem;    // roots: where it is bound; NULL if not by us
+    ggml_backend_buffer_type_t buft; // borrowed; of the buffer, for roots of home USER
 };
 
 struct gb_shadow {
@@ -186,7 +187,9 @@ struct gb_sched_plan {
 
     // where it is bound
     bool        bound;   // the user's tensors were given the places in `key`
-    bool        stale;   // its own tensors were not
+    bool        stale;   // its own tensors were not, or its arenas were given up
+    bool        foreign; // uses buffers of the user
+    unsigned    n_freed; // buffers in the process that were gone when its splits were prepared
     gb_mem_list mems;       // refs held: arena chunks
     gb_mem_list leaf_mems;  // refs held: own leaf stores, in the order of the leaf entries of `chunks`
     gb_mem_list shared;     // refs held: stores of other plans
@@ -252,7 +255,7 @@ void             gb_sched_mem_ref(struct gb_mem * mem);
 void             gb_sched_mem_unref(struct ggml_backend_sched * s, struct gb_mem * mem);
 struct gb_mem *  gb_sched_take_store(struct ggml_backend_sched * s, int backend, size_t size); // for leafs, with one ref
 enum ggml_status gb_sched_reserve_arena(struct ggml_backend_sched * s, int backend, size_t size); // its first chunk
-enum ggml_status gb_sched_reserve_arenas(struct ggml_backend_sched * s, const struct gb_sched_plan * p);
+enum ggml_status gb_sched_reserve_arenas(struct ggml_backend_sched * s, struct gb_sched_plan * p);
 void             gb_sched_free_mems(struct ggml_backend_sched * s);
 // While set, no memory of the scheduler is given back before the scheduler is freed. For the Python package, whose arrays look into it.
 void             gb_sched_hold(struct ggml_backend_sched * s, bool hold);

@@ -1,0 +1,380 @@
+// test_sched_review.c - attempts to break the scheduler: callbacks that meddle, memory of the user that goes away and comes back at the same
+// address, contexts that are used again, devices with little memory, settings that change between runs.
+#include "ggml-backend-impl.h"
+#include "ggml-cpu.h"
+#include "sched/sched.h"
+#include "test.h"
+#include "test_place.h"
+
+// ------------------------------------------------------------------------------------------------------------------- callbacks
+
+struct meddler {
+    struct place *       place;
+    struct ggml_tensor * at;
+    int                  n_calls;
+    void (*act)(struct place * p);
+};
+
+static bool meddle(struct ggml_tensor * t, bool ask, void * user_data) {
+    struct meddler * m = user_data;
+    m->n_calls++;
+    if (!ask && t == m->at) {
+        m->act(m->place);
+    }
+    return !ask || t == m->at;
+}
+
+static void take_back(struct place * p) {
+    OK(ggml_backend_sched_set_eval_callback(p->sched, NULL, NULL));
+}
+
+static void wait_for_all(struct place * p) {
+    OK(ggml_backend_sched_synchronize(p->sched));
+}
+
+static void free_it(struct place * p) {
+    ggml_backend_sched_free(p->sched);
+    CHECK_ERROR(GGML_STATUS_INVALID_STATE, "ggml_backend_sched_free");
+}
+
+// x squared three times, on a device; the callback acts after the first.
+static enum ggml_status compute_meddled(struct place * p, void (*act)(struct place * p), struct meddler * m, struct ggml_tensor ** last) {
+    struct ggml_tensor *x = leaf(p, "x", 4, 1), *a = ggml_sqr(p->ctx, x), *b = ggml_scale(p->ctx, a, 2), *c = ggml_soft_max(p->ctx, b);
+    expand(p, c);
+    OK(ggml_backend_sched_alloc_graph(p->sched, p->graph));
+    fill(x, 2, 0);
+    *m    = (struct meddler){ p, a, 0, act };
+    *last = c;
+    OK(ggml_backend_sched_set_eval_callback(p->sched, meddle, m));
+    return ggml_backend_sched_graph_compute(p->sched, p->graph);
+}
+
+static void callback_ends_itself(void) {
+    OPEN(p, "SIM CPU");
+    struct meddler       m;
+    struct ggml_tensor * last;
+    CHECK_INT(compute_meddled(&p, take_back, &m, &last), GGML_STATUS_SUCCESS);
+    CHECK_INT(m.n_calls, 2); // asked about and shown the first node, then never again
+    CHECK_AT(last, 3, 0.25f);
+    close_place(&p);
+}
+
+// What runs after the callback is waited for even if the callback waited itself: its failure is seen.
+static void callback_waits(void) {
+    OPEN(p, "SIM:delay=2ms,fail_op=soft_max CPU");
+    struct meddler       m;
+    struct ggml_tensor * last;
+    CHECK_INT(compute_meddled(&p, wait_for_all, &m, &last), GGML_STATUS_DEVICE_ERROR);
+    close_place(&p);
+}
+
+static void callback_frees_the_scheduler(void) {
+    OPEN(p, "CPU");
+    struct meddler       m;
+    struct ggml_tensor * last;
+    CHECK_INT(compute_meddled(&p, free_it, &m, &last), GGML_STATUS_SUCCESS);
+    CHECK_AT(last, 3, 0.25f);
+    close_place(&p);
+}
+
+static bool refuse(struct ggml_tensor * t, bool ask, void * user_data) {
+    (void) t;
+    (void) user_data;
+    return ask;
+}
+
+static void stopping_says_so(void) {
+    OPEN(p, "CPU");
+    struct ggml_tensor *x = leaf(&p, "x", 4, 1), *y = ggml_sqr(p.ctx, x);
+    expand(&p, y);
+    OK(ggml_backend_sched_set_eval_callback(p.sched, refuse, NULL));
+    ggml_clear_error();
+    CHECK_INT(ggml_backend_sched_graph_compute(p.sched, p.graph), GGML_STATUS_ABORTED);
+    CHECK_ERROR(GGML_STATUS_ABORTED, "callback");
+    close_place(&p);
+}
+
+// --------------------------------------------------------------------------------------------------- the same addresses, other things
+
+// A new buffer takes the place of the one that w is in. Its handle has the old address, as it happens without a checking allocator, and so
+// has its memory, mostly.
+static void place_again(struct place * p, struct ggml_tensor * w, int device, float value) {
+    ggml_backend_buffer_t handle = p->buffers[0];
+    handle->iface.free_buffer(handle);
+    ggml_backend_buffer_t next = ggml_backend_alloc_buffer(p->backends[device], ggml_nbytes(w));
+    *handle                    = *next;
+    next->iface.free_buffer    = NULL;
+    ggml_backend_buffer_free(next);
+    ggml_backend_buffer_set_usage(handle, GGML_BACKEND_BUFFER_USAGE_WEIGHTS);
+    w->buffer = NULL;
+    w->data   = NULL;
+    OK(ggml_backend_tensor_alloc(handle, w, ggml_backend_buffer_get_base(handle)));
+    fill(w, value, 0);
+}
+
+// Weights are freed and made again, each time with other values.
+static void weights_are_replaced(void) {
+    OPEN(p, "SIM:name=A SIM:name=B CPU");
+    struct ggml_tensor *w = put(&p, leaf(&p, "w", 256, 1), 0, true), *x = leaf(&p, "x", 256, 1), *y = ggml_mul(p.ctx, w, x);
+    expand(&p, y);
+    OK(ggml_backend_sched_alloc_graph(p.sched, p.graph));
+    fill(x, 3, 0);
+    fill(w, 1, 0);
+    OK(ggml_backend_sched_graph_compute(p.sched, p.graph));
+    CHECK_AT(y, 255, 3);
+    for (int i = 0; i < 30; i++) {
+        place_again(&p, w, i % 3 == 2 ? 2 : 0, (float) i);
+        OK(ggml_backend_sched_graph_compute(p.sched, p.graph));
+        CHECK_AT(y, 255, 3 * (float) i);
+    }
+    close_place(&p);
+}
+
+// The device of the weights changes while their handle and their address stay: as it happens when memory is mapped again.
+static void weights_change_their_device(void) {
+    OPEN(p, "SIM:name=A CPU");
+    struct ggml_tensor *w = put(&p, leaf(&p, "w", 4, 1), 1, true), *x = leaf(&p, "x", 4, 1), *y = ggml_mul(p.ctx, w, x);
+    expand(&p, y);
+    OK(ggml_backend_sched_alloc_graph(p.sched, p.graph));
+    fill(x, 3, 0);
+    fill(w, 2, 0);
+    OK(ggml_backend_sched_graph_compute(p.sched, p.graph));
+    CHECK(ggml_backend_sched_get_node_backend(p.sched, y) == p.backends[1]);
+    ggml_backend_buffer_t other = ggml_backend_alloc_buffer(p.backends[0], 16);
+    struct ggml_backend_buffer mine = *p.buffers[0];
+    *p.buffers[0] = *other; // the same handle now is one of the device
+    w->data       = ggml_backend_buffer_get_base(p.buffers[0]);
+    p.sched->plans.data[0]->key[gb_ptrmap_get(&p.sched->plans.data[0]->map, w)].data = w->data; // and had this address then
+    fill(w, 5, 0);
+    p.buffers[0]->usage = GGML_BACKEND_BUFFER_USAGE_WEIGHTS;
+    OK(ggml_backend_sched_graph_compute(p.sched, p.graph));
+    CHECK(ggml_backend_sched_get_node_backend(p.sched, y) == p.backends[0]);
+    CHECK_AT(y, 3, 15);
+    *p.buffers[0] = mine;
+    ggml_backend_buffer_free(other);
+    close_place(&p);
+}
+
+// One block of memory holds one context after another: tensors of all kinds come to lie at the addresses of earlier ones.
+static void contexts_reuse_their_memory(const char * devices) {
+    OPEN(p, devices);
+    static char memory[1 << 16];
+    for (int i = 0; i < 60; i++) {
+        struct ggml_context * ctx   = ggml_init((struct ggml_init_params){ sizeof(memory), memory, true });
+        struct ggml_cgraph *  graph = ggml_new_graph_custom(ctx, 16, false);
+        const int64_t         n     = 1 + test_random_int(0, 3);
+        const int             op    = (int) test_random_int(0, 2);
+        const float           f     = (float) test_random_int(1, 3);
+        struct ggml_tensor *  x     = ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 4 * n);
+        struct ggml_tensor *  y     = op == 0 ? ggml_scale(ctx, x, f) : op == 1 ? ggml_sqr(ctx, x) : ggml_neg(ctx, x);
+        struct ggml_tensor *  v     = ggml_view_1d(ctx, y, 4, (size_t) (4 * (n - 1)) * sizeof(float));
+        struct ggml_tensor *  z     = ggml_add(ctx, v, v);
+        ggml_build_forward_expand(graph, z);
+        if (i % 4 == 3) {
+            OK(ggml_backend_sched_reset(p.sched));
+        }
+        if (i % 3 == 0) {
+            OK(ggml_backend_sched_reserve(p.sched, graph));
+        }
+        OK(ggml_backend_sched_alloc_graph(p.sched, graph));
+        for (int run = 0; run < 2; run++) {
+            fill(x, (float) (i + run), 0);
+            OK(ggml_backend_sched_graph_compute(p.sched, graph));
+            const float a = (float) (i + run);
+            CHECK_AT(z, 3, 2 * (op == 0 ? a * f : op == 1 ? a * a : -a));
+        }
+        ggml_free(ctx);
+    }
+    close_place(&p);
+}
+
+static void contexts_reuse_memory_on_cpu(void) {
+    contexts_reuse_their_memory("CPU");
+}
+
+static void contexts_reuse_memory_on_devices(void) {
+    contexts_reuse_their_memory("SIM:noops=add SIM:noops=sqr CPU");
+}
+
+// ------------------------------------------------------------------------------------------------------------------- little memory
+
+static struct ggml_cgraph * squares_of(struct place * p, int64_t n, struct ggml_tensor * x, struct ggml_tensor ** y) {
+    struct ggml_cgraph * graph = ggml_new_graph_custom(p->ctx, 8, false);
+    *y                         = ggml_sqr(p->ctx, ggml_repeat(p->ctx, x, leaf(p, "shape", 4, n)));
+    ggml_build_forward_expand(graph, *y);
+    return graph;
+}
+
+// Each graph needs a little more than the one before it. The device has room for the largest, not for all that are remembered.
+static void growing_graphs_fit(void) {
+    OPEN(p, "SIM:mem=256k CPU");
+    struct ggml_tensor * x = put(&p, leaf(&p, "x", 4, 1), 0, false);
+    fill(x, 3, 0);
+    for (int64_t n = 1000; n <= 3600; n += 200) { // 16000 to 57600 bytes, twice: a source and a result
+        struct ggml_tensor * y;
+        struct ggml_cgraph * graph = squares_of(&p, n, x, &y);
+        ggml_backend_sched_set_node_backend(p.sched, y, p.backends[0]);
+        ggml_backend_sched_set_node_backend(p.sched, y->src[0], p.backends[0]);
+        OK(ggml_backend_sched_graph_compute(p.sched, graph));
+        CHECK_AT(y, 0, 9);
+    }
+    close_place(&p);
+}
+
+// Results of the graph before, read by one for which the arena must grow while there is no room for two: kept, or refused, never lost.
+static void growing_keeps_what_is_read(void) {
+    OPEN(p, "SIM:mem=100k CPU");
+    struct ggml_tensor * x = put(&p, leaf(&p, "x", 4, 1), 0, false);
+    fill(x, 3, 0);
+    struct ggml_tensor * y;
+    struct ggml_cgraph * graph = squares_of(&p, 1500, x, &y);
+    ggml_backend_sched_set_node_backend(p.sched, y, p.backends[0]);
+    OK(ggml_backend_sched_graph_compute(p.sched, graph));
+    struct ggml_cgraph * next = ggml_new_graph_custom(p.ctx, 8, false);
+    struct ggml_tensor * sum  = ggml_add(p.ctx, ggml_repeat(p.ctx, x, leaf(&p, "shape", 4, 3000)), ggml_repeat(p.ctx, y, leaf(&p, "shape2", 4, 3000)));
+    ggml_build_forward_expand(next, sum);
+    ggml_backend_sched_set_node_backend(p.sched, sum, p.backends[0]);
+    const enum ggml_status status = ggml_backend_sched_graph_compute(p.sched, next);
+    CHECK(status == GGML_STATUS_ALLOC_FAILED || at(sum, 0) == 12);
+    OK(ggml_backend_sched_graph_compute(p.sched, graph));
+    CHECK_AT(y, 0, 9);
+    close_place(&p);
+}
+
+// Graphs that cannot be placed are not remembered, and do not push out those that can.
+static void failures_are_not_kept(void) {
+    OPEN(p, "SIM:mem=64k");
+    struct ggml_tensor *x = leaf(&p, "x", 4, 1), *y = ggml_sqr(p.ctx, x);
+    expand(&p, y);
+    OK(ggml_backend_sched_alloc_graph(p.sched, p.graph));
+    fill(x, 3, 0);
+    for (int i = 0; i < 2 * GB_SCHED_PLANS_MAX; i++) {
+        struct ggml_cgraph * graph = ggml_new_graph_custom(p.ctx, 8, false);
+        ggml_build_forward_expand(graph, ggml_sqr(p.ctx, leaf(&p, "large", 1000, 100)));
+        CHECK_INT(ggml_backend_sched_alloc_graph(p.sched, graph), GGML_STATUS_ALLOC_FAILED);
+    }
+    CHECK_INT(p.sched->plans.n, 1);
+    OK(ggml_backend_sched_graph_compute(p.sched, p.graph));
+    CHECK_AT(y, 0, 9);
+    close_place(&p);
+}
+
+// -------------------------------------------------------------------------------------------------------- settings between the runs
+
+static int widest; // team that a custom op saw
+
+static void note_team(struct ggml_tensor * dst, const struct ggml_tensor * a, int ith, int nth, void * user_data) {
+    (void) dst;
+    (void) a;
+    (void) user_data;
+    if (ith == 0) {
+        widest = nth;
+    }
+}
+
+static void thread_count_changes(void) {
+    OPEN(p, "CPU");
+    struct ggml_tensor *x = leaf(&p, "x", 4, 1), *y = ggml_map_custom1(p.ctx, x, note_team, GGML_N_TASKS_MAX, NULL);
+    expand(&p, y);
+    static const int counts[] = { 1, 3, 2, 1 };
+    for (size_t i = 0; i < sizeof(counts) / sizeof(counts[0]); i++) {
+        OK(ggml_backend_cpu_set_n_threads(p.backends[0], counts[i]));
+        OK(ggml_backend_sched_graph_compute(p.sched, p.graph));
+        CHECK_INT(widest, counts[i]);
+    }
+    close_place(&p);
+}
+
+static bool always(void * data) {
+    return data == NULL;
+}
+
+static void abort_callback_changes(void) {
+    OPEN(p, "CPU");
+    struct ggml_tensor *x = leaf(&p, "x", 4, 1), *y = ggml_sqr(p.ctx, x);
+    expand(&p, y);
+    OK(ggml_backend_sched_alloc_graph(p.sched, p.graph));
+    fill(x, 3, 0);
+    OK(ggml_backend_sched_graph_compute(p.sched, p.graph));
+    OK(ggml_backend_cpu_set_abort_callback(p.backends[0], always, NULL));
+    CHECK_INT(ggml_backend_sched_graph_compute(p.sched, p.graph), GGML_STATUS_ABORTED);
+    OK(ggml_backend_cpu_set_abort_callback(p.backends[0], NULL, NULL));
+    OK(ggml_backend_sched_graph_compute(p.sched, p.graph));
+    CHECK_AT(y, 0, 9);
+    close_place(&p);
+}
+
+// ------------------------------------------------------------------------------------------------------------------- strange graphs
+
+static void nodes_out_of_order(void) {
+    OPEN(p, "SIM CPU");
+    struct ggml_tensor *x = leaf(&p, "x", 4, 1), *a = ggml_sqr(p.ctx, x), *b = ggml_scale(p.ctx, a, 2);
+    expand(&p, b);
+    p.graph->nodes[0] = b;
+    p.graph->nodes[1] = a;
+    CHECK_INT(ggml_backend_sched_graph_compute(p.sched, p.graph), GGML_STATUS_INVALID_ARGUMENT);
+    CHECK(a->data == NULL && b->data == NULL && x->data == NULL);
+    p.graph->nodes[0] = a;
+    p.graph->nodes[1] = b;
+    OK(ggml_backend_sched_graph_compute(p.sched, p.graph));
+    close_place(&p);
+}
+
+// A cache in plain weights memory of one device, written through a view by another in one graph, read whole, written again, read again.
+static void cache_between_devices(void) {
+    OPEN(p, "SIM:name=A,delay=1ms SIM:name=B CPU");
+    struct ggml_tensor *cache = put(&p, leaf(&p, "cache", 4, 3), 0, true), *x = leaf(&p, "x", 4, 1);
+    fill(cache, 1, 0);
+    struct ggml_tensor * row1  = ggml_view_1d(p.ctx, cache, 4, cache->nb[1]);
+    struct ggml_tensor * row2  = ggml_view_1d(p.ctx, cache, 4, 2 * cache->nb[1]);
+    struct ggml_tensor * w1    = ggml_cpy(p.ctx, x, row1);
+    struct ggml_tensor * read1 = ggml_scale(p.ctx, cache, 10);
+    struct ggml_tensor * w2    = ggml_cpy(p.ctx, ggml_sqr(p.ctx, x), row2);
+    struct ggml_tensor * read2 = ggml_scale(p.ctx, cache, 100);
+    struct ggml_tensor * order[] = { w1, read1, w2, read2 };
+    for (int i = 0; i < 4; i++) {
+        expand(&p, order[i]);
+        OK(ggml_backend_sched_set_node_backend(p.sched, order[i], p.backends[i % 2 ? 2 : 1]));
+    }
+    OK(ggml_backend_sched_alloc_graph(p.sched, p.graph));
+    for (int run = 0; run < 2; run++) {
+        fill(x, 3 + (float) run, 0);
+        OK(ggml_backend_sched_graph_compute(p.sched, p.graph));
+        const float v = 3 + (float) run, old = run ? 9 : 1;
+        CHECK_AT(read1, 0, 10);
+        CHECK_AT(read1, 4, 10 * v);
+        CHECK_AT(read1, 8, 10 * old);
+        CHECK_AT(read2, 0, 100);
+        CHECK_AT(read2, 4, 100 * v);
+        CHECK_AT(read2, 8, 100 * v * v);
+        CHECK_AT(cache, 8, v * v);
+    }
+    close_place(&p);
+}
+
+// One scheduler after another runs the same graph.
+static void scheduler_is_replaced(void) {
+    OPEN(p, "SIM CPU");
+    struct ggml_tensor *x = put(&p, leaf(&p, "x", 4, 1), 1, false), *y = ggml_sqr(p.ctx, x), *v = ggml_reshape_2d(p.ctx, y, 2, 2);
+    struct ggml_tensor * z = ggml_scale(p.ctx, v, 2);
+    expand(&p, z);
+    fill(x, 3, 0);
+    for (int i = 0; i < 3; i++) {
+        OK(ggml_backend_sched_graph_compute(p.sched, p.graph));
+        CHECK_AT(z, 0, 18);
+        ggml_backend_sched_free(p.sched);
+        struct ggml_tensor * placed[] = { y, v, z };
+        for (int k = 0; k < 3; k++) {
+            placed[k]->buffer = NULL;
+            placed[k]->data   = NULL;
+        }
+        p.sched = ggml_backend_sched_new(p.backends, NULL, p.n, 0);
+        REQUIRE(p.sched);
+    }
+    close_place(&p);
+}
+
+TEST_MAIN(TEST(callback_ends_itself), TEST(callback_waits), TEST(callback_frees_the_scheduler), TEST(stopping_says_so), TEST(weights_are_replaced),
+          TEST(weights_change_their_device), TEST(contexts_reuse_memory_on_cpu), TEST(contexts_reuse_memory_on_devices), TEST(growing_graphs_fit),
+          TEST(growing_keeps_what_is_read), TEST(failures_are_not_kept), TEST(thread_count_changes), TEST(abort_callback_changes),
+          TEST(nodes_out_of_order), TEST(cache_between_devices), TEST(scheduler_is_replaced))
