@@ -1,4 +1,6 @@
-// Computing with reused memory: random graphs give the same bits as when every tensor has memory of its own.
+// test_alloc_compute.c - random graphs with views, in-place operations and shared sources give the same bits whatever their memory: each tensor
+// its own, shared in node order, shared in another order of execution (parse_seq), by a scheduler on one backend, and by a scheduler
+// over devices in random placements.
 #include "test_alloc.h"
 
 #include "ggml-backend.h"
@@ -76,17 +78,39 @@ static void reference(ggml_backend_t cpu, struct random_graph_params params, uin
     random_graph_free(&g);
 }
 
-// The sequence: groups of nodes in an order of their own, where each node stands in the latest group that it can.
+static bool reads(const struct ggml_tensor * node, const struct ggml_tensor * root) {
+    for (int s = 0; s < GGML_MAX_SRC; s++) {
+        if (node->src[s] && gb_root(node->src[s]) == root) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static bool writes(const struct ggml_tensor * node, const struct ggml_tensor * root) {
+    return !gb_op_is_view(node->op) && gb_root(node) == root;
+}
+
+// Node b must run after node a, which stands before it: it uses what a writes, or writes what a uses. A view comes after its source.
+static bool must_follow(const struct ggml_tensor * b, const struct ggml_tensor * a) {
+    const struct ggml_tensor * root = gb_root(a);
+    for (int s = 0; s < GGML_MAX_SRC; s++) {
+        if (b->src[s] == a) {
+            return true;
+        }
+    }
+    return (writes(a, root) && (reads(b, root) || writes(b, root))) || (!gb_op_is_view(b->op) && reads(a, gb_root(b)));
+}
+
+// The sequence: groups of nodes in an order of their own, where each node stands in the earliest group that it can.
 static int make_sequence(const struct ggml_cgraph * graph, int * seq, int * order) {
     int group[RANDOM_MAX], n = 0, n_order = 0;
     int last = 0;
     for (int i = 0; i < graph->n_nodes; i++) {
         group[i] = 0;
         for (int j = 0; j < i; j++) {
-            for (int s = 0; s < GGML_MAX_SRC; s++) {
-                if (graph->nodes[i]->src[s] == graph->nodes[j]) {
-                    group[i] = GB_MAX(group[i], group[j] + 1);
-                }
+            if (must_follow(graph->nodes[i], graph->nodes[j])) {
+                group[i] = GB_MAX(group[i], group[j] + 1);
             }
         }
         last = GB_MAX(last, group[i]);
@@ -165,10 +189,69 @@ static void parse_sequences(void) {
     REQUIRE(cpu);
     for (int round = 0; round < 150; round++) {
         ggml_backend_cpu_set_n_threads(cpu, 1 + round % 2);
-        one_round(cpu, (struct random_graph_params){ (int) test_random_int(1, 60), false, false, round % 2 == 0 },
+        one_round(cpu, (struct random_graph_params){ (int) test_random_int(1, 60), true, false, round % 2 == 0 },
                   true);
     }
     ggml_backend_free(cpu);
 }
 
-TEST_MAIN(TEST(node_order), TEST(parse_sequences))
+// ------------------------------------------------------------------------------------------------------------------- schedulers
+
+enum { DEVICES = 4 };
+
+// As it says; assigns nodes at random to those that can run them, if there are several.
+static void scheduled_round(ggml_backend_t * devices, int n, struct random_graph_params params, size_t * n_splits) {
+    const uint64_t      seed = test_random(), leafs = test_random();
+    struct results      expected;
+    struct random_graph g;
+    test_seed = seed;
+    reference(devices[n - 1], params, leafs, &expected);
+    test_seed = seed;
+    REQUIRE(random_graph_make(&g, params));
+    const ggml_backend_sched_t sched = ggml_backend_sched_new(devices, NULL, n, 0);
+    REQUIRE(sched);
+    for (int i = 0; i < g.graph->n_nodes && n > 1; i++) {
+        const ggml_backend_t device = devices[test_random_int(0, n - 1)];
+        if (test_random_int(0, 2) && ggml_backend_supports_op(device, g.graph->nodes[i])) {
+            CHECK_INT(ggml_backend_sched_set_node_backend(sched, g.graph->nodes[i], device), GGML_STATUS_SUCCESS);
+        }
+    }
+    CHECK_INT(ggml_backend_sched_alloc_graph(sched, g.graph), GGML_STATUS_SUCCESS);
+    for (int again = 0; again < 2; again++) {
+        set_leafs(&g, leafs); // some are overwritten by nodes
+        CHECK_INT(ggml_backend_sched_graph_compute(sched, g.graph), GGML_STATUS_SUCCESS);
+        CHECK_INT(compare_results(g.graph, &expected), 0);
+    }
+    *n_splits += (size_t) ggml_backend_sched_get_n_splits(sched);
+    free_results(&expected, g.graph->n_nodes);
+    ggml_backend_sched_free(sched);
+    random_graph_free(&g);
+}
+
+static void scheduled(bool devices) {
+    static const char * names[DEVICES] = { "SIM:noops=mul_mat", "SIM:delay=20us,noops=soft_max+scale,align=256", "SIM:copy_delay=10us,noops=add+cpy", "CPU" };
+    ggml_backend_t list[DEVICES];
+    size_t         n_splits = 0;
+    for (int i = 0; i < DEVICES; i++) {
+        REQUIRE((list[i] = ggml_backend_reg_init_backend_from_str(names[i])) != NULL);
+    }
+    for (int round = 0; round < 150; round++) {
+        const int n = devices ? (int) test_random_int(2, DEVICES) : 1;
+        ggml_backend_cpu_set_n_threads(list[DEVICES - 1], 1 + round % 2);
+        scheduled_round(list + DEVICES - n, n, (struct random_graph_params){ (int) test_random_int(1, 60), true, false, round % 2 == 0 }, &n_splits);
+    }
+    CHECK(devices ? n_splits > 150 * 3 : n_splits <= 150); // placements were not all the same
+    for (int i = 0; i < DEVICES; i++) {
+        ggml_backend_free(list[i]);
+    }
+}
+
+static void scheduled_on_one_backend(void) {
+    scheduled(false);
+}
+
+static void scheduled_over_devices(void) {
+    scheduled(true);
+}
+
+TEST_MAIN(TEST(node_order), TEST(parse_sequences), TEST(scheduled_on_one_backend), TEST(scheduled_over_devices))
