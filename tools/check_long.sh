@@ -4,7 +4,8 @@
 #   - the threaded parts under the thread sanitizer
 #   - thousands of random graphs over simulated devices
 #   - pytest under the address sanitizer
-#   - every kernel level forced in turn
+#   - every kernel level forced in turn, and what qemu-user can emulate
+#   - pip install into an empty virtual environment, and the README's first example there
 set -eu
 jobs=${1:-2}
 cd "$(dirname "$0")/.."
@@ -23,11 +24,30 @@ cmake -S . -B build/tsan -DCMAKE_BUILD_TYPE=RelWithDebInfo -DGGML_BACKEND_TESTS=
 cmake --build build/tsan -j "$jobs" >build/tsan.log 2>&1 || { tail -n 50 build/tsan.log; exit 1; }
 (cd build/tsan && ctest --output-on-failure -R 'threadpool|compute|cpu_backend|sim|sched|registry|base')
 
-step "ctest at every kernel level"
-for level in scalar avx2 avx512; do
+step "ctest at every kernel level that this processor has"
+for level in $("$py" -c 'import ggml_backend as gb; print(*(n for n, usable in gb.cpu_levels().items() if usable))'); do
     echo "-- GGML_CPU_LEVEL=$level"
-    (cd build/dev && GGML_CPU_LEVEL=$level ctest --output-on-failure -j "$jobs" -R 'cpu|mul_mat|compute|compat') || exit 1
+    (cd build/dev && GGML_CPU_LEVEL=$level ctest --output-on-failure -j "$jobs" -R 'test_(cpu|mul_mat|compute|compat)')
 done
+
+step "an x86-64 processor of 2008, emulated"
+if command -v qemu-x86_64-static >/dev/null && [ "$(uname -m)" = x86_64 ]; then
+    for test in test_kernels test_cpu_unary test_cpu_binary test_cpu_norm test_sched; do
+        qemu-x86_64-static -cpu Nehalem build/dev/tests/c/$test
+    done
+else
+    echo "skipped: qemu-x86_64-static is not installed (Debian: qemu-user-static), or this is no x86-64 machine"
+fi
+
+step "aarch64, cross-compiled and emulated"
+if command -v aarch64-linux-gnu-gcc >/dev/null && command -v qemu-aarch64-static >/dev/null; then
+    cmake -S . -B build/aarch64 -DCMAKE_BUILD_TYPE=RelWithDebInfo -DGGML_BACKEND_TESTS=ON -DCMAKE_SYSTEM_NAME=Linux -DCMAKE_SYSTEM_PROCESSOR=aarch64 \
+        -DCMAKE_C_COMPILER=aarch64-linux-gnu-gcc -DCMAKE_CROSSCOMPILING_EMULATOR="qemu-aarch64-static;-L;/usr/aarch64-linux-gnu" >/dev/null
+    cmake --build build/aarch64 -j "$jobs" >build/aarch64.log 2>&1 || { tail -n 50 build/aarch64.log; exit 1; }
+    (cd build/aarch64 && ctest --output-on-failure -R 'test_(kernels|cpu|mul_mat|base|tensor|graph)')
+else
+    echo "skipped: aarch64-linux-gnu-gcc and qemu-aarch64-static are not installed (Debian: gcc-aarch64-linux-gnu qemu-user-static)"
+fi
 
 step "random graphs over simulated devices"
 GGML_TEST_RANDOM_GRAPHS=5000 build/dev/tests/c/test_sched_random
@@ -39,5 +59,12 @@ rm -rf build/asan-site
 LD_PRELOAD="$(gcc -print-file-name=libasan.so) $(gcc -print-file-name=libubsan.so)" \
     ASAN_OPTIONS=detect_leaks=0 PYTHONMALLOC=malloc PYTHONPATH=$PWD/build/asan-site \
     "$py" -m pytest -q -s -p no:faulthandler -p no:cacheprovider tests/python -k 'not clean_install'
+
+step "pip install into an empty environment, and the README's first example"
+rm -rf build/empty
+"$py" -m venv build/empty
+build/empty/bin/python -m pip --disable-pip-version-check -q install .
+"$py" tools/readme_snippet.py >build/readme_snippet.py
+(cd build && ./empty/bin/python readme_snippet.py && ./empty/bin/python -m ggml_backend info)
 
 step "all passed"
