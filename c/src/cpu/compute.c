@@ -81,7 +81,7 @@ const char * ggml_cpu_unsupported_reason(const struct ggml_tensor * node) {
     if (node == NULL) {
         return "there is no node";
     }
-    if (gb_op_is_view(node->op)) {
+    if (is_idle(node)) {
         return NULL;
     }
     const struct gb_cpu_op * op = gb_cpu_op_of(node);
