@@ -125,6 +125,12 @@ def array(values: Any, dtype: str = "float32", layout: str = "whole") -> In:
 _running: tuple[str, np.random.Generator] = ("", np.random.default_rng())
 
 
+def reseed(seed: int) -> None:
+    """Other numbers from here to the end of the test."""
+    global _running
+    _running = (os.environ.get("PYTEST_CURRENT_TEST", ""), np.random.default_rng(seed))
+
+
 def _next() -> np.random.Generator:
     global _running
     test = os.environ.get("PYTEST_CURRENT_TEST", "")
