@@ -491,6 +491,10 @@ static void refused(void) {
     check_refused(ggml_add(ctx, a, fill_int(tensor(GGML_TYPE_I32, DENSE, 64, 64, 1, 1), 0, 1)), "type of src[1]");
     check_refused(reading(ggml_add(ctx, a, f), 0, apart), "src[0] cannot be dequantized");
     check_refused(ggml_mul(ctx, a, f), "quantized tensors are not for this operator");
+    struct ggml_tensor * weighted = operand(GGML_TYPE_IQ2_XXS, DENSE, 256, 2, 1, 1); // cannot be made without an importance matrix
+    struct ggml_tensor * g        = random_tensor(GGML_TYPE_F32, DENSE, 256, 2, 1, 1);
+    check_refused(ggml_cpy(ctx, g, weighted), "the result cannot be quantized");
+    check_refused(ggml_add(ctx, weighted, g), "the result cannot be quantized");
     end();
 }
 

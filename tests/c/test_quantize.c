@@ -1,6 +1,8 @@
-// Quantizing to the formats with blocks of 32: errors within what the bits allow, importance weights, hostile values, arguments.
-// (Bit-exactness against the gguf package is tested in Python.)
+// Quantizing: errors within what the bits allow, importance weights, values that the format holds exactly, dot products, hostile values,
+// arguments. (Bit-exactness against the gguf package is tested in Python.)
 #include "test.h"
+
+#include "tensor/quant/quant.h"
 
 enum { N = 32 * 40 };
 
@@ -106,6 +108,128 @@ static void super_blocks(void) {
     }
 }
 
+static bool needs_importance(enum ggml_type type) {
+    return gb_quant_format_of(type)->from_float == NULL;
+}
+
+static void normal_like(float * x, int n) {
+    for (int i = 0; i < n; i++) {
+        x[i] = test_random_float(-1, 1) + test_random_float(-1, 1) + test_random_float(-1, 1);
+    }
+}
+
+// The root mean square of the error over that of the values, after quantizing with weights (NULL: none).
+static double round_trip(enum ggml_type type, const float * x, const float * w, float * y, double * weighted) {
+    static uint8_t blocks[N * 2];
+    double         error = 0, power = 0;
+    CHECK_INT(ggml_quantize_chunk(type, x, blocks, 0, N / 256, 256, NULL, w), ggml_row_size(type, N));
+    dequantize(type, blocks, y);
+    *weighted = 0;
+    for (int i = 0; i < N; i++) {
+        const double d = (double) y[i] - x[i];
+        error += d * d, power += (double) x[i] * x[i], *weighted += (w ? w[i % 256] : 1) * d * d;
+    }
+    return sqrt(error / power);
+}
+
+// Errors on normal-like values, which follow from the bits an element has; weights move the error to where it counts less; and what a
+// format gave is given again nearly unchanged.
+static void codebooks(void) {
+    static const struct {
+        enum ggml_type type;
+        double         limit;
+    } list[] = { { GGML_TYPE_IQ4_NL, 0.085 }, { GGML_TYPE_IQ4_XS, 0.09 }, { GGML_TYPE_IQ3_S, 0.15 },  { GGML_TYPE_IQ3_XXS, 0.2 }, { GGML_TYPE_IQ2_S, 0.28 },
+                 { GGML_TYPE_IQ2_XS, 0.32 },  { GGML_TYPE_IQ2_XXS, 0.36 }, { GGML_TYPE_IQ1_M, 0.45 }, { GGML_TYPE_IQ1_S, 0.49 } };
+    static float x[N], y[N], z[N], ones[256], w[256];
+    for (int i = 0; i < 256; i++) ones[i] = 1, w[i] = i % 5 == 0 ? 20.0f : 0.05f;
+    double previous = 0;
+    for (size_t t = 0; t < sizeof(list) / sizeof(list[0]); t++) {
+        double with, without, again, unused;
+        normal_like(x, N);
+        round_trip(list[t].type, x, w, y, &with);
+        const double rms = round_trip(list[t].type, x, ones, y, &unused);
+        without          = 0;
+        for (int i = 0; i < N; i++) without += (double) w[i % 256] * (y[i] - x[i]) * (y[i] - x[i]);
+        CHECK_MSG(rms < list[t].limit && rms > 0.95 * previous, "%s: relative error %g", ggml_type_name(list[t].type), rms);
+        CHECK_MSG(with < 0.8 * without, "%s: weighted error %g with weights, %g without", ggml_type_name(list[t].type), with, without);
+        again = round_trip(list[t].type, y, ones, z, &unused);
+        CHECK_MSG(again < 0.3 * rms, "%s: relative error %g of %g when repeated", ggml_type_name(list[t].type), again, rms);
+        previous = rms;
+    }
+}
+
+// -1, 0, 1 times a power of two is exact in the ternary formats, MXFP4 holds 0, 0.5, 1, 1.5, 2, 3, 4, 6.
+static void exact_values(void) {
+    static const float numbers[] = { 0, 0.5f, 1, 1.5f, 2, 3, 4, 6 };
+    static float       x[N], y[N];
+    double             unused;
+    for (int i = 0; i < N; i++) x[i] = 0.25f * (float) test_random_int(-1, 1);
+    CHECK(round_trip(GGML_TYPE_TQ1_0, x, NULL, y, &unused) == 0);
+    CHECK(round_trip(GGML_TYPE_TQ2_0, x, NULL, y, &unused) == 0);
+    for (int i = 0; i < N; i++) x[i] = 8 * (i % 32 == 0 ? 4 : numbers[test_random() % 8]) * (test_random() % 2 ? 1 : -1);
+    CHECK(round_trip(GGML_TYPE_MXFP4, x, NULL, y, &unused) == 0);
+}
+
+// Each format's dot product against double precision on what the two operands stand for.
+static void dot_products(void) {
+    static float   x[N], y[N], xv[N], yv[N], ones[256];
+    static uint8_t xb[N * 2], yb[N * 2];
+    for (int i = 0; i < 256; i++) ones[i] = 1;
+    for (int id = 0; id < GGML_TYPE_COUNT; id++) {
+        const enum ggml_type           type = (enum ggml_type) id;
+        const struct gb_quant_format * f    = gb_quant_format_of(type);
+        if (f == NULL || f->vec_dot == NULL) {
+            CHECK(f == NULL || type == GGML_TYPE_Q8_1 || type == GGML_TYPE_Q8_K); // partners only
+            continue;
+        }
+        normal_like(x, N);
+        normal_like(y, N);
+        CHECK(ggml_quantize_chunk(type, x, xb, 0, N / 256, 256, NULL, ones) > 0);
+        CHECK(ggml_quantize_chunk(f->vec_dot_type, y, yb, 0, N / 256, 256, NULL, NULL) > 0);
+        dequantize(type, xb, xv);
+        dequantize(f->vec_dot_type, yb, yv);
+        double sum = 0, size = 0;
+        float  got = NAN;
+        for (int i = 0; i < N; i++) {
+            sum += (double) xv[i] * yv[i];
+            size += fabs((double) xv[i] * yv[i]);
+        }
+        ggml_internal_get_type_traits(type).vec_dot(N, &got, xb, yb);
+        CHECK_MSG(fabs(got - sum) <= 1e-6 * size, "%s: %.9g, expected %.9g", ggml_type_name(type), got, sum);
+        got = 1;
+        f->vec_dot(0, &got, xb, yb);
+        CHECK(got == 0);
+    }
+}
+
+// Every format, rows of anything: defined, and zeros come back as zeros.
+static void hostile_rows(void) {
+    static const float specials[] = { NAN, INFINITY, -INFINITY, 3e38f, -3e38f, 1e-45f, -1e-40f, 65520, 1e8f, 0 };
+    static float       x[N], y[N], ones[256], strange[256];
+    static uint8_t     blocks[N * 2];
+    for (int i = 0; i < 256; i++) ones[i] = 1, strange[i] = specials[i % 10];
+    for (int id = 0; id < GGML_TYPE_COUNT; id++) {
+        const enum ggml_type type = (enum ggml_type) id;
+        if (gb_quant_format_of(type) == NULL) continue;
+        for (int s = 0; s < 10; s++) {
+            normal_like(x, N);
+            for (int i = 0; i < N; i++) x[i] = i < 512 || i % 9 == 0 ? specials[s] : i >= N - 256 ? specials[test_random() % 10] : x[i];
+            CHECK(ggml_quantize_chunk(type, x, blocks, 0, N / 256, 256, NULL, ones) > 0);
+            dequantize(type, blocks, y);
+            for (int i = 0; i < 512 && specials[s] == 0; i++) CHECK_MSG(y[i] == 0, "%s: 0 became %g", ggml_type_name(type), y[i]);
+            CHECK(ggml_quantize_chunk(type, x, blocks, 0, N / 256, 256, NULL, strange) > 0);
+            if (!needs_importance(type)) {
+                CHECK(ggml_quantize_chunk(type, x, blocks, 0, N / 256, 256, NULL, NULL) > 0);
+            }
+        }
+        CHECK(needs_importance(type) == ggml_quantize_requires_imatrix(type));
+        if (needs_importance(type)) {
+            CHECK_INT(ggml_quantize_chunk(type, x, blocks, 0, 1, 256, NULL, NULL), 0);
+            CHECK_ERROR(GGML_STATUS_INVALID_ARGUMENT, "needs an importance matrix");
+        }
+    }
+}
+
 static void hostile_values_are_harmless(void) {
     static const float specials[] = { NAN, INFINITY, -INFINITY, 3e38f, -3e38f, 1e-45f, 0 };
     static float       x[N], w[64];
@@ -148,10 +272,28 @@ static void arguments(void) {
     CHECK_ERROR(GGML_STATUS_INVALID_ARGUMENT, "4 is not a type");
     CHECK_INT(ggml_quantize_chunk(GGML_TYPE_Q4_0, x, y, 16, 1, 32, NULL, NULL), 0);
     CHECK_ERROR(GGML_STATUS_INVALID_ARGUMENT, "start 16");
+    static float   row[512];
+    static uint8_t one[512], other[512];
+    normal_like(row, 512);
+    static const struct {
+        enum ggml_type type;
+        size_t (*quantize)(const float * src, void * dst, int n, int k, int64_t * hist);
+    } k_formats[] = { { GGML_TYPE_Q2_K, ggml_quantize_q2_K }, { GGML_TYPE_Q3_K, ggml_quantize_q3_K }, { GGML_TYPE_Q4_K, ggml_quantize_q4_K },
+                      { GGML_TYPE_Q5_K, ggml_quantize_q5_K }, { GGML_TYPE_Q6_K, ggml_quantize_q6_K } };
+    for (int f = 0; f < 5; f++) {
+        int64_t hist[16] = { 0 };
+        CHECK_INT(k_formats[f].quantize(row, one, 512, 256, hist), ggml_row_size(k_formats[f].type, 512));
+        CHECK_INT(ggml_quantize_chunk(k_formats[f].type, row, other, 0, 2, 256, NULL, NULL), ggml_row_size(k_formats[f].type, 512));
+        CHECK(memcmp(one, other, ggml_row_size(k_formats[f].type, 512)) == 0);
+        for (int i = 0; i < 16; i++) CHECK_INT(hist[i], 0);
+        CHECK_INT(k_formats[f].quantize(row, one, 512, 128, hist), 0);
+        CHECK_ERROR(GGML_STATUS_INVALID_ARGUMENT, "blocks of 256");
+    }
     CHECK_INT(ggml_quantize_chunk(GGML_TYPE_I32, x, y, 0, 1, 32, NULL, NULL), 0);
     CHECK_ERROR(GGML_STATUS_UNSUPPORTED, "i32");
     CHECK(ggml_quantize_requires_imatrix(GGML_TYPE_IQ2_XS) && !ggml_quantize_requires_imatrix(GGML_TYPE_Q4_K));
 }
 
-TEST_MAIN(TEST(errors_are_bounded), TEST(super_blocks), TEST(importance_lowers_the_weighted_error), TEST(hostile_values_are_harmless), TEST(chunks_land_in_their_place),
+TEST_MAIN(TEST(errors_are_bounded), TEST(super_blocks), TEST(codebooks), TEST(exact_values), TEST(dot_products), TEST(hostile_rows),
+          TEST(importance_lowers_the_weighted_error), TEST(hostile_values_are_harmless), TEST(chunks_land_in_their_place),
           TEST(arguments))

@@ -36,7 +36,7 @@ float gb_fit_mean_square(int64_t n, const float * x) {
 
 void gb_fit_importance(int n, const float * x, const float * importance, float sigma2, float * w) {
     for (int i = 0; i < n; i++) {
-        w[i] = importance[i] * sqrtf(sigma2 + x[i] * x[i]);
+        w[i] = (importance != NULL ? importance[i] : 1) * sqrtf(sigma2 + x[i] * x[i]);
     }
 }
 

@@ -26,7 +26,7 @@ struct gb_fit_search {
 // x ~ scale level - *minimum, *minimum >= 0, levels 0 .. n_levels.
 float gb_fit_affine(int n, int n_levels, const float * x, const float * w, const struct gb_fit_search * search, uint8_t * levels, float * minimum);
 
-// Weights of section "importance": importance[i] sqrt(sigma2 + x[i]^2), with sigma2 the mean square of the row or super-block.
+// Weights: importance[i] sqrt(sigma2 + x[i]^2), with sigma2 the mean square of the row or super-block. importance NULL: all 1.
 void gb_fit_importance(int n, const float * x, const float * importance, float sigma2, float * w);
 
 float gb_fit_mean_square(int64_t n, const float * x);

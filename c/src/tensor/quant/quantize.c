@@ -52,6 +52,11 @@ QUANTIZE(q4_1, Q4_1)
 QUANTIZE(q5_0, Q5_0)
 QUANTIZE(q5_1, Q5_1)
 QUANTIZE(q8_0, Q8_0)
+QUANTIZE(q2_K, Q2_K)
+QUANTIZE(q3_K, Q3_K)
+QUANTIZE(q4_K, Q4_K)
+QUANTIZE(q5_K, Q5_K)
+QUANTIZE(q6_K, Q6_K)
 
 static void convert_rows(enum ggml_type type, const float * src, void * dst, int64_t n) {
     if (type == GGML_TYPE_F32) {

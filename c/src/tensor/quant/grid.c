@@ -1,0 +1,267 @@
+// grid.c - expanding and finding rows of codebooks.
+//
+// Finding: the weighted squared error of a row is a sum over its elements, so for a given scale two tables, one for each half of a row's
+// code, give the error of every row with one addition. A sub-block tries a range of scales, each with its best rows, and keeps the one
+// whose rows fit best by least squares; then the scales are rounded to what the format can hold, rows are chosen again for these, and d
+// is fitted to all of them.
+#include "tensor/quant/grid.h"
+
+#define MAGNITUDES2 { 8, 25, 43 }
+#define MAGNITUDES3 { 4, 12, 20, 28, 36, 44, 52, 62 }
+#define ODD { 1, 3, 5, 7, 9, 11, 13, 15 }
+#define EIGHTHS { -8, 0, 8 }
+
+#define GRID(name, bits, n_levels, ...)                                                                                 \
+    const struct gb_grid gb_grid_##name = { gb_grid_rows_##name, gb_grid_first_##name, bits, n_levels, __VA_ARGS__ };
+
+GRID(iq2_xxs, 2, 3, MAGNITUDES2)
+GRID(iq2_xs, 2, 3, MAGNITUDES2)
+GRID(iq2_s, 2, 3, MAGNITUDES2)
+GRID(iq3_xxs, 4, 8, MAGNITUDES3)
+GRID(iq3_s, 4, 8, ODD)
+GRID(iq1, 2, 3, EIGHTHS)
+
+enum { MAX_GROUPS = 8, TRIALS = 9 }; // groups of a sub-block; trial scales
+
+static int group_size(const struct gb_grid * grid) {
+    return 16 / grid->bits;
+}
+
+static int level_at(const struct gb_grid * grid, int row, int j) {
+    return grid->levels[grid->rows[row] >> grid->bits * j & ((1 << grid->bits) - 1) & 7];
+}
+
+void gb_grid_expand(const struct gb_grid_format * f, const struct gb_grid_block * g, struct gb_super * b) {
+    const struct gb_grid * grid = f->grid;
+    const int              size = group_size(grid);
+    b->d                        = g->d * f->unit;
+    for (int s = 0; s < 16; s++) {
+        b->scale[s] = (int16_t) (2 * g->scale[16 * s / f->per_scale] + 1);
+    }
+    for (int e = 0; e < GB_SUPER; e += size) {
+        const int signs  = f->per_offset ? 0 : g->signs[e / 8] >> e % 8;
+        const int offset = f->per_offset ? (g->negative[e / 8] ? -1 : 1) : 0;
+        for (int j = 0; j < size; j++) {
+            const int v     = level_at(grid, g->row[e / size], j) + offset;
+            b->level[e + j] = (int8_t) (signs >> j & 1 ? -v : v);
+        }
+    }
+}
+
+// ------------------------------------------------------------------------------------------------------------------- search
+
+// errors[code] of the half of a row that is two codes of 4 bits, from the errors of each element at each level.
+static void half_of_four(float e[][8], float * errors) {
+    for (int second = 0; second < 8; second++) {
+        for (int first = 0; first < 8; first++) {
+            errors[16 * second + first] = e[0][first] + e[1][second];
+        }
+    }
+}
+
+// The same for four codes of 2 bits.
+static void half_of_eight(float e[][8], float * errors) {
+    float first[16], second[16];
+    for (int c = 0; c < 16; c++) {
+        first[c]  = e[0][c & 3] + e[1][c >> 2];
+        second[c] = e[2][c & 3] + e[3][c >> 2];
+    }
+    for (int c = 0; c < 16; c++) {
+        for (int d = 0; d < 16; d++) {
+            errors[16 * c + d] = first[d] + second[c];
+        }
+    }
+}
+
+// The rows with one upper byte: is one of them better?
+static void scan_rows(const struct gb_grid * grid, int upper, const float * low, const float * high, float * best, uint16_t * row) {
+    for (int r = grid->first[upper]; r < grid->first[upper + 1]; r++) {
+        const float error = low[grid->rows[r] & 255] + high[upper];
+        if (error < *best) {
+            *best = error;
+            *row  = (uint16_t) r;
+        }
+    }
+}
+
+// The row r with the least sum of w (x - scale (level + offset))^2. Rows whose upper half alone is worse than the best one so far are left
+// out; the scan begins where the upper half is best.
+static float nearest_row(const struct gb_grid * grid, const float * x, const float * w, float scale, int offset, uint16_t * row) {
+    float e[8][8] = { { 0 } }, low[256], high[256];
+    float best = INFINITY, best_high = INFINITY;
+    int   start = 0;
+    for (int j = 0; j < group_size(grid); j++) {
+        for (int l = 0; l < grid->n_levels; l++) {
+            const float d = x[j] - scale * (float) (grid->levels[l] + offset);
+            e[j][l]       = w[j] * d * d;
+        }
+    }
+    (grid->bits == 2 ? half_of_eight : half_of_four)(e, low);
+    (grid->bits == 2 ? half_of_eight : half_of_four)(e + group_size(grid) / 2, high);
+    for (int h = 0; h < 256; h++) {
+        if (grid->first[h] < grid->first[h + 1] && high[h] < best_high) {
+            best_high = high[h];
+            start     = h;
+        }
+    }
+    *row = grid->first[start];
+    scan_rows(grid, start, low, high, &best, row);
+    for (int h = 0; h < 256; h++) {
+        if (grid->first[h] < grid->first[h + 1] && high[h] < best) {
+            scan_rows(grid, h, low, high, &best, row);
+        }
+    }
+    return best;
+}
+
+struct choice { // for one sub-block
+    uint16_t row[MAX_GROUPS];
+    int8_t   offset[MAX_GROUPS];
+    float    error;
+};
+
+// The best rows of groups first .. first + n - 1 with one offset; adds to the error.
+static void choose_rows(const struct gb_grid * grid, const float * x, const float * w, float scale, int offset, int first, int n,
+                        struct choice * c) {
+    const int size = group_size(grid);
+    for (int g = first; g < first + n; g++) {
+        c->offset[g] = (int8_t) offset;
+        c->error += nearest_row(grid, x + g * size, w + g * size, scale, offset, &c->row[g]);
+    }
+}
+
+static struct choice choose(const struct gb_grid_format * f, const float * x, const float * w, float scale) {
+    const int     size = group_size(f->grid), n = f->per_scale / size;
+    const int     step = f->per_offset ? f->per_offset / size : n;
+    struct choice c    = { .error = 0 };
+    for (int g = 0; g < n; g += step) {
+        if (f->per_offset == 0) {
+            choose_rows(f->grid, x, w, scale, 0, g, step, &c);
+            continue;
+        }
+        struct choice other = c;
+        choose_rows(f->grid, x, w, scale, 1, g, step, &c);
+        choose_rows(f->grid, x, w, scale, -1, g, step, &other);
+        c = other.error < c.error ? other : c;
+    }
+    return c;
+}
+
+// Adds the weighted sums of x v and v v, with v a level times `factor`.
+static void add_sums(const struct gb_grid_format * f, const float * x, const float * w, const struct choice * c, float factor, float * wxv,
+                     float * wvv) {
+    const int size = group_size(f->grid);
+    for (int i = 0; i < f->per_scale; i++) {
+        const float v = factor * (float) (level_at(f->grid, c->row[i / size], i % size) + c->offset[i / size]);
+        *wxv += w[i] * x[i] * v;
+        *wvv += w[i] * v * v;
+    }
+}
+
+// The scale of a sub-block, as if it could be any number; 0 for zeros.
+static float fit_scale(const struct gb_grid_format * f, const float * x, const float * w) {
+    const float top   = (float) f->grid->levels[f->grid->n_levels - 1];
+    const float reach = fabsf(gb_fit_extreme(f->per_scale, x));
+    float       scale = 0, best = 0;
+    for (int t = 0; t < TRIALS && reach > 1e-30f; t++) {
+        const float         ratio = f->low + (f->high - f->low) * (float) t / (TRIALS - 1);
+        const struct choice c     = choose(f, x, w, reach / (ratio * top));
+        float               wxv = 0, wvv = 0;
+        add_sums(f, x, w, &c, 1, &wxv, &wvv);
+        if (wxv > 0 && wxv * wxv > best * wvv) {
+            scale = wxv / wvv;
+            best  = scale * wxv;
+        }
+    }
+    return scale;
+}
+
+// The stored scale near `index` whose best rows are closest, and these.
+static uint8_t round_scale(const struct gb_grid_format * f, const float * x, const float * w, float base, int index, struct choice * c) {
+    int best = -1;
+    for (int s = GB_MAX(index - 1, 0); s <= GB_MIN(index + 1, f->n_scales - 1); s++) {
+        const struct choice trial = choose(f, x, w, base * (float) (2 * s + 1));
+        if (best < 0 || trial.error < c->error) {
+            best = s;
+            *c   = trial;
+        }
+    }
+    return (uint8_t) best;
+}
+
+// --------------------------------------------------------------------------------------------------------- a whole super-block
+
+// Magnitudes and signs; where an odd number of signs may not be, the element for which the wrong sign costs least keeps its own as
+// a negative magnitude.
+static void split_signs(bool even, float * x, const float * w, uint8_t * signs) {
+    *signs     = 0;
+    int    odd = 0, cheapest = 0;
+    for (int j = 0; j < 8; j++) {
+        if (x[j] < 0) {
+            *signs = (uint8_t) (*signs | 1 << j);
+            odd ^= 1;
+        }
+        x[j] = fabsf(x[j]);
+        if (w[j] * x[j] < w[cheapest] * x[cheapest]) {
+            cheapest = j;
+        }
+    }
+    if (even && odd) {
+        *signs      = (uint8_t) (*signs ^ 1 << cheapest);
+        x[cheapest] = -x[cheapest];
+    }
+}
+
+static float store_d(float d) {
+    return gb_f16_to_f32(gb_f32_to_f16(GB_MIN(d, 65504.0f)));
+}
+
+static void put_choice(const struct gb_grid_format * f, int sub, const struct choice * c, struct gb_grid_block * g) {
+    const int size = group_size(f->grid), n = f->per_scale / size;
+    for (int i = 0; i < n; i++) {
+        g->row[sub * n + i]                       = c->row[i];
+        g->negative[(sub * n + i) * size / 8] = c->offset[i] < 0;
+    }
+}
+
+// x: magnitudes, or the values of formats with offsets.
+static void quantize_levels(const struct gb_grid_format * f, const float * x, const float * w, struct gb_grid_block * g) {
+    const int     n_sub = GB_SUPER / f->per_scale;
+    float         scales[16], wxv = 0, wvv = 0;
+    struct choice c;
+    for (int s = 0; s < n_sub; s++) {
+        scales[s] = fit_scale(f, x + s * f->per_scale, w + s * f->per_scale);
+    }
+    g->d             = store_d(gb_k_max(n_sub, scales) / (f->unit * (float) (2 * f->n_scales - 1)));
+    const float base = g->d * f->unit;
+    if (!(base > 0)) {
+        return;
+    }
+    for (int s = 0; s < n_sub; s++) {
+        const int i     = s * f->per_scale;
+        const int index = gb_fit_round((scales[s] / base - 1) / 2, 0, f->n_scales - 1);
+        g->scale[s]     = round_scale(f, x + i, w + i, base, index, &c);
+        add_sums(f, x + i, w + i, &c, (float) (2 * g->scale[s] + 1), &wxv, &wvv);
+        put_choice(f, s, &c, g);
+    }
+    g->d = store_d(wxv > 0 ? wxv / wvv / f->unit : g->d); // and the best rows for that
+    for (int s = 0; s < n_sub; s++) {
+        const int i = s * f->per_scale;
+        c           = choose(f, x + i, w + i, g->d * f->unit * (float) (2 * g->scale[s] + 1));
+        put_choice(f, s, &c, g);
+    }
+}
+
+void gb_grid_quantize(const struct gb_grid_format * f, const float * x, const float * importance, struct gb_grid_block * g) {
+    const float limit = 1e8f; // more than any format can hold; squares of it are no problem
+    float       v[GB_SUPER], w[GB_SUPER];
+    memset(g, 0, sizeof(*g));
+    for (int e = 0; e < GB_SUPER; e++) {
+        v[e] = x[e] == x[e] ? GB_MAX(GB_MIN(x[e], limit), -limit) : 0;
+    }
+    gb_k_importance(v, importance, 1, w);
+    for (int i = 0; i < 32 && f->per_offset == 0; i++) {
+        split_signs(f->even_signs, v + 8 * i, w + 8 * i, &g->signs[i]);
+    }
+    quantize_levels(f, v, w, g);
+}

@@ -1,0 +1,94 @@
+// grid.h - the common part of the IQ formats: groups of 8 or 4 elements whose levels are a row of a codebook (a grid).
+//
+// The one idea: such a super-block is d, a small scale for each sub-block, and for each group the index of a row, with signs or an offset
+// (struct gb_grid_block). A format says how that lies in its bytes, both ways; expanding it and finding it are here.
+#ifndef GB_TENSOR_QUANT_GRID_H
+#define GB_TENSOR_QUANT_GRID_H
+
+#include "tensor/quant/kquant.h"
+
+struct gb_grid {
+    const uint16_t * rows;  // grids.c; 8 codes of 2 bits or 4 codes of 4 bits, the first lowest; ascending
+    const uint16_t * first; // first[h]: of the rows whose upper byte is h or more
+    int              bits;  // a code
+    int              n_levels;
+    int8_t           levels[8]; // what the codes stand for, ascending
+};
+
+extern const struct gb_grid gb_grid_iq2_xxs, gb_grid_iq2_xs, gb_grid_iq2_s, gb_grid_iq3_xxs, gb_grid_iq3_s, gb_grid_iq1;
+extern const uint16_t       gb_grid_rows_iq2_xxs[256], gb_grid_rows_iq2_xs[512], gb_grid_rows_iq2_s[1024];
+extern const uint16_t       gb_grid_rows_iq3_xxs[256], gb_grid_rows_iq3_s[512], gb_grid_rows_iq1[2048];
+extern const uint16_t       gb_grid_first_iq2_xxs[257], gb_grid_first_iq2_xs[257], gb_grid_first_iq2_s[257];
+extern const uint16_t       gb_grid_first_iq3_xxs[257], gb_grid_first_iq3_s[257], gb_grid_first_iq1[257];
+
+// An element is d unit (2 scale + 1) v, where v is a level with a sign, or, in formats with offsets, a level plus 1 or minus 1.
+struct gb_grid_format {
+    const struct gb_grid * grid;
+    int                    per_scale;  // elements that share a scale: 16 or 32
+    int                    n_scales;   // scales are 0 .. n_scales - 1
+    float                  unit;
+    bool                   even_signs; // of the signs of 8 elements an even number is negative: seven are stored
+    int                    per_offset; // elements that share an offset: 8 or 32; 0: levels are magnitudes and have signs
+    float                  low, high;  // trial scales make the largest magnitude of a sub-block low .. high times the largest level
+};
+
+struct gb_grid_block {
+    float    d;
+    uint8_t  scale[16];    // of each sub-block
+    uint16_t row[64];      // of each group
+    uint8_t  signs[32];    // of 8 elements: bit j negates element j
+    bool     negative[32]; // of 8 elements: the offset is -1
+};
+
+void gb_grid_expand(const struct gb_grid_format * f, const struct gb_grid_block * g, struct gb_super * b);
+
+// d is rounded to f16. importance: NULL or 256 weights.
+void gb_grid_quantize(const struct gb_grid_format * f, const float * x, const float * importance, struct gb_grid_block * g);
+
+// The seven stored bits of eight signs, and back.
+static inline uint8_t gb_grid_sign_code(uint8_t signs) {
+    return signs & 127;
+}
+
+static inline uint8_t gb_grid_signs(unsigned code) {
+    unsigned parity = code ^ code >> 4;
+    parity ^= parity >> 2;
+    parity ^= parity >> 1;
+    return (uint8_t) ((code & 127) | (parity & 1) << 7);
+}
+
+static inline uint32_t gb_load_u32(const uint8_t * p) { // files are little-endian, and so are the machines
+    uint32_t v;
+    memcpy(&v, p, sizeof(v));
+    return v;
+}
+
+static inline uint32_t gb_load_u16(const uint8_t * p) {
+    uint16_t v;
+    memcpy(&v, p, sizeof(v));
+    return v;
+}
+
+static inline void gb_store_u32(uint8_t * p, uint32_t v) {
+    memcpy(p, &v, sizeof(v));
+}
+
+static inline void gb_store_u16(uint8_t * p, uint32_t v) {
+    const uint16_t h = (uint16_t) v;
+    memcpy(p, &h, sizeof(h));
+}
+
+// Defines the block functions of a format from `format` and two functions: read(block, g) and write(g, block).
+#define GB_GRID_BLOCKS                                                                                                 \
+    static void quantize_block(const float * x, const float * importance, uint8_t * block) {                           \
+        struct gb_grid_block g;                                                                                        \
+        gb_grid_quantize(&format, x, importance, &g);                                                                  \
+        write(&g, block);                                                                                              \
+    }                                                                                                                  \
+    static void unpack_block(const uint8_t * block, struct gb_super * b) {                                             \
+        struct gb_grid_block g;                                                                                        \
+        read(block, &g);                                                                                               \
+        gb_grid_expand(&format, &g, b);                                                                                \
+    }
+
+#endif // GB_TENSOR_QUANT_GRID_H

@@ -1,0 +1,34 @@
+// iq2_s.c - 256 elements in 82 bytes: f16 d; for each 8 elements the lower 8 bits of a row number and 8 signs; the upper 2 bits of the
+// row numbers; 16 scales of 4 bits.
+#include "tensor/quant/grid.h"
+
+enum { D = 0, QS = 2, SIGNS = 34, QH = 66, SCALES = 74 };
+
+static const struct gb_grid_format format = { .grid = &gb_grid_iq2_s, .per_scale = 16, .n_scales = 16, .unit = 0.125f, .low = 0.6f, .high = 1.1f };
+
+static void read(const uint8_t * block, struct gb_grid_block * g) {
+    g->d = gb_k_load_f16(block + D);
+    for (int i = 0; i < 32; i++) {
+        g->row[i] = (uint16_t) (block[QS + i] | (block[QH + i / 4] >> 2 * (i % 4) & 3) << 8);
+    }
+    memcpy(g->signs, block + SIGNS, 32);
+    for (int s = 0; s < 16; s++) {
+        g->scale[s] = block[SCALES + s / 2] >> 4 * (s % 2) & 15;
+    }
+}
+
+static void write(const struct gb_grid_block * g, uint8_t * block) {
+    gb_k_store_f16(block + D, g->d);
+    memcpy(block + SIGNS, g->signs, 32);
+    memset(block + QH, 0, 8);
+    for (int i = 0; i < 32; i++) {
+        block[QS + i] = (uint8_t) g->row[i];
+        block[QH + i / 4] |= (uint8_t) (g->row[i] >> 8 << 2 * (i % 4));
+    }
+    for (int i = 0; i < 8; i++) {
+        block[SCALES + i] = (uint8_t) (g->scale[2 * i] | g->scale[2 * i + 1] << 4);
+    }
+}
+
+GB_GRID_BLOCKS
+GB_K_FORMAT(iq2_s, 82)

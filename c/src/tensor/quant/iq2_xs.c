@@ -1,0 +1,31 @@
+// iq2_xs.c - 256 elements in 74 bytes: f16 d; for each 8 elements 16 bits: row number (9), signs (7); 16 scales of 4 bits.
+#include "tensor/quant/grid.h"
+
+enum { D = 0, QS = 2, SCALES = 66 };
+
+static const struct gb_grid_format format = { .grid = &gb_grid_iq2_xs, .per_scale = 16, .n_scales = 16, .unit = 0.125f, .even_signs = true, .low = 0.6f, .high = 1.1f };
+
+static void read(const uint8_t * block, struct gb_grid_block * g) {
+    g->d = gb_k_load_f16(block + D);
+    for (int i = 0; i < 32; i++) {
+        const uint32_t bits = gb_load_u16(block + QS + 2 * i);
+        g->row[i]           = bits & 511;
+        g->signs[i]         = gb_grid_signs(bits >> 9);
+    }
+    for (int s = 0; s < 16; s++) {
+        g->scale[s] = block[SCALES + s / 2] >> 4 * (s % 2) & 15;
+    }
+}
+
+static void write(const struct gb_grid_block * g, uint8_t * block) {
+    gb_k_store_f16(block + D, g->d);
+    for (int i = 0; i < 32; i++) {
+        gb_store_u16(block + QS + 2 * i, g->row[i] | (uint32_t) gb_grid_sign_code(g->signs[i]) << 9);
+    }
+    for (int i = 0; i < 8; i++) {
+        block[SCALES + i] = (uint8_t) (g->scale[2 * i] | g->scale[2 * i + 1] << 4);
+    }
+}
+
+GB_GRID_BLOCKS
+GB_SUPER_FORMAT(iq2_xs, 74, NULL)

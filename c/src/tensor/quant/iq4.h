@@ -1,0 +1,66 @@
+// iq4.h - the common part of IQ4_NL and IQ4_XS: 16 levels that are closer together near 0.
+#ifndef GB_TENSOR_QUANT_IQ4_H
+#define GB_TENSOR_QUANT_IQ4_H
+
+#include <math.h>
+#include <string.h>
+
+#include "tensor/quant/fit.h"
+
+static const int8_t gb_iq4_values[16] = { -127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113 };
+
+// The index of the nearest value; NaN: 0.
+static inline uint8_t gb_iq4_nearest(float v) {
+    int low = 0;
+    for (int step = 8; step > 0; step /= 2) { // the last index whose boundary to its predecessor is not above v
+        const int i = low + step;
+        if (2 * v >= (float) (gb_iq4_values[i - 1] + gb_iq4_values[i])) {
+            low = i;
+        }
+    }
+    return (uint8_t) low;
+}
+
+// The weighted sums of x v and v v over the values nearest to x / scale. A value is the first one plus a step for each boundary passed.
+static inline void gb_iq4_sums(const float * x, const float * w, float scale, float * wxv, float * wvv) {
+    const float inverse = 2 / scale; // boundaries are half the sum of two values
+    float       twice[32], v[32], p[4] = { 0 }, q[4] = { 0 };
+    for (int i = 0; i < 32; i++) {
+        twice[i] = x[i] * inverse;
+        v[i]     = gb_iq4_values[0];
+    }
+    for (int k = 0; k < 15; k++) {
+        const float boundary = (float) (gb_iq4_values[k] + gb_iq4_values[k + 1]);
+        const float step     = (float) (gb_iq4_values[k + 1] - gb_iq4_values[k]);
+        for (int i = 0; i < 32; i++) {
+            v[i] += twice[i] >= boundary ? step : 0;
+        }
+    }
+    for (int i = 0; i < 32; i++) {
+        p[i % 4] += w[i] * x[i] * v[i];
+        q[i % 4] += w[i] * v[i] * v[i];
+    }
+    *wxv = p[0] + p[1] + p[2] + p[3];
+    *wvv = q[0] + q[1] + q[2] + q[3];
+}
+
+// The scale of 32 elements: least squares for the values that the best of several trial scales gives. 0 for zeros.
+static inline float gb_iq4_fit(const float * x, const float * w) {
+    const float extreme = gb_fit_extreme(32, x);
+    float       scale = 0, best = 0;
+    if (!(fabsf(extreme) > 1e-30f) || isinf(extreme)) {
+        return 0;
+    }
+    for (int t = 0; t < 2 * 19; t++) { // the extreme becomes about either end of the values
+        const float end = t % 2 ? -127 : 113;
+        float       wxv, wvv;
+        gb_iq4_sums(x, w, extreme / (end * (0.82f + 0.02f * (float) (t / 2))), &wxv, &wvv);
+        if (wvv > 0 && wxv * wxv > best * wvv) {
+            scale = wxv / wvv;
+            best  = scale * wxv;
+        }
+    }
+    return scale;
+}
+
+#endif // GB_TENSOR_QUANT_IQ4_H

@@ -1,0 +1,28 @@
+// iq4_nl.c - 32 elements in 18 bytes: f16 d, 16 bytes of nibbles; y = d value[nibble].
+#include "tensor/quant/iq4.h"
+#include "tensor/quant/legacy.h"
+
+static void quantize_block(const float * x, const float * w, uint8_t * block, uint8_t * levels) {
+    float squares[GB_BLOCK];
+    if (w == NULL) {
+        gb_fit_importance(GB_BLOCK, x, NULL, gb_fit_mean_square(GB_BLOCK, x), squares);
+        w = squares;
+    }
+    const float d = gb_iq4_fit(x, w);
+    gb_store_f16(block, d);
+    const float stored = gb_load_f16(block);
+    for (int i = 0; i < GB_BLOCK; i++) {
+        levels[i] = gb_iq4_nearest(stored != 0 ? x[i] / stored : 0);
+    }
+    gb_pack_nibbles(levels, block + 2);
+}
+
+static void unpack_block(const uint8_t * block, struct gb_block * b) {
+    b->d = gb_load_f16(block);
+    gb_unpack_nibbles(block + 2, b->level);
+    for (int i = 0; i < GB_BLOCK; i++) {
+        b->level[i] = gb_iq4_values[b->level[i]];
+    }
+}
+
+GB_SYMMETRIC_FORMAT(iq4_nl, 18, 0)

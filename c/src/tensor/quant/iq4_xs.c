@@ -1,0 +1,71 @@
+// iq4_xs.c - 256 elements in 136 bytes: f16 d, 8 scales of 6 bits (upper bits, then lower), nibbles; y = d (scale - 32) value[nibble].
+#include "tensor/quant/iq4.h"
+#include "tensor/quant/kquant.h"
+
+enum { D = 0, SCALES_HIGH = 2, SCALES_LOW = 4, QS = 8 };
+
+static void pack_scales(const uint8_t * scales, uint8_t * block) {
+    memset(block + SCALES_HIGH, 0, QS - SCALES_HIGH);
+    for (int s = 0; s < 8; s++) {
+        block[SCALES_LOW + s / 2] |= (uint8_t) ((scales[s] & 15) << 4 * (s % 2));
+        block[SCALES_HIGH + s / 4] |= (uint8_t) (scales[s] >> 4 << 2 * (s % 4));
+    }
+}
+
+// The first half of each 32 elements in the low nibbles, the second in the high ones.
+static void pack_levels(const uint8_t * levels, uint8_t * qs) {
+    for (int e = 0; e < GB_SUPER / 2; e++) {
+        const uint8_t * l = levels + e / 16 * 32 + e % 16;
+        qs[e]             = (uint8_t) (l[0] | l[16] << 4);
+    }
+}
+
+static void nearest_levels(const float * x, float d, const uint8_t * scales, uint8_t * levels) {
+    for (int e = 0; e < GB_SUPER; e++) {
+        const float scale = d * (float) (scales[e / 32] - 32);
+        levels[e]         = gb_iq4_nearest(scale != 0 ? x[e] / scale : 0);
+    }
+}
+
+// Least squares for the levels and scales found.
+static float refit(const float * x, const float * w, float d, const uint8_t * scales, const uint8_t * levels) {
+    float wxv = 0, wvv = 0;
+    for (int e = 0; e < GB_SUPER; e++) {
+        const float v = (float) ((scales[e / 32] - 32) * gb_iq4_values[levels[e]]);
+        wxv += w[e] * x[e] * v;
+        wvv += w[e] * v * v;
+    }
+    return wvv > 0 ? wxv / wvv : d;
+}
+
+static void quantize_block(const float * x, const float * importance, uint8_t * block) {
+    uint8_t levels[GB_SUPER], stored[8];
+    float   w[GB_SUPER], scales[8];
+    gb_k_importance(x, importance, 1, w);
+    for (int s = 0; s < 8; s++) {
+        scales[s] = gb_iq4_fit(x + 32 * s, w + 32 * s);
+    }
+    const float extreme = gb_fit_extreme(8, scales);
+    float       d       = gb_k_store_f16(block + D, extreme / -32);
+    for (int s = 0; s < 8; s++) {
+        stored[s] = (uint8_t) (d != 0 ? gb_fit_round(scales[s] / d, -32, 31) + 32 : 32);
+    }
+    nearest_levels(x, d, stored, levels);
+    d = gb_k_store_f16(block + D, refit(x, w, d, stored, levels));
+    nearest_levels(x, d, stored, levels);
+    pack_scales(stored, block);
+    pack_levels(levels, block + QS);
+}
+
+static void unpack_block(const uint8_t * block, struct gb_super * b) {
+    b->d = gb_k_load_f16(block + D);
+    for (int s = 0; s < 16; s++) {
+        const int i = s / 2, low = block[SCALES_LOW + i / 2] >> 4 * (i % 2) & 15, high = block[SCALES_HIGH + i / 4] >> 2 * (i % 4) & 3;
+        b->scale[s] = (int16_t) (low + 16 * high - 32);
+    }
+    for (int e = 0; e < GB_SUPER; e++) {
+        b->level[e] = gb_iq4_values[block[QS + e / 32 * 16 + e % 16] >> e % 32 / 16 * 4 & 15];
+    }
+}
+
+GB_K_FORMAT(iq4_xs, 136)

@@ -1,0 +1,52 @@
+// mxfp4.c - 32 elements in 17 bytes: exponent e of a power of two, 16 bytes of nibbles; y = 2^(e - 128) times twice the e2m1 value of
+// the nibble. The OCP microscaling format. Importance is ignored.
+#include "tensor/quant/legacy.h"
+
+static const int8_t values[16] = { 0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12 };
+
+static float scale_of(uint8_t e) { // 2^(e - 128); the two smallest are subnormal
+    return gb_f32_from_bits(e < 2 ? (uint32_t) 0x200000 << e : (uint32_t) (e - 1) << 23);
+}
+
+// The exponent with which the largest magnitude falls into [4, 8). The logarithm is that of f32, rounded, which can reach the next
+// integer just below a power of two.
+static uint8_t exponent_of(float largest) {
+    if (!(largest > 0)) {
+        return 0;
+    }
+    const float e = floorf((float) log2((double) largest)) - 2 + 127;
+    return (uint8_t) (e < 0 ? 0 : e > 254 ? 254 : e);
+}
+
+static uint8_t nearest(float x, float d) { // the first of equals; NaN: 0
+    uint8_t best  = 0;
+    float   error = fabsf(x);
+    for (uint8_t i = 1; i < 16; i++) {
+        const float distance = fabsf(d * (float) values[i] - x);
+        if (distance < error) {
+            error = distance;
+            best  = i;
+        }
+    }
+    return best;
+}
+
+static void quantize_block(const float * x, const float * w, uint8_t * block, uint8_t * levels) {
+    (void) w;
+    block[0]      = exponent_of(fabsf(gb_fit_extreme(GB_BLOCK, x)));
+    const float d = scale_of(block[0]);
+    for (int i = 0; i < GB_BLOCK; i++) {
+        levels[i] = nearest(x[i], d);
+    }
+    gb_pack_nibbles(levels, block + 1);
+}
+
+static void unpack_block(const uint8_t * block, struct gb_block * b) {
+    b->d = scale_of(block[0]);
+    gb_unpack_nibbles(block + 1, b->level);
+    for (int i = 0; i < GB_BLOCK; i++) {
+        b->level[i] = values[b->level[i]];
+    }
+}
+
+GB_SYMMETRIC_FORMAT(mxfp4, 17, 0)

@@ -1,0 +1,29 @@
+// ternary.h - the common part of TQ1_0 and TQ2_0: levels 0, 1, 2 for -d, 0, d with d the largest magnitude. Importance is ignored.
+#ifndef GB_TENSOR_QUANT_TERNARY_H
+#define GB_TENSOR_QUANT_TERNARY_H
+
+#include "tensor/quant/kquant.h"
+
+// Returns d. Values that are no numbers become 0.
+static inline float gb_ternary_levels(const float * x, uint8_t * levels) {
+    const float d  = fabsf(gb_fit_extreme(GB_SUPER, x));
+    const float id = d != 0 ? 1 / d : 0;
+    for (int e = 0; e < GB_SUPER; e++) {
+        const float v = x[e] * id; // rounded half away from 0
+        levels[e]     = v >= 0.5f ? 2 : v <= -0.5f ? 0 : 1;
+    }
+    return d;
+}
+
+// What both formats share once the levels 0 .. 2 are unpacked.
+static inline void gb_ternary_center(const uint8_t * d, struct gb_super * b) {
+    b->d = gb_k_load_f16(d);
+    for (int s = 0; s < 16; s++) {
+        b->scale[s] = 1;
+    }
+    for (int e = 0; e < GB_SUPER; e++) {
+        b->level[e] -= 1;
+    }
+}
+
+#endif // GB_TENSOR_QUANT_TERNARY_H

@@ -1,0 +1,41 @@
+// tq1_0.c - 256 elements in 54 bytes: 52 bytes of base-3 digits, f16 d; y = d (digit - 1).
+//
+// A byte holds five digits (the last four bytes: four) as a fixed-point fraction: it is the number, read as 0.digits in base 3, times 256,
+// rounded up. Multiplied by 3 its overflow is the first digit. The digits of a byte are a group's stride of elements apart.
+#include "tensor/quant/ternary.h"
+
+static const struct group {
+    int first, bytes, n_digits, element; // bytes [first, first + bytes) have the elements from `element` on
+} groups[] = { { 0, 32, 5, 0 }, { 32, 16, 5, 160 }, { 48, 4, 4, 240 } };
+
+enum { N_GROUPS = sizeof(groups) / sizeof(groups[0]), D = 52 };
+
+static void quantize_block(const float * x, const float * importance, uint8_t * block) {
+    (void) importance;
+    uint8_t levels[GB_SUPER];
+    gb_k_store_f16(block + D, gb_ternary_levels(x, levels));
+    for (const struct group * g = groups; g < groups + N_GROUPS; g++) {
+        for (int i = 0; i < g->bytes; i++) {
+            int number = 0;
+            for (int digit = 0; digit < 5; digit++) {
+                number = 3 * number + (digit < g->n_digits ? levels[g->element + digit * g->bytes + i] : 0);
+            }
+            block[g->first + i] = (uint8_t) ((256 * number + 242) / 243);
+        }
+    }
+}
+
+static void unpack_block(const uint8_t * block, struct gb_super * b) {
+    for (const struct group * g = groups; g < groups + N_GROUPS; g++) {
+        for (int i = 0; i < g->bytes; i++) {
+            uint8_t rest = block[g->first + i];
+            for (int digit = 0; digit < g->n_digits; digit++) {
+                b->level[g->element + digit * g->bytes + i] = (int8_t) (3 * rest >> 8);
+                rest                                        = (uint8_t) (3 * rest);
+            }
+        }
+    }
+    gb_ternary_center(block + D, b);
+}
+
+GB_K_FORMAT(tq1_0, 54)

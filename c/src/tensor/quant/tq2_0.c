@@ -1,0 +1,17 @@
+// tq2_0.c - 256 elements in 66 bytes: 2-bit levels, f16 d; y = d (level - 1), level 0 .. 2 when quantized, 3 possible in a file.
+#include "tensor/quant/ternary.h"
+
+static void quantize_block(const float * x, const float * importance, uint8_t * block) {
+    (void) importance;
+    uint8_t     levels[GB_SUPER];
+    const float d = gb_ternary_levels(x, levels);
+    gb_k_pack2(levels, block);
+    gb_k_store_f16(block + 64, d);
+}
+
+static void unpack_block(const uint8_t * block, struct gb_super * b) {
+    gb_k_unpack2(block, b->level);
+    gb_ternary_center(block + 64, b);
+}
+
+GB_K_FORMAT(tq2_0, 66)

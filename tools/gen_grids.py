@@ -1,0 +1,62 @@
+#!/usr/bin/env python3
+"""Writes c/src/tensor/quant/grids.c: the codebooks of the IQ formats.
+
+The codebooks are data of the file format, like the numbers of its types. This script reads them from the PyPI package ``gguf``
+(any version from 0.10 on) and packs each row into 16 bits. Run it again only when a format with a new codebook is added:
+
+    pip install gguf && python tools/gen_grids.py > c/src/tensor/quant/grids.c
+"""
+
+import numpy as np
+from gguf import quants
+
+GRIDS = [  # name, class in the package, what the values of a row are divided into: (8 codes of 2 bits) or (4 codes of 4 bits)
+    ("iq2_xxs", quants.IQ2_XXS),
+    ("iq2_xs", quants.IQ2_XS),
+    ("iq2_s", quants.IQ2_S),
+    ("iq3_xxs", quants.IQ3_XXS),
+    ("iq3_s", quants.IQ3_S),
+    ("iq1", quants.IQ1_S),
+]
+
+HEAD = """\
+// grids.c - the codebooks of the IQ formats. Made by tools/gen_grids.py from the PyPI package gguf {version}; do not edit.
+//
+// A row of 8 values is 8 codes of 2 bits, a row of 4 values is 4 codes of 4 bits; the first value has the lowest bits. grid.c says what
+// the codes stand for. Rows ascend: those whose upper byte is h are first[h] .. first[h + 1] - 1.
+#include "tensor/quant/grid.h"
+"""
+
+
+def rows_of(cls: type) -> np.ndarray:
+    """The codebook as codes: (rows, values a row)."""
+    cls.init_grid()
+    values = cls.grid.reshape(cls.grid_shape)
+    return np.searchsorted(np.array(cls.grid_map), values)
+
+
+def packed(codes: np.ndarray) -> np.ndarray:
+    bits = 16 // codes.shape[1]
+    return (codes.astype(np.uint32) << (bits * np.arange(codes.shape[1], dtype=np.uint32))).sum(axis=1)
+
+
+def print_table(name: str, entries: list[str]) -> None:
+    print(f"\nconst uint16_t {name}[{len(entries)}] = {{")
+    for i in range(0, len(entries), 16):
+        print("    " + " ".join(entries[i : i + 16]))
+    print("};")
+
+
+def main() -> None:
+    from importlib.metadata import version
+
+    print(HEAD.format(version=version("gguf")), end="")
+    for name, cls in GRIDS:
+        codes = rows_of(cls)
+        rows = packed(codes)
+        assert (np.diff(rows.astype(int)) > 0).all()
+        print_table(f"gb_grid_rows_{name}", [f"0x{row:04x}," for row in rows])
+        print_table(f"gb_grid_first_{name}", [f"{i:4}," for i in np.searchsorted(rows >> 8, np.arange(257))])
+
+
+main()
