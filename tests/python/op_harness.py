@@ -142,7 +142,7 @@ def _next() -> np.random.Generator:
 # ------------------------------------------------------------------------------------------------------------------ machines
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def cpus() -> tuple[tuple[str, gb.Backend], ...]:
     """One and three threads with the best instructions, one thread with all others."""
     usable = [name for name, ok in gb.cpu_levels().items() if ok]
@@ -151,7 +151,7 @@ def cpus() -> tuple[tuple[str, gb.Backend], ...]:
     return (*found, *((f"level {n}", gb.Backend("CPU", n_threads=1, level=n)) for n in usable if n != best.level))
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def sim() -> gb.Backend:
     return gb.Backend("SIM", mem="64M")
 
@@ -252,7 +252,7 @@ def check(
     build: Callable[..., gb.Tensor],
     inputs: Sequence[In],
     reference: Callable[..., Any],
-    tolerance: Tolerance = Tolerance(),  # noqa: B008 - it cannot be changed
+    tolerance: Tolerance = Tolerance(),
     *,
     magnitude: Callable[..., Any] | None = None,
     dtype: str | None = None,

@@ -10,13 +10,25 @@ import sys
 
 import numpy as np
 import pytest
-from op_harness import (
-    EXACT, FLOATS, LAYOUTS, Built, Tolerance, both_ways, check, covers, cpus, real, refuses, sim, whole,
-)  # fmt: skip
 
 import ggml_backend as gb
 from ggml_backend._ffi import ffi, lib
 from ggml_backend.tensor import build
+from op_harness import (
+    EXACT,
+    FLOATS,
+    LAYOUTS,
+    Built,
+    Tolerance,
+    both_ways,
+    check,
+    covers,
+    cpus,
+    real,
+    refuses,
+    sim,
+    whole,
+)  # fmt: skip
 
 # ------------------------------------------------------------------------------------------------------------------- attention
 

@@ -6,9 +6,9 @@ import math
 
 import numpy as np
 import pytest
-from op_harness import ALL_LAYOUTS, EXACT, FLOATS, LAYOUTS, Tolerance, check, covers, real, refuses, whole
 
 import ggml_backend as gb
+from op_harness import ALL_LAYOUTS, EXACT, FLOATS, LAYOUTS, Tolerance, check, covers, real, refuses, whole
 
 # Data passes through float16 on its way into the product.
 ROUNDED = {"rounded": 2.0, "rounded_to": "float16"}

@@ -8,11 +8,26 @@ import math
 import ml_dtypes
 import numpy as np
 import pytest
-from op_harness import (
-    ALL_LAYOUTS, EMPTY, EXACT, FLOATS, LAYOUTS, SHAPES, Built, Tolerance, array, check, covers, cpus, numpy_dtype, real, refuses, whole,
-)  # fmt: skip
 
 import ggml_backend as gb
+from op_harness import (
+    ALL_LAYOUTS,
+    EMPTY,
+    EXACT,
+    FLOATS,
+    LAYOUTS,
+    SHAPES,
+    Built,
+    Tolerance,
+    array,
+    check,
+    covers,
+    cpus,
+    numpy_dtype,
+    real,
+    refuses,
+    whole,
+)  # fmt: skip
 
 PLAIN = [*FLOATS, "int8", "int16", "int32", "int64", "float64"]
 
@@ -93,8 +108,8 @@ def test_cast(source, target):
 @pytest.mark.parametrize("target", ["float16", "bfloat16"])
 def test_cast_of_every_kind_of_number(target):
     bits = np.concatenate([np.arange(0, 2**32, 65537 * 3, dtype=np.uint64), np.arange(0x33000000, 0x48000000, 4093), np.arange(0xB3000000, 0xC8000000, 8191)])
-    x = bits.astype(np.uint32).view(np.float32)
-    x = np.concatenate([x, [0.0, -0.0, math.inf, -math.inf, math.nan, 65504, 65519.99, 65520, 2.0**-24, 2.0**-25, 1.5 * 2.0**-25]]).astype(np.float32)
+    special = [0.0, -0.0, math.inf, -math.inf, math.nan, 65504, 65519.99, 65520, 2.0**-24, 2.0**-25, 1.5 * 2.0**-25]
+    x = np.concatenate([bits.astype(np.uint32).view(np.float32), np.array(special, np.float32)])
     with np.errstate(all="ignore"):
         want = x.astype(numpy_dtype(target))
     built = Built(lambda t: gb.cast(t, target), [array(x)], cpus()[0][1])

@@ -6,7 +6,6 @@ import importlib
 import pathlib
 
 import op_harness
-
 from ggml_backend._ffi import ffi, lib
 
 # Nothing is computed: a leaf, and the node whose operation is the unary function.

@@ -8,11 +8,28 @@ import math
 
 import numpy as np
 import pytest
-from op_harness import (
-    ALL_LAYOUTS, EMPTY, EXACT, FLOATS, LAYOUTS, SHAPES, In, Tolerance, array, both_ways, check, covers, cpus, is_view, real, refuses, whole, Built,
-)  # fmt: skip
 
 import ggml_backend as gb
+from op_harness import (
+    ALL_LAYOUTS,
+    EMPTY,
+    EXACT,
+    FLOATS,
+    LAYOUTS,
+    SHAPES,
+    Built,
+    In,
+    Tolerance,
+    array,
+    both_ways,
+    check,
+    covers,
+    cpus,
+    is_view,
+    real,
+    refuses,
+    whole,
+)  # fmt: skip
 
 erf = np.vectorize(math.erf, otypes=[np.float64])
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from op_harness import Built, In, cpus, sim
-from test_ops_threads import CASES
 
 import ggml_backend as gb
+from op_harness import Built, In, cpus, sim
+from test_ops_threads import CASES
 
 # The operation needs the axis (counted from the end) that is empty: it has no maximum or no place for a window there, holds an index or
 # scalar, or sizes do not fit one another any more because the axis belongs to one of several inputs.

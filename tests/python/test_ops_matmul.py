@@ -6,9 +6,9 @@ import itertools
 
 import numpy as np
 import pytest
-from op_harness import ALL_LAYOUTS, FLOATS, LAYOUTS, Tolerance, array, check, covers, real, refuses, whole
 
 import ggml_backend as gb
+from op_harness import ALL_LAYOUTS, FLOATS, LAYOUTS, Tolerance, array, check, covers, real, refuses, whole
 
 # Which dtypes a product takes. b keeps its float32 digits whatever a is (docs/COMPAT.md).
 TAKES = [("float32", "float32"), ("float16", "float32"), ("float16", "float16"), ("bfloat16", "float32"), ("bfloat16", "bfloat16")]

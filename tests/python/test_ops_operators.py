@@ -7,9 +7,9 @@ import operator
 
 import numpy as np
 import pytest
-from op_harness import ALL_LAYOUTS, EXACT, FLOATS, Tolerance, array, check, covers, real, refuses
 
 import ggml_backend as gb
+from op_harness import ALL_LAYOUTS, EXACT, FLOATS, Tolerance, array, check, covers, real, refuses
 
 OPERATORS = {"+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.truediv}
 # NumPy's broadcasting, in both directions and in both at once

@@ -10,9 +10,9 @@ import operator
 import numpy as np
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from op_harness import ALL_LAYOUTS, EXACT, FLOATS, LAYOUTS, Tolerance, array, check, real, reseed, whole
 
 import ggml_backend as gb
+from op_harness import ALL_LAYOUTS, EXACT, FLOATS, LAYOUTS, Tolerance, array, check, real, reseed, whole
 
 examples = settings(max_examples=60, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
 sizes = st.sampled_from([1, 1, 2, 3, 4, 5, 7, 8, 16, 17, 31, 33])

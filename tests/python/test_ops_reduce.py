@@ -7,9 +7,9 @@ import math
 
 import numpy as np
 import pytest
-from op_harness import ALL_LAYOUTS, EXACT, FLOATS, LAYOUTS, SHAPES, Tolerance, array, check, covers, real, refuses, whole
 
 import ggml_backend as gb
+from op_harness import ALL_LAYOUTS, EXACT, FLOATS, LAYOUTS, SHAPES, Tolerance, array, check, covers, real, refuses, whole
 
 LONG = [*SHAPES, (3, 1000), (1, 70001), (70, 1030), (1030, 1), (2, 3, 5, 331)]
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from op_harness import Built, array, real, whole
 
 import ggml_backend as gb
 from ggml_backend._ffi import ffi, lib
+from op_harness import Built, array, real, whole
 
 POSITIONS = array(np.arange(120) * 3, "int32")
 
