@@ -1,9 +1,11 @@
 // test_sched_review.c - attempts to break the scheduler: callbacks that meddle, memory of the user that goes away and comes back at the same
 // address, contexts that are used again, devices with little memory, settings that change between runs.
+#include "base/mem.h"
 #include "ggml-backend-impl.h"
 #include "ggml-cpu.h"
 #include "sched/sched.h"
 #include "test.h"
+#include "test_alloc.h"
 #include "test_place.h"
 
 // ------------------------------------------------------------------------------------------------------------------- callbacks
@@ -374,7 +376,133 @@ static void scheduler_is_replaced(void) {
     close_place(&p);
 }
 
-TEST_MAIN(TEST(callback_ends_itself), TEST(callback_waits), TEST(callback_frees_the_scheduler), TEST(stopping_says_so), TEST(weights_are_replaced),
+// ------------------------------------------------------------------------------------------------- failures at random, results right
+
+enum { GRAPHS = 6, ACTIONS = 60 };
+
+struct trial {
+    struct random_graph g;
+    float               expected[RANDOM_MAX]; // the first value of each result
+};
+
+static void set_leafs(const struct random_graph * g, int salt) {
+    for (int i = 0; i < g->n_leafs; i++) {
+        float     values[RANDOM_COLUMNS * RANDOM_ROWS];
+        const int n = (int) ggml_nelements(g->leafs[i]);
+        for (int k = 0; k < n; k++) {
+            values[k] = (float) ((i * 31 + k * 7 + salt) % 19 - 9) / 8;
+        }
+        if (g->leafs[i]->data) { // else the graph does not use it
+            OK(ggml_backend_tensor_set(g->leafs[i], values, 0, ggml_nbytes(g->leafs[i])));
+        }
+    }
+}
+
+static bool make_trial(struct trial * t, ggml_backend_t cpu) {
+    const struct random_graph_params params = { (int) test_random_int(1, 60), true, false, true };
+    const uint64_t                   seed   = test_random();
+    struct random_graph              r;
+    test_seed = seed;
+    if (!random_graph_make(&r, params)) {
+        return false;
+    }
+    ggml_backend_buffer_t buffer = ggml_backend_alloc_ctx_tensors(r.ctx, cpu);
+    set_leafs(&r, 5);
+    CHECK(ggml_backend_graph_compute(cpu, r.graph));
+    for (int i = 0; i < r.graph->n_nodes; i++) {
+        t->expected[i] = at(r.graph->nodes[i], 0);
+    }
+    ggml_backend_buffer_free(buffer);
+    random_graph_free(&r);
+    test_seed = seed;
+    return random_graph_make(&t->g, params);
+}
+
+static bool is_kept(const struct ggml_cgraph * graph, const struct ggml_tensor * t) {
+    for (int j = 0; j < graph->n_nodes; j++) {
+        for (int s = 0; s < GGML_MAX_SRC; s++) {
+            if (graph->nodes[j]->src[s] == t && !ggml_is_output(t)) {
+                return false;
+            }
+        }
+    }
+    return true;
+}
+
+static void compare(const struct trial * t) {
+    for (int i = 0; i < t->g.graph->n_nodes; i++) {
+        if (is_kept(t->g.graph, t->g.graph->nodes[i])) {
+            const float value = at(t->g.graph->nodes[i], 0);
+            CHECK_MSG(memcmp(&value, &t->expected[i], sizeof(value)) == 0, "node %d is %g, expected %g", i, (double) value, (double) t->expected[i]);
+        }
+    }
+}
+
+static void start_trouble(void) { // maybe some allocation fails from here on
+    gb_test_fail_alloc(test_random_int(0, 2) ? 0 : test_random_int(1, 60), false);
+}
+
+static bool end_trouble(enum ggml_status status, const char * call) {
+    gb_test_fail_alloc(0, false);
+    CHECK_MSG(status == GGML_STATUS_SUCCESS || status == GGML_STATUS_ALLOC_FAILED, "%s: %s", call, ggml_last_error());
+    return status == GGML_STATUS_SUCCESS;
+}
+
+#define DISTURBED(call) (start_trouble(), end_trouble((call), #call))
+
+// A random action on the graph; true if it was computed.
+static bool disturb(struct place * p, const struct trial * t) {
+    const int64_t what = test_random_int(0, 9);
+    if (what == 0) {
+        OK(ggml_backend_sched_reset(p->sched));
+    } else if (what == 1 && t->g.graph->n_nodes > 0) {
+        struct ggml_tensor * node   = t->g.graph->nodes[test_random_int(0, t->g.graph->n_nodes - 1)];
+        const ggml_backend_t device = p->backends[test_random_int(0, p->n - 1)];
+        if (ggml_backend_supports_op(device, node)) {
+            (void) DISTURBED(ggml_backend_sched_set_node_backend(p->sched, node, device));
+        }
+    } else if (what == 2) {
+        (void) DISTURBED(ggml_backend_sched_reserve(p->sched, t->g.graph));
+    }
+    if (!DISTURBED(ggml_backend_sched_alloc_graph(p->sched, t->g.graph))) {
+        return false;
+    }
+    set_leafs(&t->g, 5);
+    if (!DISTURBED(ggml_backend_sched_graph_compute(p->sched, t->g.graph))) {
+        return false;
+    }
+    compare(t);
+    return true;
+}
+
+static void failures_at_random(void) {
+    int n_computed = 0, n_refused = 0;
+    for (int round = 0; round < 20; round++) {
+        char devices[256];
+        snprintf(devices, sizeof(devices), "SIM:name=A,mem=%dk,noops=mul_mat SIM:name=B,mem=%dk,align=256,noops=soft_max+scale CPU",
+                 8 << test_random_int(0, 4), 8 << test_random_int(0, 4));
+        OPEN(p, devices);
+        static struct trial trials[GRAPHS];
+        for (int i = 0; i < GRAPHS; i++) {
+            REQUIRE(make_trial(&trials[i], p.backends[2]));
+        }
+        for (int k = 0; k < ACTIONS; k++) {
+            if (disturb(&p, &trials[test_random_int(0, GRAPHS - 1)])) {
+                n_computed++;
+            } else {
+                n_refused++;
+            }
+        }
+        for (int i = 0; i < GRAPHS; i++) {
+            random_graph_free(&trials[i].g);
+        }
+        close_place(&p);
+    }
+    CHECK(n_computed > 300);
+    CHECK(n_refused > 100);
+}
+
+TEST_MAIN(TEST(failures_at_random), TEST(callback_ends_itself), TEST(callback_waits), TEST(callback_frees_the_scheduler), TEST(stopping_says_so), TEST(weights_are_replaced),
           TEST(weights_change_their_device), TEST(contexts_reuse_memory_on_cpu), TEST(contexts_reuse_memory_on_devices), TEST(growing_graphs_fit),
           TEST(growing_keeps_what_is_read), TEST(failures_are_not_kept), TEST(thread_count_changes), TEST(abort_callback_changes),
           TEST(nodes_out_of_order), TEST(cache_between_devices), TEST(scheduler_is_replaced))
