@@ -239,6 +239,34 @@ static void overwritten_anywhere(void) {
     remove(path);
 }
 
+// A file in memory is read like one on disk; what its tensors are is told without a ggml context.
+static void from_a_buffer(void) {
+    size_t    size, meta_size;
+    uint8_t * bytes = sample_bytes(&size, &meta_size);
+    remove(path);
+    struct ggml_context * ctx = NULL;
+    struct gguf_context * g   = gguf_init_from_buffer(bytes, size, (struct gguf_init_params){ false, &ctx });
+    memset(bytes, 0xee, size); // nothing of it is kept
+    free(bytes);
+    REQUIRE(g);
+    check_sample(g);
+    CHECK(ggml_get_f32_1d(ggml_get_tensor(ctx, "first"), 14) == 14.0f);
+    const int64_t * ne = gguf_get_tensor_ne(g, 0);
+    REQUIRE(ne);
+    CHECK(ne[0] == 5 && ne[1] == 3 && ne[2] == 1 && ne[3] == 1);
+    CHECK_INT(gguf_get_tensor_n_dims(g, 0), 2);
+    CHECK_INT(gguf_get_tensor_n_dims(g, 1), 1);
+    CHECK_INT(gguf_get_tensor_size(g, 0), 60);
+    CHECK_INT(gguf_get_tensor_size(g, 1), 14);
+    CHECK(gguf_get_tensor_ne(g, 2) == NULL && gguf_get_tensor_size(NULL, 0) == 0 && gguf_get_tensor_n_dims(g, -1) == 0);
+    CHECK(gguf_init_from_buffer(NULL, 0, (struct gguf_init_params){ true, NULL }) == NULL);
+    CHECK_ERROR(GGML_STATUS_IO_ERROR, "at offset 0: the magic");
+    CHECK(gguf_init_from_buffer(NULL, 5, (struct gguf_init_params){ true, NULL }) == NULL);
+    CHECK_ERROR(GGML_STATUS_INVALID_ARGUMENT, "'data' is NULL");
+    gguf_free(g);
+    ggml_free(ctx);
+}
+
 static void no_memory(void) {
     size_t    size, meta_size;
     uint8_t * bytes = sample_bytes(&size, &meta_size);
@@ -273,4 +301,4 @@ static void no_memory(void) {
     remove(path);
 }
 
-TEST_MAIN(TEST(round_trip), TEST(alignment_is_honoured), TEST(wrong_use), TEST(truncated_anywhere), TEST(overwritten_anywhere), TEST(no_memory))
+TEST_MAIN(TEST(round_trip), TEST(alignment_is_honoured), TEST(wrong_use), TEST(truncated_anywhere), TEST(overwritten_anywhere), TEST(from_a_buffer), TEST(no_memory))

@@ -228,3 +228,18 @@ enum ggml_type gguf_get_tensor_type(const struct gguf_context * ctx, int i) {
     const struct gb_gguf_tensor * t = tensor_at(__func__, ctx, i);
     return t ? t->type : GGML_TYPE_COUNT;
 }
+
+size_t gguf_get_tensor_size(const struct gguf_context * ctx, int i) {
+    const struct gb_gguf_tensor * t = tensor_at(__func__, ctx, i);
+    return t ? t->size : 0;
+}
+
+int gguf_get_tensor_n_dims(const struct gguf_context * ctx, int i) {
+    const struct gb_gguf_tensor * t = tensor_at(__func__, ctx, i);
+    return t ? t->n_dims : 0;
+}
+
+const int64_t * gguf_get_tensor_ne(const struct gguf_context * ctx, int i) {
+    const struct gb_gguf_tensor * t = tensor_at(__func__, ctx, i);
+    return t ? t->ne : NULL;
+}

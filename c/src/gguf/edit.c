@@ -193,6 +193,15 @@ static bool copy_value(struct gb_gguf_value * to, const struct gb_gguf_value * f
     return to->data != NULL && memcpy(to->data, from->data, size) != NULL;
 }
 
+enum ggml_status gb_gguf_copy_pair(struct gguf_context * ctx, const struct gguf_context * src, size_t i) {
+    struct gb_gguf_value value;
+    if (!copy_value(&value, &src->kv.data[i].value)) {
+        gb_gguf_value_free(&value);
+        return GGML_STATUS_ALLOC_FAILED;
+    }
+    return put(ctx, src->kv.data[i].key, &value);
+}
+
 enum ggml_status gguf_set_kv(struct gguf_context * ctx, struct gguf_context * src) {
     GB_CHECK_ARG(ctx, GGML_STATUS_INVALID_ARGUMENT);
     GB_CHECK_ARG(src, GGML_STATUS_INVALID_ARGUMENT);
@@ -200,12 +209,7 @@ enum ggml_status gguf_set_kv(struct gguf_context * ctx, struct gguf_context * sr
         return GGML_STATUS_SUCCESS;
     }
     for (size_t i = 0; i < src->kv.n; i++) {
-        struct gb_gguf_value value;
-        if (!copy_value(&value, &src->kv.data[i].value)) {
-            gb_gguf_value_free(&value);
-            return GGML_STATUS_ALLOC_FAILED;
-        }
-        GB_TRY(put(ctx, src->kv.data[i].key, &value));
+        GB_TRY(gb_gguf_copy_pair(ctx, src, i));
     }
     return GGML_STATUS_SUCCESS;
 }

@@ -2,7 +2,8 @@
 //
 // context.c makes, frees and queries it, edit.c changes it, reader.c fills it from a file, writer.c turns it into bytes.
 // Invariants: keys and tensor names are unique and without embedded NUL; `alignment` is a power of two and agrees with the pair
-// general.alignment if there is one; tensor offsets are the running sum of padded sizes, unless read from a file.
+// general.alignment if there is one; tensor offsets are the running sum of padded sizes, unless read from a file. The Python package
+// (python/ffi_support.h) uses this header too.
 #ifndef GB_GGUF_GGUF_IMPL_H
 #define GB_GGUF_GGUF_IMPL_H
 
@@ -71,6 +72,9 @@ void   gb_gguf_value_free(struct gb_gguf_value * value);
 
 // Takes over the value (freed on failure too). Replaces an existing key at its place. Checks and follows general.alignment.
 enum ggml_status gb_gguf_put(struct gguf_context * ctx, const char * key, struct gb_gguf_value * value);
+
+// Copies pair i of src, with its exact type and bytes.
+enum ggml_status gb_gguf_copy_pair(struct gguf_context * ctx, const struct gguf_context * src, size_t i);
 
 // Takes over t->name (freed on failure too).
 enum ggml_status gb_gguf_append_tensor(struct gguf_context * ctx, struct gb_gguf_tensor * t);

@@ -107,7 +107,14 @@ static bool take_string_array(struct cursor * c, struct gb_gguf_value * v) {
     }
     char * to = v->data;
     for (uint64_t i = 0; i < v->n; i++) {
-        take_string(c, &bytes, &length, "a string of an array");
+        const size_t at = c->at;
+        if (!take_string(c, &bytes, &length, "a string of an array")) {
+            return false;
+        }
+        if (length >= total) { // a file that somebody else writes meanwhile
+            BAD(false, at, "a string of an array has changed while it was read");
+        }
+        total -= (size_t) length + 1;
         memcpy(to, bytes, (size_t) length);
         to[length]    = '\0';
         v->strs[i]    = to;
@@ -175,6 +182,19 @@ static bool take_value(struct cursor * c, struct gb_gguf_value * v, const char *
     return take(c, &v->scalar, gb_gguf_type_size(v->type), "a value");
 }
 
+static bool check_alignment(size_t at, const char * key, const struct gb_gguf_value * v) {
+    if (strcmp(key, GB_GGUF_ALIGNMENT_KEY) != 0) {
+        return true;
+    }
+    if (v->type != GGUF_TYPE_UINT32) {
+        BAD(false, at, "%s must be of type u32, not %s", key, gguf_type_name(v->type));
+    }
+    if (!gb_gguf_alignment_is_valid(v->scalar.u32)) {
+        BAD(false, at, "%s is %u, must be a power of two up to %llu", key, v->scalar.u32, (unsigned long long) GB_GGUF_MAX_ALIGNMENT);
+    }
+    return true;
+}
+
 static bool take_kv(struct cursor * c, struct gguf_context * ctx) {
     const size_t at  = c->at;
     char *       key = take_name(c, "a key");
@@ -187,6 +207,7 @@ static bool take_kv(struct cursor * c, struct gguf_context * ctx) {
         bad_field(at, "key '%.200s' occurs twice", key);
         ok = false;
     }
+    ok = ok && check_alignment(at, key, &value);
     if (ok) {
         ok = gb_gguf_put(ctx, key, &value) == GGML_STATUS_SUCCESS;
     } else {
@@ -236,8 +257,16 @@ static bool take_tensor(struct cursor * c, struct gguf_context * ctx) {
         gb_free(t.name);
         return false;
     }
+    bool ok = true;
     if (t.offset % ctx->alignment != 0) {
-        bad_field(at, "tensor '%.200s' is at offset %llu, not a multiple of the alignment %zu", t.name, (unsigned long long) t.offset, ctx->alignment);
+        bad_field(at, "the offset of tensor '%.200s' is %llu, not a multiple of the alignment %zu", t.name, (unsigned long long) t.offset,
+                  ctx->alignment);
+        ok = false;
+    } else if (gb_strmap_get(&ctx->tensor_index, t.name) != GB_STRMAP_ABSENT) {
+        bad_field(at, "tensor name '%.200s' occurs twice", t.name);
+        ok = false;
+    }
+    if (!ok) {
         gb_free(t.name);
         return false;
     }
@@ -251,11 +280,11 @@ static bool check_data(const struct gguf_context * ctx, size_t file_size) {
     for (size_t i = 0; i < ctx->tensors.n; i++) {
         const struct gb_gguf_tensor * t = &ctx->tensors.data[i];
         if (t->offset > data_size || t->size > data_size - t->offset) {
-            BAD(false, ctx->data_offset, "tensor '%.200s' (%zu bytes at %llu) ends after the data section (%zu bytes)", t->name, t->size,
-                (unsigned long long) t->offset, data_size);
+            BAD(false, ctx->data_offset, "the offset of tensor '%.200s' is %llu: its %zu bytes end after the data section (%zu bytes)", t->name,
+                (unsigned long long) t->offset, t->size, data_size);
         }
         if (t->offset < end) {
-            BAD(false, ctx->data_offset, "tensor '%.200s' at %llu overlaps the one before it, which ends at %llu", t->name,
+            BAD(false, ctx->data_offset, "the offset of tensor '%.200s' is %llu: it overlaps the one before it, which ends at %llu", t->name,
                 (unsigned long long) t->offset, (unsigned long long) end);
         }
         end = t->offset + t->size;
@@ -361,17 +390,28 @@ static bool make_tensors(struct gguf_context * ctx, const struct gb_file_map * m
     return true;
 }
 
+static struct gguf_context * read_from(const struct gb_file_map * map, struct gguf_init_params params) {
+    struct gguf_context * ctx = gguf_init_empty();
+    if (ctx && (!parse(ctx, map) || (params.ctx != NULL && !make_tensors(ctx, map, params)))) {
+        gguf_free(ctx);
+        ctx = NULL;
+    }
+    return ctx;
+}
+
 struct gguf_context * gguf_init_from_file(const char * fname, struct gguf_init_params params) {
     GB_CHECK_ARG(fname, NULL);
     struct gb_file_map map;
     if (gb_file_map_open(&map, fname) != GGML_STATUS_SUCCESS) {
         return NULL;
     }
-    struct gguf_context * ctx = gguf_init_empty();
-    if (ctx && (!parse(ctx, &map) || (params.ctx != NULL && !make_tensors(ctx, &map, params)))) {
-        gguf_free(ctx);
-        ctx = NULL;
-    }
+    struct gguf_context * ctx = read_from(&map, params);
     gb_file_map_close(&map);
     return ctx;
+}
+
+struct gguf_context * gguf_init_from_buffer(const void * data, size_t size, struct gguf_init_params params) {
+    GB_FAIL_IF(data == NULL && size > 0, NULL, GGML_STATUS_INVALID_ARGUMENT, "%s: argument 'data' is NULL, 'size' is %zu", __func__, size);
+    const struct gb_file_map map = { data, size };
+    return read_from(&map, params);
 }
