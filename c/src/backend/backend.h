@@ -33,4 +33,7 @@ enum ggml_status gb_tensor_check_access(const char * func, const struct ggml_ten
 // The bytes of the tensor leave gaps (a strided view): writing its whole extent would overwrite what is not its own.
 bool gb_tensor_has_gaps(const struct ggml_tensor * t);
 
+// Part i of a multi-buffer; NULL behind the last one, and for other buffers.
+ggml_backend_buffer_t gb_multi_buffer_part(ggml_backend_buffer_t buffer, size_t i);
+
 #endif // GB_BACKEND_BACKEND_H

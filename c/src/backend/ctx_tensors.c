@@ -14,8 +14,9 @@ struct placement { // of one tensor that owns memory
 };
 
 struct bound_view {
-    struct ggml_tensor * tensor;
-    void *               old_data;
+    struct ggml_tensor *   tensor;
+    void *                 old_data;
+    enum ggml_backend_type old_backend;
 };
 
 struct ctx_job {
@@ -80,7 +81,7 @@ static enum ggml_status bind_view(struct ctx_job * job, struct ggml_tensor * t) 
     if (t->view_src == NULL || t->buffer != NULL || t->view_src->data == NULL || t->view_src->buffer == NULL) {
         return GGML_STATUS_SUCCESS; // no view, bound already, or its source is not placed (another context's)
     }
-    const struct bound_view view = { t, t->data };
+    const struct bound_view view = { t, t->data, t->backend };
     if (!gb_vec_reserve(&job->views, job->views.n + 1)) {
         return GGML_STATUS_ALLOC_FAILED;
     }
@@ -107,8 +108,10 @@ static enum ggml_status place_all(struct ctx_job * job, size_t * n_placed) {
 
 static void undo(struct ctx_job * job, size_t n_placed) {
     for (size_t i = 0; i < job->views.n; i++) {
-        job->views.data[i].tensor->data   = job->views.data[i].old_data;
-        job->views.data[i].tensor->buffer = NULL;
+        const struct bound_view view = job->views.data[i];
+        view.tensor->data            = view.old_data;
+        view.tensor->backend         = view.old_backend;
+        view.tensor->buffer          = NULL;
     }
     for (size_t i = 0; i < n_placed; i++) {
         job->placements.data[i].tensor->data   = NULL;

@@ -17,7 +17,8 @@ static bool is_prime(size_t n) { // n odd
 
 struct ggml_hash_set ggml_hash_set_new(size_t min_size) {
     struct ggml_hash_set set = { 0, NULL };
-    GB_FAIL_IF(min_size > SIZE_MAX / 64, set, GGML_STATUS_ALLOC_FAILED, "%s: argument 'min_size': %zu is too large",
+    // no memory holds more, and the search for a prime stays short
+    GB_FAIL_IF(min_size > SIZE_MAX >> 24, set, GGML_STATUS_ALLOC_FAILED, "%s: argument 'min_size': %zu is too large",
                __func__, min_size);
     size_t size = min_size | 1; // addresses are multiples of 16: a prime spreads them
     while (!is_prime(size)) {
