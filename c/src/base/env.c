@@ -22,6 +22,9 @@
 #    include <sys/mman.h>
 #    include <unistd.h>
 #endif
+#if defined(__linux__)
+#    include <sys/auxv.h>
+#endif
 #if defined(__GLIBC__) || defined(__APPLE__)
 #    include <execinfo.h>
 #endif
@@ -135,6 +138,22 @@ static int count_processors(void) {
 }
 
 #endif
+
+unsigned long gb_hwcap(void) {
+#if defined(__linux__)
+    return getauxval(AT_HWCAP);
+#else
+    return 0;
+#endif
+}
+
+unsigned long gb_hwcap2(void) {
+#if defined(__linux__) && defined(AT_HWCAP2)
+    return getauxval(AT_HWCAP2);
+#else
+    return 0;
+#endif
+}
 
 static gb_once processors_once = GB_ONCE_INIT;
 static int     processors      = 1;

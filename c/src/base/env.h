@@ -13,6 +13,10 @@ int64_t gb_time_ns(void); // monotonic
 int gb_n_processors(void);   // min(physical cores, affinity mask, cgroup CPU quota), at least 1; computed once
 size_t gb_page_size(void);
 
+// What the kernel says of the processor (Linux: AT_HWCAP and AT_HWCAP2); 0 where it says nothing.
+unsigned long gb_hwcap(void);
+unsigned long gb_hwcap2(void);
+
 // A range of addresses with nothing behind it: any access faults. Device memory that the host must not touch hands out
 // such addresses. NULL on failure (reported).
 void * gb_addresses_reserve(size_t size);

@@ -2,6 +2,7 @@
 #include "base/file.h"
 
 #include <errno.h>
+#include <stdatomic.h>
 #include <string.h>
 
 #include "base/mem.h"
@@ -59,6 +60,11 @@ static bool flush_to_disk(FILE * file) {
     return fflush(file) == 0 && _commit(_fileno(file)) == 0;
 }
 
+static bool can_replace(const char * path) { // there is nothing, or a file
+    const DWORD attributes = GetFileAttributesA(path);
+    return attributes == INVALID_FILE_ATTRIBUTES || (attributes & (FILE_ATTRIBUTE_DIRECTORY | FILE_ATTRIBUTE_DEVICE)) == 0;
+}
+
 static bool replace(const char * from, const char * to) {
     return MoveFileExA(from, to, MOVEFILE_REPLACE_EXISTING) != 0;
 }
@@ -67,7 +73,7 @@ static bool replace(const char * from, const char * to) {
 
 enum ggml_status gb_file_map_open(struct gb_file_map * map, const char * path) {
     *map         = (struct gb_file_map){ 0 };
-    const int fd = open(path, O_RDONLY | O_CLOEXEC);
+    const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); // nonblocking: a pipe would wait for its writer
     GB_FAIL_IF(fd < 0, GGML_STATUS_IO_ERROR, GGML_STATUS_IO_ERROR, "cannot open '%s': %s", path, strerror(errno));
     struct stat info;
     if (fstat(fd, &info) != 0 || !S_ISREG(info.st_mode)) {
@@ -99,6 +105,11 @@ static bool flush_to_disk(FILE * file) {
     return fflush(file) == 0 && fsync(fileno(file)) == 0;
 }
 
+static bool can_replace(const char * path) { // there is nothing, or a file: a device must not become one
+    struct stat info;
+    return stat(path, &info) != 0 || S_ISREG(info.st_mode);
+}
+
 static bool replace(const char * from, const char * to) {
     return rename(from, to) == 0;
 }
@@ -114,16 +125,18 @@ static void forget(struct gb_file_writer * w) {
 }
 
 enum ggml_status gb_file_writer_open(struct gb_file_writer * w, const char * path) {
+    static atomic_uint n_opened; // several threads may write the same file: the last one to complete it wins
     *w                = (struct gb_file_writer){ 0 };
-    const size_t size = strlen(path) + 32;
+    const size_t size = strlen(path) + 64;
+    GB_FAIL_IF(!can_replace(path), GGML_STATUS_IO_ERROR, GGML_STATUS_IO_ERROR, "cannot write '%s': it is not a regular file", path);
     w->path           = gb_strdup(path);
     w->temporary      = w->path ? gb_malloc(size) : NULL;
     if (w->temporary == NULL) {
         forget(w);
         return GGML_STATUS_ALLOC_FAILED;
     }
-    snprintf(w->temporary, size, "%s.%ld.part", path, (long) getpid());
-    w->file = fopen(w->temporary, "wb");
+    snprintf(w->temporary, size, "%s.%ld.%u.part", path, (long) getpid(), atomic_fetch_add(&n_opened, 1));
+    w->file = fopen(w->temporary, "wbx"); // x: nobody else's file, nor through somebody's link
     if (w->file == NULL) {
         const enum ggml_status status = gb_fail(GGML_STATUS_IO_ERROR, "cannot create '%s': %s", w->temporary, strerror(errno));
         forget(w);

@@ -6,6 +6,7 @@
 
 #include <stdint.h>
 
+#include "base/env.h"
 #include "base/thread.h"
 #include "ggml.h"
 
@@ -18,10 +19,6 @@
 #    endif
 #else
 #    define ON_X86 0
-#endif
-
-#if defined(__aarch64__) && defined(__linux__)
-#    include <sys/auxv.h>
 #endif
 
 static struct gb_cpu_features features;
@@ -100,7 +97,7 @@ static void detect_machine(struct gb_cpu_features * f) {
 #elif defined(__aarch64__) && defined(__linux__)
 
 static void detect_machine(struct gb_cpu_features * f) {
-    const unsigned long cap = getauxval(AT_HWCAP), cap2 = getauxval(AT_HWCAP2);
+    const unsigned long cap = gb_hwcap(), cap2 = gb_hwcap2();
     f->neon    = (cap >> 1 & 1) != 0; // bit numbers: the kernel's arm64 ELF hwcaps
     f->arm_fma = f->neon;
     f->fp16    = (cap >> 10 & 1) != 0;
