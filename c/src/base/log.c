@@ -2,6 +2,7 @@
 #include "log.h"
 
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stdio.h>
 
 #include "status.h"
@@ -11,6 +12,8 @@ struct log_sink {
     ggml_log_callback callback;
     void *            user_data;
 };
+
+static _Thread_local bool in_callback; // what it says itself, by failing in a call, is not logged: it would never end
 
 static gb_mutex        sink_lock = GB_MUTEX_INIT;
 static struct log_sink sink; // callback NULL: stderr
@@ -32,7 +35,7 @@ void gb_log(enum ggml_log_level level, const char * fmt, ...) {
     const struct log_sink to = sink;
     gb_mutex_unlock(&sink_lock);
 
-    if (to.callback == ggml_log_discard) {
+    if (to.callback == ggml_log_discard || in_callback) {
         return;
     }
     char    text[GB_ERROR_SIZE + 1];
@@ -49,7 +52,9 @@ void gb_log(enum ggml_log_level level, const char * fmt, ...) {
     text[n]     = '\n';
     text[n + 1] = '\0';
     if (to.callback) {
+        in_callback = true;
         to.callback(level, text, to.user_data);
+        in_callback = false;
     } else {
         fputs(text, stderr);
     }

@@ -27,6 +27,9 @@ enum ggml_status gb_vfail(enum ggml_status status, const char * fmt, va_list arg
     }
     gb_fail_quietly(status, text);
     gb_log(GGML_LOG_LEVEL_ERROR, "%s", text);
+    if (error_state.status != status || strcmp(error_state.message, text) != 0) {
+        gb_fail_quietly(status, text); // the log callback failed in something itself, or cleared the error
+    }
     return status;
 }
 
