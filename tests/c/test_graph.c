@@ -7,6 +7,8 @@
 #include "tensor/tensor.h"
 #include "test.h"
 
+#include "ggml-alloc.h"
+
 static struct ggml_context * own(void) {
     return ggml_init((struct ggml_init_params){ 1000, NULL, true });
 }
@@ -439,6 +441,30 @@ static bool scenario(void) {
     return ok;
 }
 
+// Copying a part of a graph to the graph itself: the lists overlap.
+static void copying_onto_itself(void) {
+    struct ggml_context * ctx   = ggml_init((struct ggml_init_params){ 1 << 16, NULL, true });
+    struct ggml_cgraph *  graph = ggml_new_graph_custom(ctx, 16, false);
+    struct ggml_tensor *  t     = ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 4);
+    for (int i = 0; i < 6; i++) {
+        t = ggml_sqr(ctx, t);
+    }
+    REQUIRE(ggml_build_forward_expand(graph, t) == GGML_STATUS_SUCCESS);
+    struct ggml_tensor * nodes[6];
+    memcpy(nodes, graph->nodes, sizeof(nodes));
+    struct ggml_cgraph part = ggml_graph_view(graph, 2, 5);
+    CHECK_INT(ggml_graph_cpy(&part, graph), GGML_STATUS_SUCCESS);
+    CHECK_INT(graph->n_nodes, 3);
+    CHECK(memcmp(graph->nodes, nodes + 2, 3 * sizeof(nodes[0])) == 0);
+    for (int i = 0; i < 6; i++) { // visited is what is listed, nothing else
+        CHECK_INT(ggml_hash_contains(graph->visited_hash_table, nodes[i]), i >= 2 && i < 5);
+    }
+    ggml_graph_clear(graph);
+    part = ggml_graph_view(graph, 0, 0);
+    CHECK_INT(ggml_graph_cpy(graph, &part), GGML_STATUS_INVALID_STATE); // a view takes no nodes, not even none
+    ggml_free(ctx);
+}
+
 static void failing_allocations(void) {
     const int64_t before = gb_test_live_allocs();
     for (int onwards = 0; onwards < 2; onwards++) {
@@ -456,5 +482,5 @@ static void failing_allocations(void) {
 }
 
 TEST_MAIN(TEST(same_order_as_recursion), TEST(naming), TEST(long_chain), TEST(overhead_is_exact), TEST(fixed_graph_is_filled_to_the_brim),
-          TEST(failed_build_is_taken_back), TEST(copies_of_the_struct), TEST(views), TEST(copying), TEST(bad_arguments), TEST(dot),
+          TEST(failed_build_is_taken_back), TEST(copies_of_the_struct), TEST(views), TEST(copying), TEST(copying_onto_itself), TEST(bad_arguments), TEST(dot),
           TEST(listing), TEST(failing_allocations))

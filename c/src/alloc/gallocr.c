@@ -187,8 +187,6 @@ static enum ggml_status add_nodes(struct job * job) {
     int64_t                    id;
     for (int i = 0; i < graph->n_nodes; i++) {
         struct ggml_tensor * node = graph->nodes[i];
-        GB_FAIL_IF(node == NULL, GGML_STATUS_INVALID_ARGUMENT, GGML_STATUS_INVALID_ARGUMENT,
-                   "ggml_gallocr_alloc_graph: node %d of the graph is NULL", i);
         GB_TRY(id_of(job, node, &id));
         for (int s = 0; s < GGML_MAX_SRC; s++) {
             if (node->src[s] && node->src[s] != node) {
@@ -198,9 +196,7 @@ static enum ggml_status add_nodes(struct job * job) {
         }
     }
     for (int i = 0; i < graph->n_leafs; i++) {
-        if (graph->leafs[i]) {
-            GB_TRY(id_of(job, graph->leafs[i], &id));
-        }
+        GB_TRY(id_of(job, graph->leafs[i], &id));
     }
     return GGML_STATUS_SUCCESS;
 }
@@ -451,9 +447,7 @@ static enum ggml_status carry_out_all(struct job * job) {
 }
 
 static enum ggml_status run(struct job * job, const struct ggml_gallocr * galloc) {
-    GB_FAIL_IF(job->graph->n_nodes < 0 || (job->graph->n_nodes > 0 && job->graph->nodes == NULL),
-               GGML_STATUS_INVALID_ARGUMENT, GGML_STATUS_INVALID_ARGUMENT,
-               "ggml_gallocr_alloc_graph: argument 'graph': has %d nodes", job->graph->n_nodes);
+    GB_TRY(gb_graph_check(job->graph, "graph", "ggml_gallocr_alloc_graph"));
     GB_TRY(add_nodes(job));
     GB_TRY(make_order(job, galloc));
     GB_TRY(check_order(job));

@@ -101,17 +101,9 @@ enum ggml_status ggml_backend_synchronize(ggml_backend_t backend) {
 static enum ggml_status check_graph(const char * func, ggml_backend_t backend, const struct ggml_cgraph * cgraph) {
     GB_FAIL_IF(backend == NULL, GGML_STATUS_INVALID_ARGUMENT, GGML_STATUS_INVALID_ARGUMENT,
                "%s: argument 'backend' is NULL", func);
-    GB_FAIL_IF(cgraph == NULL, GGML_STATUS_INVALID_ARGUMENT, GGML_STATUS_INVALID_ARGUMENT,
-               "%s: argument 'cgraph' is NULL", func);
     GB_FAIL_IF(backend->iface.graph_compute == NULL, GGML_STATUS_UNSUPPORTED, GGML_STATUS_UNSUPPORTED,
                "%s: backend %s cannot compute graphs", func, ggml_backend_name(backend));
-    GB_FAIL_IF(cgraph->n_nodes < 0 || (cgraph->n_nodes > 0 && cgraph->nodes == NULL), GGML_STATUS_INVALID_ARGUMENT,
-               GGML_STATUS_INVALID_ARGUMENT, "%s: argument 'cgraph': has %d nodes", func, cgraph->n_nodes);
-    for (int i = 0; i < cgraph->n_nodes; i++) {
-        GB_FAIL_IF(cgraph->nodes[i] == NULL, GGML_STATUS_INVALID_ARGUMENT, GGML_STATUS_INVALID_ARGUMENT,
-                   "%s: argument 'cgraph': node %d is NULL", func, i);
-    }
-    return GGML_STATUS_SUCCESS;
+    return gb_graph_check(cgraph, "cgraph", func);
 }
 
 // graph_compute, with a message even where the hook has none.
@@ -130,16 +122,21 @@ bool ggml_backend_graph_compute(ggml_backend_t backend, struct ggml_cgraph * cgr
            run_graph(__func__, backend, cgraph) == GGML_STATUS_SUCCESS;
 }
 
-// The plan of a backend that has none of its own: the graph with its own copy of the node list.
-struct plain_plan {
-    struct ggml_cgraph   graph;
-    struct ggml_tensor * nodes[]; // borrowed
+// What callers get: the backend's own plan, or, of a backend that has none, the graph with its own copy of the node list.
+struct plan {
+    ggml_backend_t            backend; // that made it; only compared
+    bool                      plain;
+    ggml_backend_graph_plan_t inner;   // owned; of a backend with plans
+    struct ggml_cgraph        graph;   // plain
+    struct ggml_tensor *      nodes[]; // plain; borrowed
 };
 
-static struct plain_plan * plain_plan_new(const struct ggml_cgraph * cgraph) {
-    const size_t        bytes = (size_t) cgraph->n_nodes * sizeof(struct ggml_tensor *);
-    struct plain_plan * plan  = gb_calloc(1, sizeof(*plan) + bytes);
+static struct plan * plan_new(ggml_backend_t backend, const struct ggml_cgraph * cgraph, bool plain) {
+    const size_t  bytes = plain ? (size_t) cgraph->n_nodes * sizeof(struct ggml_tensor *) : 0;
+    struct plan * plan  = gb_calloc(1, sizeof(*plan) + bytes);
     if (plan) {
+        plan->backend       = backend;
+        plan->plain         = plain;
         plan->graph.n_nodes = cgraph->n_nodes;
         plan->graph.nodes   = plan->nodes;
         plan->graph.order   = cgraph->order;
@@ -150,6 +147,15 @@ static struct plain_plan * plain_plan_new(const struct ggml_cgraph * cgraph) {
     return plan;
 }
 
+// A plan of another backend would be taken for something that it is not.
+static enum ggml_status check_plan(const char * func, ggml_backend_t backend, const struct plan * plan) {
+    GB_FAIL_IF(backend == NULL, GGML_STATUS_INVALID_ARGUMENT, GGML_STATUS_INVALID_ARGUMENT, "%s: argument 'backend' is NULL", func);
+    GB_FAIL_IF(plan == NULL, GGML_STATUS_INVALID_ARGUMENT, GGML_STATUS_INVALID_ARGUMENT, "%s: argument 'plan' is NULL", func);
+    GB_FAIL_IF(plan->backend != backend, GGML_STATUS_INVALID_ARGUMENT, GGML_STATUS_INVALID_ARGUMENT,
+               "%s: argument 'plan': is not of this backend, %s", func, ggml_backend_name(backend));
+    return GGML_STATUS_SUCCESS;
+}
+
 static bool has_plans(ggml_backend_t backend) {
     return backend->iface.graph_plan_create && backend->iface.graph_plan_free && backend->iface.graph_plan_compute;
 }
@@ -158,38 +164,43 @@ ggml_backend_graph_plan_t ggml_backend_graph_plan_create(ggml_backend_t backend,
     if (check_graph(__func__, backend, cgraph) != GGML_STATUS_SUCCESS) {
         return NULL;
     }
-    if (!has_plans(backend)) {
-        return plain_plan_new(cgraph);
+    const bool    plain = !has_plans(backend);
+    struct plan * plan  = plan_new(backend, cgraph, plain);
+    if (plan == NULL || plain) {
+        return plan;
     }
-    const uint64_t                  before = gb_fail_count();
-    const ggml_backend_graph_plan_t plan   = backend->iface.graph_plan_create(backend, cgraph);
-    if (plan == NULL && gb_fail_count() == before) {
+    const uint64_t before = gb_fail_count();
+    plan->inner           = backend->iface.graph_plan_create(backend, cgraph);
+    if (plan->inner != NULL) {
+        return plan;
+    }
+    if (gb_fail_count() == before) {
         gb_fail(GGML_STATUS_FAILED, "%s: backend %s could not prepare the graph", __func__, ggml_backend_name(backend));
     }
-    return plan;
+    gb_free(plan);
+    return NULL;
 }
 
 void ggml_backend_graph_plan_free(ggml_backend_t backend, ggml_backend_graph_plan_t plan) {
-    if (plan == NULL) {
+    struct plan * p = plan;
+    if (p == NULL || check_plan(__func__, backend, p) != GGML_STATUS_SUCCESS) {
         return;
     }
-    GB_CHECK_ARG(backend, );
-    if (has_plans(backend)) {
-        backend->iface.graph_plan_free(backend, plan);
-    } else {
-        gb_free(plan);
+    if (!p->plain) {
+        backend->iface.graph_plan_free(backend, p->inner);
     }
+    gb_free(p);
 }
 
 enum ggml_status ggml_backend_graph_plan_compute(ggml_backend_t backend, ggml_backend_graph_plan_t plan) {
-    GB_CHECK_ARG(backend, GGML_STATUS_INVALID_ARGUMENT);
-    GB_CHECK_ARG(plan, GGML_STATUS_INVALID_ARGUMENT);
-    if (!has_plans(backend)) {
-        GB_TRY(check_graph(__func__, backend, &((struct plain_plan *) plan)->graph));
-        return run_graph(__func__, backend, &((struct plain_plan *) plan)->graph);
+    struct plan * p = plan;
+    GB_TRY(check_plan(__func__, backend, p));
+    if (p->plain) {
+        GB_TRY(check_graph(__func__, backend, &p->graph));
+        return run_graph(__func__, backend, &p->graph);
     }
     const uint64_t before = gb_fail_count();
-    backend->iface.graph_plan_compute(backend, plan);
+    backend->iface.graph_plan_compute(backend, p->inner);
     return gb_status_since(before);
 }
 

@@ -151,22 +151,8 @@ static enum ggml_status copy_graph(struct copier * c) {
     return GGML_STATUS_SUCCESS;
 }
 
-static enum ggml_status check_graph(const struct ggml_cgraph * graph) {
-    GB_FAIL_IF(graph->n_nodes < 0 || graph->n_leafs < 0, GGML_STATUS_INVALID_ARGUMENT, GGML_STATUS_INVALID_ARGUMENT,
-               "ggml_backend_graph_copy: argument 'graph': has %d nodes and %d leafs", graph->n_nodes, graph->n_leafs);
-    for (int i = 0; i < graph->n_nodes; i++) {
-        GB_FAIL_IF(graph->nodes[i] == NULL, GGML_STATUS_INVALID_ARGUMENT, GGML_STATUS_INVALID_ARGUMENT,
-                   "ggml_backend_graph_copy: argument 'graph': node %d is NULL", i);
-    }
-    for (int i = 0; i < graph->n_leafs; i++) {
-        GB_FAIL_IF(graph->leafs[i] == NULL, GGML_STATUS_INVALID_ARGUMENT, GGML_STATUS_INVALID_ARGUMENT,
-                   "ggml_backend_graph_copy: argument 'graph': leaf %d is NULL", i);
-    }
-    return GGML_STATUS_SUCCESS;
-}
-
 static enum ggml_status copy_all(struct copier * c, ggml_backend_t backend) {
-    GB_TRY(check_graph(c->graph));
+    GB_TRY(gb_graph_check(c->graph, "graph", "ggml_backend_graph_copy"));
     GB_TRY(discover_all(c));
     GB_TRY(make_contexts(c));
     GB_TRY(copy_structure(c));

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "backend/backend.h"
+#include "base/hash.h"
 #include "base/mem.h"
 
 struct multi_buffer {
@@ -44,6 +45,22 @@ static void GGML_CALL multi_reset(ggml_backend_buffer_t buffer) {
     }
 }
 
+// A part that occurs twice would be freed twice.
+static enum ggml_status check_distinct(const ggml_backend_buffer_t * buffers, size_t n) {
+    struct gb_ptrmap seen   = { 0 };
+    enum ggml_status status = GGML_STATUS_SUCCESS;
+    for (size_t i = 0; i < n && status == GGML_STATUS_SUCCESS; i++) {
+        if (gb_ptrmap_get(&seen, buffers[i]) != GB_PTRMAP_ABSENT) {
+            status = gb_fail(GGML_STATUS_INVALID_ARGUMENT, "ggml_backend_multi_buffer_alloc_buffer: buffers[%zu], %s, occurs twice", i,
+                             ggml_backend_buffer_name(buffers[i]));
+        } else if (!gb_ptrmap_set(&seen, buffers[i], (int64_t) i)) {
+            status = GGML_STATUS_ALLOC_FAILED;
+        }
+    }
+    gb_ptrmap_free(&seen);
+    return status;
+}
+
 ggml_backend_buffer_t ggml_backend_multi_buffer_alloc_buffer(ggml_backend_buffer_t * buffers, size_t n_buffers) {
     GB_CHECK_ARG(buffers, NULL);
     GB_FAIL_IF(n_buffers == 0, NULL, GGML_STATUS_INVALID_ARGUMENT, "%s: argument 'n_buffers': needs at least 1, has 0",
@@ -57,7 +74,7 @@ ggml_backend_buffer_t ggml_backend_multi_buffer_alloc_buffer(ggml_backend_buffer
     GB_FAIL_IF(!gb_mul_size(n_buffers, sizeof(*buffers), &bytes) ||
                    !gb_add_size(bytes, sizeof(struct multi_buffer), &bytes),
                NULL, GGML_STATUS_INVALID_ARGUMENT, "%s: argument 'n_buffers': %zu overflows", __func__, n_buffers);
-    struct multi_buffer * multi = gb_malloc(bytes);
+    struct multi_buffer * multi = check_distinct(buffers, n_buffers) == GGML_STATUS_SUCCESS ? gb_malloc(bytes) : NULL;
     if (multi == NULL) {
         return NULL;
     }
@@ -94,4 +111,12 @@ enum ggml_status ggml_backend_multi_buffer_set_usage(ggml_backend_buffer_t      
     }
     buffer->usage = usage;
     return GGML_STATUS_SUCCESS;
+}
+
+ggml_backend_buffer_t gb_multi_buffer_part(ggml_backend_buffer_t buffer, size_t i) {
+    if (!ggml_backend_buffer_is_multi_buffer(buffer)) {
+        return NULL;
+    }
+    const struct multi_buffer * multi = buffer->context;
+    return i < multi->n ? multi->parts[i] : NULL;
 }

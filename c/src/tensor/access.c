@@ -60,10 +60,10 @@ static void store(enum ggml_type type, void * p, double v) {
 // -------------------------------------------------------------------------------------------------------------------- address
 
 // Asks the buffer itself: this layer lies below the backends'.
-bool gb_tensor_on_host(const struct ggml_tensor * t) {
-    const struct ggml_backend_buffer * buffer = t->buffer ? t->buffer : gb_root(t)->buffer;
-    if (buffer == NULL) {
-        return true;
+bool gb_tensor_is_host(const struct ggml_tensor * t) {
+    const struct ggml_backend_buffer * buffer = gb_root(t)->buffer;
+    if (t->data == NULL || buffer == NULL) {
+        return t->data != NULL;
     }
     const ggml_backend_buffer_type_t buft = buffer->buft;
     return buft != NULL && buft->iface.is_host != NULL && buft->iface.is_host(buft);
@@ -75,7 +75,7 @@ static bool check_host(const struct ggml_tensor * t, const char * func) {
         return false;
     }
     GB_FAIL_IF(t->data == NULL, false, GGML_STATUS_INVALID_STATE, "%s: tensor '%s' has no data yet", func, t->name);
-    GB_FAIL_IF(!gb_tensor_on_host(t), false, GGML_STATUS_INVALID_STATE,
+    GB_FAIL_IF(!gb_tensor_is_host(t), false, GGML_STATUS_INVALID_STATE,
                "%s: tensor '%s' is not in host memory: use ggml_backend_tensor_get and ggml_backend_tensor_set", func, t->name);
     return true;
 }

@@ -26,7 +26,7 @@ enum ggml_status ggml_set_param(struct ggml_context * ctx, struct ggml_tensor * 
 }
 
 enum ggml_status ggml_graph_reset(struct ggml_cgraph * cgraph) {
-    GB_CHECK_ARG(cgraph, GGML_STATUS_INVALID_ARGUMENT);
+    GB_TRY(gb_graph_check(cgraph, "cgraph", __func__));
     GB_FAIL_IF(cgraph->grads == NULL, GGML_STATUS_INVALID_ARGUMENT, GGML_STATUS_INVALID_ARGUMENT,
                "%s: the graph was made without gradients (ggml_new_graph_custom)", __func__);
     for (int i = 0; i < cgraph->n_nodes; i++) {
@@ -185,6 +185,8 @@ static enum ggml_status check_graphs(const char * func, const struct ggml_contex
         gb_fail_null(func, ctx == NULL ? "ctx" : gf == NULL ? "gf" : "gb");
         return ggml_last_status();
     }
+    GB_TRY(gb_graph_check(gf, "gf", func));
+    GB_TRY(gb_graph_check(gb, "gb", func));
     GB_FAIL_IF(gf->grads == NULL, GGML_STATUS_INVALID_ARGUMENT, GGML_STATUS_INVALID_ARGUMENT,
                "%s: argument 'gf' was made without gradients (ggml_new_graph_custom)", func);
     GB_FAIL_IF(gf->n_nodes <= 0, GGML_STATUS_INVALID_ARGUMENT, GGML_STATUS_INVALID_ARGUMENT, "%s: argument 'gf' has no nodes", func);

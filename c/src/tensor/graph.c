@@ -96,6 +96,24 @@ static void insert_list(struct ggml_hash_set to, struct ggml_tensor * const * li
     }
 }
 
+// -------------------------------------------------------------------------------------------------------------------- checking
+
+static enum ggml_status check_list(struct ggml_tensor * const * list, int n, const char * what, const char * argument, const char * func) {
+    GB_FAIL_IF(n < 0 || (n > 0 && list == NULL), GGML_STATUS_INVALID_ARGUMENT, GGML_STATUS_INVALID_ARGUMENT,
+               "%s: argument '%s': has %d %ss%s", func, argument, n, what, n > 0 ? " and no list of them" : "");
+    for (int i = 0; i < n; i++) {
+        GB_FAIL_IF(list[i] == NULL, GGML_STATUS_INVALID_ARGUMENT, GGML_STATUS_INVALID_ARGUMENT, "%s: argument '%s': %s %d is NULL", func,
+                   argument, what, i);
+    }
+    return GGML_STATUS_SUCCESS;
+}
+
+enum ggml_status gb_graph_check(const struct ggml_cgraph * graph, const char * argument, const char * func) {
+    GB_FAIL_IF(graph == NULL, GGML_STATUS_INVALID_ARGUMENT, GGML_STATUS_INVALID_ARGUMENT, "%s: argument '%s' is NULL", func, argument);
+    GB_TRY(check_list(graph->nodes, graph->n_nodes, "node", argument, func));
+    return check_list(graph->leafs, graph->n_leafs, "leaf", argument, func);
+}
+
 // ---------------------------------------------------------------------------------------------------------------------- making
 
 size_t ggml_graph_overhead_custom(size_t size, bool grads) {
@@ -347,7 +365,8 @@ enum ggml_status ggml_graph_clear(struct ggml_cgraph * cgraph) {
     return GGML_STATUS_SUCCESS;
 }
 
-// The visited set of src in dst: src's own, or, for a view, what it lists.
+// The visited set of src in dst: src's own, or, for a view, what it lists. dst's lists are complete already; those of src may be
+// the same memory.
 static void copy_visited(const struct ggml_cgraph * src, struct ggml_cgraph * dst) {
     if (src->visited_hash_table.keys == dst->visited_hash_table.keys) {
         return; // copies of one struct share the set
@@ -358,18 +377,21 @@ static void copy_visited(const struct ggml_cgraph * src, struct ggml_cgraph * ds
             insert_list(dst->visited_hash_table, &src->visited_hash_table.keys[i], 1);
         }
     }
-    insert_list(dst->visited_hash_table, src->nodes, src->n_nodes);
-    insert_list(dst->visited_hash_table, src->leafs, src->n_leafs);
+    insert_list(dst->visited_hash_table, dst->nodes, src->n_nodes);
+    insert_list(dst->visited_hash_table, dst->leafs, src->n_leafs);
 }
 
 enum ggml_status ggml_graph_cpy(struct ggml_cgraph * src, struct ggml_cgraph * dst) {
-    GB_CHECK_ARG(src, GGML_STATUS_INVALID_ARGUMENT);
-    GB_CHECK_ARG(dst, GGML_STATUS_INVALID_ARGUMENT);
+    GB_TRY(gb_graph_check(src, "src", __func__));
+    GB_TRY(gb_graph_check(dst, "dst", __func__));
     if (src == dst) {
         return GGML_STATUS_SUCCESS;
     }
     GB_FAIL_IF(src->grads != NULL && dst->grads == NULL, GGML_STATUS_INVALID_ARGUMENT, GGML_STATUS_INVALID_ARGUMENT,
                "%s: argument 'dst': needs gradients (ggml_new_graph_custom), as 'src' has them", __func__);
+    if (dst->visited_hash_table.size == 0) {
+        return fail_full(dst, __func__);
+    }
     const int need = GB_MAX(src->n_nodes, src->n_leafs);
     if (need > dst->size || dst->visited_hash_table.size < (size_t) src->n_nodes + (size_t) src->n_leafs) {
         GB_TRY(grow(dst, (size_t) need, __func__));
@@ -379,7 +401,7 @@ enum ggml_status ggml_graph_cpy(struct ggml_cgraph * src, struct ggml_cgraph * d
         memmove(dst->leafs, src->leafs, (size_t) src->n_leafs * sizeof(*src->leafs));
     }
     for (int i = 0; dst->grads != NULL && i < src->n_nodes; i++) {
-        dst->grads[i] = src->grads ? src->grads[i] : src->nodes[i]->grad;
+        dst->grads[i] = src->grads ? src->grads[i] : dst->nodes[i]->grad;
     }
     copy_visited(src, dst);
     dst->n_nodes = src->n_nodes;
@@ -391,6 +413,9 @@ enum ggml_status ggml_graph_cpy(struct ggml_cgraph * src, struct ggml_cgraph * d
 struct ggml_cgraph * ggml_graph_dup(struct ggml_context * ctx, struct ggml_cgraph * cgraph) {
     if (ctx == NULL || cgraph == NULL) {
         gb_fail_null(__func__, ctx == NULL ? "ctx" : "cgraph");
+        return NULL;
+    }
+    if (gb_graph_check(cgraph, "cgraph", __func__) != GGML_STATUS_SUCCESS) {
         return NULL;
     }
     const int            size = GB_MAX(cgraph->size, GB_MAX(cgraph->n_nodes, cgraph->n_leafs)); // a view has size 0
@@ -408,8 +433,10 @@ static struct ggml_tensor * find_by_name(struct ggml_tensor * const * list, int 
 }
 
 struct ggml_tensor * ggml_graph_get_tensor(struct ggml_cgraph * cgraph, const char * name) {
-    GB_CHECK_ARG(cgraph, NULL);
     GB_CHECK_ARG(name, NULL);
+    if (gb_graph_check(cgraph, "cgraph", __func__) != GGML_STATUS_SUCCESS) {
+        return NULL;
+    }
     struct ggml_tensor * leaf = find_by_name(cgraph->leafs, cgraph->n_leafs, name);
     return leaf ? leaf : find_by_name(cgraph->nodes, cgraph->n_nodes, name);
 }

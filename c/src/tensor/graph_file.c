@@ -47,7 +47,7 @@ static enum ggml_status check_exportable(const struct ggml_cgraph * graph, const
     char text[GB_DESCRIBE_SIZE];
     for (int i = 0; i < graph->n_leafs; i++) {
         const struct ggml_tensor * t = graph->leafs[i];
-        GB_FAIL_IF(t->data == NULL || !gb_tensor_on_host(t), GGML_STATUS_INVALID_STATE, GGML_STATUS_INVALID_STATE,
+        GB_FAIL_IF(!gb_tensor_is_host(t), GGML_STATUS_INVALID_STATE, GGML_STATUS_INVALID_STATE,
                    "ggml_graph_export: leaf %s has no data in host memory", gb_describe(t, text));
     }
     for (int i = 0; i < graph->n_nodes; i++) {
@@ -118,7 +118,7 @@ static enum ggml_status write_file(const char * fname, const struct ggml_cgraph 
 }
 
 enum ggml_status ggml_graph_export(const struct ggml_cgraph * cgraph, const char * fname) {
-    GB_CHECK_ARG(cgraph, GGML_STATUS_INVALID_ARGUMENT);
+    GB_TRY(gb_graph_check(cgraph, "cgraph", __func__));
     GB_CHECK_ARG(fname, GGML_STATUS_INVALID_ARGUMENT);
     struct gb_ptrmap numbers = { 0 };
     enum ggml_status status  = number_tensors(cgraph, &numbers) ? GGML_STATUS_SUCCESS : GGML_STATUS_ALLOC_FAILED;

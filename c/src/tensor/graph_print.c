@@ -34,7 +34,9 @@ static void print_totals(const struct ggml_cgraph * graph) {
 }
 
 void ggml_graph_print(const struct ggml_cgraph * cgraph) {
-    GB_CHECK_ARG(cgraph, );
+    if (gb_graph_check(cgraph, "cgraph", __func__) != GGML_STATUS_SUCCESS) {
+        return;
+    }
     printf("graph: %d nodes\n", cgraph->n_nodes);
     for (int i = 0; i < cgraph->n_nodes; i++) {
         print_node(cgraph->nodes[i], i, cgraph->grads != NULL);
@@ -136,7 +138,7 @@ static void put_node(const struct dot * dot, int i) {
 
 // The values of small leafs whose bytes the host can read.
 static void put_values(FILE * file, const struct ggml_tensor * t) {
-    if (t->data == NULL || !gb_tensor_on_host(t) || ggml_nelements(t) >= 5 || ggml_nelements(t) < 1) {
+    if (!gb_tensor_is_host(t) || ggml_nelements(t) >= 5 || ggml_nelements(t) < 1) {
         return;
     }
     if (t->type == GGML_TYPE_I8 || t->type == GGML_TYPE_I16 || t->type == GGML_TYPE_I32) {
@@ -211,7 +213,10 @@ static enum ggml_status write_dot(struct dot * dot, const char * filename) {
 }
 
 enum ggml_status ggml_graph_dump_dot(const struct ggml_cgraph * gb, const struct ggml_cgraph * gf, const char * filename) {
-    GB_CHECK_ARG(gb, GGML_STATUS_INVALID_ARGUMENT);
+    GB_TRY(gb_graph_check(gb, "gb", __func__));
+    if (gf != NULL) {
+        GB_TRY(gb_graph_check(gf, "gf", __func__));
+    }
     GB_CHECK_ARG(filename, GGML_STATUS_INVALID_ARGUMENT);
     struct dot             dot    = { .graph = gb };
     const enum ggml_status status = make_maps(&dot, gf) ? write_dot(&dot, filename) : GGML_STATUS_ALLOC_FAILED;

@@ -164,11 +164,11 @@ static int blocked_dim(const struct ggml_tensor * t) {
 }
 
 bool gb_bytes_needed(const struct ggml_tensor * t, size_t * bytes) {
-    const int64_t blck    = ggml_blck_size(t->type);
+    const int64_t blck    = GB_MAX(ggml_blck_size(t->type), 1); // not 0: t may be anything
     const int     blocked = blck > 1 ? blocked_dim(t) : 0;
     *bytes                = ggml_type_size(t->type);
     for (int d = 0; d < GGML_MAX_DIMS; d++) {
-        const int64_t n = d == blocked ? (t->ne[d] + blck - 1) / blck : t->ne[d]; // steps along d
+        const int64_t n = d == blocked ? t->ne[d] / blck + (t->ne[d] % blck != 0) : t->ne[d]; // steps along d
         if (n == 0) {
             *bytes = 0;
             return true;

@@ -54,7 +54,8 @@ bool gb_can_repeat(const struct ggml_tensor * small, const struct ggml_tensor * 
 bool gb_can_repeat_rows(const struct ggml_tensor * small, const struct ggml_tensor * large);
 bool gb_are_same_layout(const struct ggml_tensor * a, const struct ggml_tensor * b); // type, ne and nb
 
-bool gb_tensor_on_host(const struct ggml_tensor * t); // its buffer, if it has one, is memory that the host can use
+// Placed, and its bytes can be read and written through t->data.
+bool gb_tensor_is_host(const struct ggml_tensor * t);
 
 static inline struct ggml_tensor * gb_root(const struct ggml_tensor * t) { // the tensor that owns the memory
     return t->view_src ? t->view_src : (struct ggml_tensor *) t;
@@ -74,6 +75,9 @@ static inline bool gb_tensor_has_flag(const struct ggml_tensor * t, enum gb_tens
 
 // Appends the ancestors of all n tensors, in turn, as ggml_build_forward_expand does; all of them or, on failure, none.
 enum ggml_status gb_graph_expand(struct ggml_cgraph * graph, struct ggml_tensor * const * tensors, size_t n, const char * func);
+
+// INVALID_ARGUMENT with a message of `func` unless the graph is one that can be read: counts, arrays, no NULL in them.
+enum ggml_status gb_graph_check(const struct ggml_cgraph * graph, const char * argument, const char * func);
 
 void gb_graph_mark_listed(struct ggml_cgraph * graph); // nodes and leafs that were put into the arrays count as visited
 
