@@ -149,7 +149,11 @@ def test_flash_ff():
 
 
 def test_attention_refuses_mixed_dtypes():
-    refuses(gb.flash_attn, [real(1, 3, 8, dtype="float32"), whole(1, 5, 8, low=0, high=3), real(1, 8, 5)])
+    shapes = ((1, 3, 8), (1, 5, 8), (1, 8, 5))
+    for dtypes in itertools.product(FLOATS, repeat=3):
+        if len(set(dtypes)) > 1:
+            refuses(gb.flash_attn, [real(*s, dtype=d) for s, d in zip(shapes, dtypes, strict=True)])
+    refuses(gb.flash_attn, [real(1, 3, 8), whole(1, 5, 8, low=0, high=3), real(1, 8, 5)])
     refuses(gb.flash_attn, [real(1, 7, 8), real(1, 5, 8), real(1, 8, 5)], gb.InvalidArgumentError)  # fewer keys than queries
 
 

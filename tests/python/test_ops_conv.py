@@ -102,6 +102,17 @@ def test_conv_2d(case, layout):
 
 
 @covers("IM2COL", "MUL_MAT")
+def test_kernels_of_other_dtypes():
+    """float32 kernels work as well; the data is rounded to float16 all the same. bfloat16 is refused."""
+    tolerance = Tolerance(n=18, **ROUNDED)
+    check(gb.conv_2d, [real(4, 3, 2, 3), real(2, 3, 5, 7)], conv2d, tolerance, magnitude=conv2d)
+    check(gb.conv_1d, [real(4, 3, 2), real(2, 3, 5)], lambda a, b: conv2d(a[:, :, None], one_d(b))[:, :, 0], tolerance, magnitude=lambda a, b: conv2d(
+        a[:, :, None], one_d(b))[:, :, 0])  # fmt: skip
+    refuses(gb.conv_2d, [real(4, 3, 2, 3, dtype="bfloat16"), real(2, 3, 5, 7)])
+    refuses(gb.conv_1d, [real(4, 3, 2, dtype="bfloat16"), real(2, 3, 5)])
+
+
+@covers("IM2COL", "MUL_MAT")
 def test_conv_2d_named_forms():
     k, x = (4, 3, 2, 3), (2, 3, 8, 9)
     inputs = [real(*k, dtype="float16"), real(*x)]
@@ -194,6 +205,7 @@ def test_conv_transpose_2d(dtype):
 def pool(v, op, k, s, p):
     """v (c, h, w); padding is skipped by maxima and counted by means."""
     oh, ow = (int((v.shape[i + 1] + 2 * p[i] - k[i]) / s[i] + 1) for i in (0, 1))
+    p = [int(n) for n in p]  # the size is computed with fractions, the windows begin at whole elements
     out = np.empty((v.shape[0], oh, ow))
     for c, i, j in np.ndindex(out.shape):
         rows = [r for r in range(i * s[0] - p[0], i * s[0] - p[0] + k[0]) if 0 <= r < v.shape[1]]
@@ -208,7 +220,7 @@ def pool(v, op, k, s, p):
 @pytest.mark.parametrize("op", ["max", "avg"])
 def test_pool_2d(op, dtype):
     cases = [((1, 1, 1), (1, 1), (1, 1), (0, 0)), ((2, 4, 6), (2, 3), (2, 3), (0, 0)), ((3, 7, 9), (3, 2), (2, 1), (1, 0)), ((1, 9, 7), (3, 3), (1, 2), (1, 1)),
-             ((5, 33, 21), (2, 2), (2, 2), (1, 1)), ((2, 5, 5), (5, 5), (1, 1), (2, 2))]  # fmt: skip
+             ((5, 33, 21), (2, 2), (2, 2), (1, 1)), ((2, 5, 5), (5, 5), (1, 1), (2, 2)), ((2, 6, 7), (3, 3), (2, 2), (0.5, 1.5))]  # fmt: skip
     for shape, k, s, p in cases:
         for layout in ALL_LAYOUTS if shape[0] == 3 else ("whole",):
 
@@ -234,6 +246,17 @@ def test_pool_1d(op, dtype):
             x = real(*shape, dtype=dtype, layout=layout)
             check(lambda t, k=k: gb.pool_1d(t, op, k), [x], reference, Tolerance(n=k) if op == "avg" else EXACT, magnitude=lambda v: np.full(
                 reference(v).shape, 2.0), dtype="float32")  # fmt: skip
+
+
+@covers("POOL_1D")
+def test_pool_1d_with_stride_and_padding():
+    for width, k, s, p in ((7, 3, 2, 0), (7, 3, 1, 1), (33, 4, 3, 2)):
+        for op in ("max", "avg"):
+
+            def reference(v, op=op, k=k, s=s, p=p):
+                return pool(v[:, None], op, (1, k), (1, s), (0, p))[:, 0]
+
+            check(lambda t, op=op, k=k, s=s, p=p: gb.pool_1d(t, op, k, s, p), [real(4, width)], reference, Tolerance(n=k), magnitude=lambda v: 2.0)
 
 
 # -------------------------------------------------------------------------------------------------------------- upscale and pad

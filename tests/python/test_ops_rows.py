@@ -171,6 +171,18 @@ def test_soft_max_of_special_values():
     check(gb.soft_max, [y], lambda v: np.full_like(v, math.nan), EXACT)
 
 
+@pytest.mark.parametrize("mask", ["float16", "bfloat16", "int32"])
+def test_soft_max_refuses_masks_of_other_dtypes(mask):
+    m = whole(2, 7, low=0, high=2) if mask == "int32" else real(2, 7, dtype=mask)
+    refuses(lambda t, k: gb.soft_max(t, k), [real(4, 7), m])
+
+
+@pytest.mark.parametrize("op", [gb.soft_max, gb.diag_mask_inf, gb.diag_mask_zero], ids=lambda f: f.__name__)
+def test_what_must_be_contiguous(op):
+    for layout in ("padded", "stepped", "transposed"):
+        refuses(op, [real(3, 4, 7, layout=layout)], gb.InvalidArgumentError)
+
+
 @covers("SOFT_MAX_BACK")
 @pytest.mark.parametrize("dtype", FLOATS)
 def test_soft_max_back(dtype):
@@ -347,6 +359,17 @@ def test_rope_back_takes_rope_back():
     for mode in (0, 2):
         inputs = [real(2, 9, 4, 32), array(np.arange(9) * 5, "int32")]
         check(lambda t, p, m=mode: gb.rope_back(gb.rope(t, p, mode=m), p, mode=m), inputs, lambda x, p: x, Tolerance(40), magnitude=rope_magnitude)
+
+
+@covers("ROPE")
+def test_rope_of_odd_heads_and_negative_positions():
+    inputs = [real(1, 4, 2, 7), array([-3, 2, -1, 4], "int32")]
+    reference = functools.partial(rope, n_dims=6, mode=2)
+    check(lambda t, p: gb.rope(t, p, 6, "neox"), inputs, reference, rope_tolerance([4]), magnitude=rope_magnitude)
+    refuses(lambda t, p: gb.rope(t, p, 6), inputs, gb.InvalidArgumentError)
+    refuses(lambda t, p: gb.rope(t, p, 5, "neox"), inputs, gb.InvalidArgumentError)
+    inputs[0] = real(1, 4, 2, 8)
+    check(gb.rope, inputs, functools.partial(rope, n_dims=8, mode=0), rope_tolerance([4]), magnitude=rope_magnitude)
 
 
 @covers("ROPE")
