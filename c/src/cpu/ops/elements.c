@@ -240,7 +240,7 @@ void gb_run_map1(const struct gb_cpu_call * call, struct ggml_tensor * node, gb_
     int64_t                    first, last;
     gb_cpu_share(call, s.units, &first, &last);
     for (int64_t u = first; u < last; u++) {
-        const int64_t       row = u / s.runs;
+        const int64_t       row = u == 0 ? 0 : u / s.runs;
         const int64_t       i0  = (u - row * s.runs) * GB_RUN;
         const int64_t       n   = GB_MIN(s.n0 - i0, (int64_t) GB_RUN);
         const struct gb_row r   = gb_row_at(node, row);
@@ -274,6 +274,11 @@ static const float * repeated_in(const struct gb_cpu_call * call, const struct g
     return buf;
 }
 
+// The row of b that repeats at r.
+static const char * repeated_row(const struct ggml_tensor * b, struct gb_row r) {
+    return (r.i1 | r.i2 | r.i3) == 0 ? b->data : gb_row_ptr(b, r.i1 % b->ne[1], r.i2 % b->ne[2], r.i3 % b->ne[3]);
+}
+
 void gb_run_map2(const struct gb_cpu_call * call, struct ggml_tensor * node, gb_map2 * f) {
     const struct ggml_tensor * a = node->src[0];
     const struct ggml_tensor * b = node->src[1];
@@ -282,12 +287,12 @@ void gb_run_map2(const struct gb_cpu_call * call, struct ggml_tensor * node, gb_
     int64_t                    first, last;
     gb_cpu_share(call, gb_is_empty(b) ? 0 : s.units, &first, &last);
     for (int64_t u = first; u < last; u++) {
-        const int64_t       row = u / s.runs;
+        const int64_t       row = u == 0 ? 0 : u / s.runs;
         const int64_t       i0  = (u - row * s.runs) * GB_RUN;
         const int64_t       n   = GB_MIN(s.n0 - i0, (int64_t) GB_RUN);
         const struct gb_row r   = gb_row_at(node, row);
         char *              p   = gb_row_of(node, r) + gb_offset(node, i0);
-        const char *        q   = gb_row_ptr(b, r.i1 % b->ne[1], r.i2 % b->ne[2], r.i3 % b->ne[3]);
+        const char *        q   = repeated_row(b, r);
         const float *       x   = gb_in(call->k, a, gb_row_of(a, r) + gb_offset(a, i0), n, x_buf);
         const float *       y   = repeated_in(call, b, q, i0, n, s.flat || b->ne[0] == s.n0, y_buf);
         float *             z   = gb_out(node, p, n, z_buf);

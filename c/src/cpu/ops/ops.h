@@ -48,7 +48,7 @@ int gb_cpu_default_tasks(const struct ggml_tensor * node, int n_threads);
 
 // This thread's share [*first, *last) of n items, in equal contiguous parts.
 static inline void gb_cpu_share(const struct gb_cpu_call * call, int64_t n, int64_t * first, int64_t * last) {
-    const int64_t per = (n + call->nth - 1) / call->nth;
+    const int64_t per = call->nth == 1 ? n : (n + call->nth - 1) / call->nth;
     *first            = GB_MIN(per * call->ith, n);
     *last             = GB_MIN(*first + per, n);
 }
@@ -59,6 +59,9 @@ struct gb_row {
 };
 
 static inline struct gb_row gb_row_at(const struct ggml_tensor * t, int64_t r) {
+    if (r == 0) { // all of a small node: divisions cost more than it does
+        return (struct gb_row){ 0, 0, 0 };
+    }
     const int64_t plane = t->ne[1] * t->ne[2];
     const int64_t i3    = r / plane;
     const int64_t rest  = r - i3 * plane;
