@@ -9,6 +9,7 @@
 #include "ggml-backend.h"
 #include "ggml-cpu.h"
 #include "ggml.h"
+#include "backend/backend.h"
 #include "sched/sched.h"
 
 #ifndef GBPY_VERSION
@@ -53,8 +54,9 @@ static inline void gbpy_sched_hold(struct ggml_backend_sched * sched, bool hold)
 static inline size_t gbpy_sched_n_buffers(const struct ggml_backend_sched * sched);
 static inline struct ggml_backend_buffer * gbpy_sched_buffer(const struct ggml_backend_sched * sched, size_t i);
 
+static inline struct ggml_backend_buffer * gbpy_buffer_part(struct ggml_backend_buffer * buffer, size_t i);
+
 static inline void gbpy_detach(struct ggml_context * ctx, const struct ggml_backend_buffer * buffer, bool views, bool lost);
-static inline int  gbpy_context_buffers(struct ggml_context * ctx, struct ggml_backend_buffer ** out, int cap);
 static inline int  gbpy_graph_buffers(struct ggml_cgraph * graph, struct ggml_backend_buffer ** out, int cap);
 static inline struct ggml_tensor * gbpy_graph_writer(struct ggml_cgraph * graph, const struct ggml_backend_buffer * buffer);
 static inline struct ggml_tensor * gbpy_graph_unplaced(struct ggml_cgraph * graph);
@@ -169,16 +171,11 @@ static inline int gbpy_add_buffer(struct ggml_backend_buffer * b, struct ggml_ba
     return n;
 }
 
-// Different buffers that the tensors of ctx live in; at most cap.
-static inline int gbpy_context_buffers(struct ggml_context * ctx, struct ggml_backend_buffer ** out, int cap) {
-    int n = 0;
-    for (struct ggml_tensor * t = ggml_get_first_tensor(ctx); t; t = ggml_get_next_tensor(ctx, t)) {
-        n = gbpy_add_buffer(gbpy_buffer(t), out, n, cap);
-    }
-    return n;
+static inline struct ggml_backend_buffer * gbpy_buffer_part(struct ggml_backend_buffer * buffer, size_t i) {
+    return gb_multi_buffer_part(buffer, i);
 }
 
-// The same for the nodes and leafs of a graph.
+// Different buffers that the nodes and leafs of a graph live in; at most cap.
 static inline int gbpy_graph_buffers(struct ggml_cgraph * graph, struct ggml_backend_buffer ** out, int cap) {
     int n = 0;
     for (int i = 0; i < graph->n_leafs; i++) {

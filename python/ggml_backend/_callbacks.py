@@ -18,7 +18,7 @@ import numpy as np
 
 from ._data import array_at
 from ._ffi import ffi, lib
-from ._handles import Core, OwnerCore, Pin, address, find_owner
+from ._handles import Core, OwnerCore, address, find_owner
 from .backend import Backend, BackendCore
 from .tensor import Tensor, TensorPool
 
@@ -39,7 +39,7 @@ class Run:
     def __init__(self, backends: Sequence[BackendCore], memory: Core) -> None:
         self.error: BaseException | None = None
         self.stops = [b.stop for b in backends if b.is_cpu]
-        self.memory = memory
+        self.memory = weakref.ref(memory)
         for stop in self.stops:
             stop.stop = 0
 
@@ -93,8 +93,8 @@ class CustomOp:
     def _array(run: Run, pointer: Any, readonly: bool) -> np.ndarray[Any, Any]:
         buffer = lib.gbpy_buffer(pointer)
         owner = find_owner(buffer) if buffer else None
-        memory = owner if owner is not None else run.memory  # copies that a scheduler makes are its own
-        return array_at(pointer, memory.pin() if isinstance(memory, OwnerCore) else Pin(memory), readonly)
+        memory = owner if owner is not None else run.memory()  # copies that a scheduler makes are its own
+        return array_at(pointer, memory.pin() if isinstance(memory, OwnerCore) else None, readonly)
 
 
 def customs_of(graph: Any) -> list[CustomOp]:

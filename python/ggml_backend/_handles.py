@@ -5,30 +5,36 @@ A *core* is one C object together with strong references to the cores that it ne
 users always go before what they use, and no order of closing can hurt. References between cores form no cycles, so this
 happens at once, not at some later garbage collection.
 
+What frees is not the core but its *token*, a small object that Python's garbage collector does not know. The collector calls the
+finalizers of a cycle in any order, and other finalizers may use the objects afterwards; tokens only die when really nothing
+refers to them. What is to be freed then, and the tokens of the parents, stand in a table outside of all cycles. While the
+interpreter ends nothing is freed any more; the operating system cleans up.
+
 Memory is the delicate part, because tensors point into buffers by plain C pointers:
 
 - an *owner* is a core whose C object owns buffers (a buffer, a scheduler, a copied graph). ``owners`` maps the address of each such
   C buffer to its owner, so that a tensor finds out whether the memory it points to still exists;
 - before an owner frees its buffers, every tensor (of any context) that lies in them is unplaced. A tensor therefore
   never points to freed memory, and an address that is used again by a new buffer cannot be mistaken for the old one;
-- a NumPy array that looks into a buffer holds its owner, through a :class:`Pin`.
-
-``__del__`` methods use only class attributes, because module globals may be gone when the interpreter ends.
+- a NumPy array that looks into a buffer holds the owner's token.
 """
 
 from __future__ import annotations
 
 import itertools
+import sys
 import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, ClassVar
 
 from ._errors import StateError
 from ._ffi import ffi, lib
 
 _cast = ffi.cast
+_new = ffi.new
 _buffer_array: Any = ffi.typeof("struct ggml_backend_buffer *[]")
+_token_type: Any = ffi.typeof("char[1]")
 
 
 def address(pointer: Any) -> int:
@@ -36,25 +42,63 @@ def address(pointer: Any) -> int:
     return int(_cast("uintptr_t", pointer))
 
 
+class Entry:
+    """What happens when a token dies: ``free()`` is called, then ``needs`` are let go."""
+
+    __slots__ = ("free", "keep", "needs", "ref")
+
+    def __init__(self, free: Callable[[], object], needs: tuple[Any, ...], keep: object) -> None:
+        self.free = free
+        self.needs = needs  # tokens
+        self.keep = keep  # whatever C refers to
+        self.ref: Any = None
+
+
+def _make_token(table: dict[int, Entry]) -> Callable[..., tuple[Any, Entry]]:
+    def died(ref: Any, ending: Callable[[], bool] = sys.is_finalizing) -> None:
+        if ending():
+            return
+        entry = table.pop(id(ref), None)
+        if entry is not None:
+            entry.free()
+
+    def token(free: Callable[[], object], needs: tuple[Any, ...], keep: object = None) -> tuple[Any, Entry]:
+        new = _new(_token_type)
+        entry = Entry(free, needs, keep)
+        entry.ref = weakref.ref(new, died)
+        table[id(entry.ref)] = entry
+        return new, entry
+
+    return token
+
+
+_table: dict[int, Entry] = {}
+make_token = _make_token(_table)
+
+
 class Core:
     """A C object, the cores that it needs, and the lock under which it is used."""
 
-    __slots__ = ("__weakref__", "busy", "closed", "lock", "parents", "ptr")
+    __slots__ = ("__weakref__", "busy", "closed", "entry", "lock", "parents", "ptr", "token")
+    token: Any
+    entry: Entry
 
-    def __init__(self, ptr: Any, parents: tuple[Core, ...] = ()) -> None:
+    def __init__(self, ptr: Any, parents: tuple[Core, ...] = (), free: Callable[[], object] | None = None, keep: object = None) -> None:
         self.ptr = ptr
         self.parents = parents
         self.lock = threading.RLock()
         self.busy = False
         self.closed = False
+        self.token, self.entry = make_token(free or _nothing, tuple(p.token for p in parents), keep)
 
-    def free(self) -> None:
-        """Frees the C object; called once."""
 
-    def __del__(self) -> None:
-        if getattr(self, "ptr", None):
-            self.free()
-            self.ptr = None
+def _nothing() -> None:
+    pass
+
+
+def calling(function: Any, ptr: Any) -> Callable[[], object]:
+    """``function(ptr)``, to be called when a token dies."""
+    return lambda: function(ptr)
 
 
 class Use:
@@ -100,24 +144,25 @@ class ContextCore(Core):
     ``parents`` grows by the contexts whose tensors are used here. ``lock`` guards building.
     """
 
-    __slots__ = ("_freer", "buffers", "constants", "keep", "placed_by", "serial", "transposed")
-    alive: ClassVar[dict[int, weakref.ref[ContextCore]]] = {}
+    __slots__ = ("buffers", "constants", "keep", "serial", "transposed")
+    alive: ClassVar[dict[int, tuple[Any, Any, Any]]] = {}  # address -> weak token, ptr, lock: all C contexts
     counter: ClassVar[Iterator[int]] = itertools.count()
 
-    def __init__(self, ptr: Any) -> None:
-        super().__init__(ptr)
-        self._freer = lib.ggml_free
+    def __init__(self, ptr: Any, parents: tuple[Core, ...] = ()) -> None:
+        free, where, alive = lib.ggml_free, address(ptr), self.alive
+
+        def forget_and_free() -> None:
+            alive.pop(where, None)
+            free(ptr)
+
+        super().__init__(ptr, parents, forget_and_free if ptr else None)
+        if ptr:
+            alive[where] = (self.entry.ref, ptr, self.lock)
         self.serial = next(self.counter)
         self.buffers: tuple[OwnerCore, ...] = ()  # kept alive: where tensors of this context were placed
-        self.placed_by: tuple[weakref.ref[OwnerCore], ...] = ()  # schedulers: not kept alive (they keep the context)
         self.constants: list[tuple[Any, bytes]] = []  # tensor, its value: written each time the tensor is placed
         self.keep: list[object] = []  # whatever C refers to
         self.transposed: dict[int, Any] = {}  # address of a matrix -> its transposed view
-        self.alive[id(self)] = weakref.ref(self)
-
-    def free(self) -> None:
-        self.alive.pop(id(self), None)
-        self._freer(self.ptr)
 
     def adopt(self, other: ContextCore) -> None:
         """Tensors of `other` are about to be used here."""
@@ -136,16 +181,10 @@ class ContextCore(Core):
         return tuple(found.values())
 
     def add_buffer(self, owner: OwnerCore) -> None:
+        OwnerCore.epoch += 1
         if owner not in self.buffers:
             self.buffers = (*self.buffers, owner)
-
-    def add_placed_by(self, owner: OwnerCore) -> None:
-        if owner.ref not in self.placed_by:
-            self.placed_by = (*(r for r in self.placed_by if r() is not None), owner.ref)
-
-    def hold(self) -> tuple[OwnerCore | None, ...]:
-        """Strong references to all memory of this context's tensors, for the duration of a computation."""
-        return (*self.buffers, *(r() for r in self.placed_by))
+            owner.users = (*(r for r in owner.users if r() is not None), weakref.ref(self))
 
     def upload_constants(self) -> None:
         for tensor, value in self.constants:
@@ -156,52 +195,85 @@ class ContextCore(Core):
 # ------------------------------------------------------------------------------------------------------------------ memory
 
 
-class Pin:
-    """Held by the arrays that look into an owner's memory."""
+class Memory:
+    """The C buffers of an owner; outlives the core, for its token."""
 
-    __slots__ = ("__weakref__", "owner")
+    __slots__ = ("addresses", "scratch")
 
-    def __init__(self, owner: Core) -> None:
-        self.owner = owner
+    def __init__(self) -> None:
+        self.addresses: dict[int, bool] = {}  # of each C buffer: is it host memory
+        self.scratch = False  # tensors that lose their place here may simply be placed again
+
+    def detach(self, lost: bool, wait: bool) -> bool:
+        """Unplaces the tensors in these buffers; False if a context is in use by another thread and `wait` is not set.
+
+        Never waits while Python collects garbage: the thread may hold a lock that the other one needs.
+        """
+        contexts = [(ref(), ptr, lock) for ref, ptr, lock in list(ContextCore.alive.values())]
+        for views in (True, False):
+            for token, ptr, lock in contexts:
+                if token is None:
+                    continue
+                if not lock.acquire(blocking=wait):
+                    return False
+                try:
+                    for a in self.addresses:
+                        lib.gbpy_detach(ptr, _cast("struct ggml_backend_buffer *", a), views, lost)
+                finally:
+                    lock.release()
+        return True
 
 
 class OwnerCore(Core):
     """A core whose C object owns buffers."""
 
-    __slots__ = ("addresses", "pin_ref", "readonly", "ref", "scratch", "version")
+    __slots__ = ("memory", "pin_ref", "readonly", "ref", "users", "version")
     owners: ClassVar[dict[int, weakref.ref[OwnerCore]]] = {}
     graveyard: ClassVar[list[Tomb]] = []
-    tomb: ClassVar[Any]
     pin_lock: ClassVar[Any] = threading.RLock()
+    epoch: ClassVar[int] = 0  # changes whenever any tensor may have got or lost memory
 
-    def __init__(self, ptr: Any, parents: tuple[Core, ...] = ()) -> None:
-        super().__init__(ptr, parents)
+    def __init__(self, ptr: Any, parents: tuple[Core, ...], freer: Any, keep: object = None) -> None:
+        self.memory = memory = Memory()
+        needs = tuple(p.token for p in parents)
+        super().__init__(ptr, parents, lambda: Tomb(freer, ptr, memory, (needs, keep)).bury_or_wait(), keep)
         self.ref = weakref.ref(self)
         self.pin_ref: Any = None
-        self.addresses: dict[int, bool] = {}  # of each C buffer: is it host memory
+        self.users: tuple[weakref.ref[ContextCore], ...] = ()  # contexts that keep it alive
         self.readonly = False
-        self.scratch = False  # tensors that lose their place here may simply be placed again
         self.version = 0  # counts every time tensors lost their place here
 
     def own(self, buffer: Any) -> None:
-        """Registers a C buffer as part of this owner."""
-        self.addresses[address(buffer)] = bool(lib.ggml_backend_buffer_is_host(buffer))
+        """Registers a C buffer, and its parts, as part of this owner."""
+        i = 0
+        while part := lib.gbpy_buffer_part(buffer, i):
+            self.own(part)
+            i += 1
+        self.memory.addresses[address(buffer)] = bool(lib.ggml_backend_buffer_is_host(buffer))
         self.owners[address(buffer)] = self.ref
+
+    def is_host(self, buffer: Any) -> bool:
+        return self.memory.addresses[address(buffer)]
 
     def unplace(self) -> None:
         """Unplaces what lies in this owner's buffers."""
         self.version += 1
-        Tomb(None, None, tuple(self.addresses), (), lost=False).detach(wait=True)
+        OwnerCore.epoch += 1
+        self.memory.detach(lost=False, wait=True)
 
-    def pin(self) -> Pin:
-        """The pin that all arrays into this owner share, so that one weak reference tells whether there are any."""
+    def pin(self) -> Any:
+        """What arrays into this memory hold. They share it, so that one weak reference tells whether there are any."""
         with self.pin_lock:
-            pin: Pin | None = self.pin_ref() if self.pin_ref is not None else None
+            pin = self.pin_ref() if self.pin_ref is not None else None
             if pin is None:
-                pin = Pin(self)
-                self.pin_ref = weakref.ref(pin)
+                pin, entry = make_token(_nothing, (self.token,))
+                self.pin_ref = entry.ref
                 self.hold()
             return pin
+
+    def pinned(self) -> bool:
+        """Do arrays look into this owner's memory?"""
+        return self.pin_ref is not None and self.pin_ref() is not None
 
     def hold(self) -> None:
         """From now on memory must stay while arrays look into it, even if C has no more use for it."""
@@ -210,71 +282,35 @@ class OwnerCore(Core):
         """Is the data of a tensor that lies here still its own?"""
         return True
 
-    def pinned(self) -> bool:
-        """Do arrays look into this owner's memory?"""
-        return self.pin_ref is not None and self.pin_ref() is not None
-
     def synchronize(self) -> None:
         """Waits for work that still writes here."""
 
-    def freer(self) -> Any:
-        """A function of ``ptr`` that frees the C object, and that does not need this object any more."""
-        raise NotImplementedError
-
-    def free(self) -> None:
-        tomb = self.tomb(self.freer(), self.ptr, tuple(self.addresses), self.parents, lost=not self.scratch)
-        for a in self.addresses:
-            if self.owners.get(a) is self.ref:
-                del self.owners[a]
-        if not tomb.bury():
-            self.graveyard.append(tomb)
-
 
 class Tomb:
-    """An owner that is gone for Python, but whose C object could not be freed yet, because a thread is building tensors in a
-    context that has to be searched for tensors in its memory. `reap` tries again."""
+    """An owner that is gone for Python, and whose C object is freed as soon as no tensor points into its buffers. That may have to wait: a
+    thread may be building tensors in a context that is to be searched. `reap` tries again."""
 
-    __slots__ = ("addresses", "freer", "lost", "parents", "ptr")
-    contexts: ClassVar[dict[int, weakref.ref[ContextCore]]] = ContextCore.alive
-    scan: ClassVar[Any] = lib.gbpy_detach
-    cast: ClassVar[Any] = ffi.cast
+    __slots__ = ("freer", "keep", "memory", "ptr")
 
-    def __init__(self, freer: Any, ptr: Any, addresses: tuple[int, ...], parents: tuple[Core, ...], *, lost: bool) -> None:
-        self.lost = lost
+    def __init__(self, freer: Any, ptr: Any, memory: Memory, keep: object) -> None:
         self.freer = freer
         self.ptr = ptr
-        self.addresses = addresses
-        self.parents = parents
-
-    def detach(self, wait: bool = False) -> bool:
-        """Unplaces the tensors in these buffers; False if a context is in use by another thread and `wait` is not set.
-
-        Never waits while Python collects garbage: the thread may hold a lock that the other one needs.
-        """
-        if not self.addresses:
-            return True
-        contexts = [c for c in [r() for r in list(self.contexts.values())] if c is not None and c.ptr]
-        scan = type(self).scan
-        for views in (True, False):
-            for c in contexts:
-                if not c.lock.acquire(blocking=wait):
-                    return False
-                try:
-                    for a in self.addresses:
-                        scan(c.ptr, self.cast("struct ggml_backend_buffer *", a), views, self.lost)
-                finally:
-                    c.lock.release()
-        return True
+        self.memory = memory
+        self.keep = keep  # until the C object is freed
 
     def bury(self) -> bool:
-        if not self.detach():
+        if not self.memory.detach(lost=not self.memory.scratch, wait=False):
             return False
+        for a in self.memory.addresses:
+            ref = OwnerCore.owners.get(a)
+            if ref is not None and ref() is None:
+                del OwnerCore.owners[a]
         self.freer(self.ptr)
-        self.ptr = None
         return True
 
-
-OwnerCore.tomb = Tomb
+    def bury_or_wait(self) -> None:
+        if not self.bury():
+            OwnerCore.graveyard.append(self)
 
 
 def reap() -> None:
@@ -287,27 +323,19 @@ def reap() -> None:
 class BufferCore(OwnerCore):
     """A ``ggml_backend_buffer`` and, for memory of somebody else, the object that owns the bytes (``exporter``)."""
 
-    __slots__ = ("exporter",)
+    __slots__ = ()
 
     def __init__(self, ptr: Any, parents: tuple[Core, ...] = (), exporter: object = None) -> None:
-        super().__init__(ptr, parents)
-        self.exporter = exporter
+        super().__init__(ptr, parents, lib.ggml_backend_buffer_free, exporter)
         self.own(ptr)
 
-    _buffer_free: ClassVar[Any] = lib.ggml_backend_buffer_free
 
-    def freer(self) -> Any:
-        # The exporter must outlive the buffer, so the closure holds it.
-        free, exporter = type(self)._buffer_free, self.exporter
-        return lambda p, _exporter=exporter: free(p)
-
-
-def buffers_of(collect: Any, ptr: Any) -> list[Any]:
-    """The different C buffers in which the tensors of a context or the nodes and leafs of a graph lie."""
+def buffers_of(graph: Any) -> list[Any]:
+    """The different C buffers in which the nodes and leafs of a C graph lie."""
     capacity = 16
     while True:
         out = ffi.new(_buffer_array, capacity)
-        n = collect(ptr, out, capacity)
+        n = lib.gbpy_graph_buffers(graph, out, capacity)
         if n < capacity:
             return [out[i] for i in range(n)]
         capacity *= 4

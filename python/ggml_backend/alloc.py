@@ -7,7 +7,7 @@ from typing import Any
 
 from ._errors import InvalidArgumentError, StateError, check, non_null, raise_last
 from ._ffi import ffi, lib
-from ._handles import Core, reap
+from ._handles import Core, calling, reap
 from .backend import Backend
 from .buffer import Buffer, BufferType
 from .graph import Graph, GraphCore
@@ -21,14 +21,10 @@ def _buffer_type(target: Backend | BufferType) -> BufferType:
 
 
 class _TallocrCore(Core):
-    __slots__ = ("_freer",)
+    __slots__ = ()
 
     def __init__(self, ptr: Any, parents: tuple[Core, ...]) -> None:
-        super().__init__(ptr, parents)
-        self._freer = lib.ggml_tallocr_free
-
-    def free(self) -> None:
-        self._freer(self.ptr)
+        super().__init__(ptr, parents, calling(lib.ggml_tallocr_free, ptr))
 
 
 class TensorAllocator:
@@ -171,7 +167,7 @@ class GraphAllocator:
                     self._buffer.close()
                 self._buffer = self._buft.alloc(size)
             owner = self._buffer._live()
-            owner.scratch = True
+            owner.memory.scratch = True
             placing = TensorAllocator(self._buffer)._live()
             for c in graph_core.contexts():
                 c.add_buffer(owner)
@@ -215,13 +211,9 @@ class GraphAllocator:
 
 
 class _GallocrCore(Core):
-    __slots__ = ("_freer",)
+    __slots__ = ()
 
     def __init__(self, ptr: Any) -> None:
-        super().__init__(ptr)
-        self._freer = lib.ggml_gallocr_free
-
-    def free(self) -> None:
-        self._freer(self.ptr)
+        super().__init__(ptr, (), calling(lib.ggml_gallocr_free, ptr))
 
 

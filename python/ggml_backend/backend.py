@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from ._errors import InvalidArgumentError, StateError, check, non_null
 from ._ffi import ffi, lib
-from ._handles import Core, Use, reap
+from ._handles import Core, Use, calling, reap
 from .buffer import Buffer, BufferType, text
 
 if TYPE_CHECKING:
@@ -29,21 +29,17 @@ def cpu_levels() -> dict[str, bool]:
 class BackendCore(Core):
     """A ``ggml_backend``. ``stop`` lets any thread end a running computation (CPU only)."""
 
-    __slots__ = ("_freer", "abort", "is_cpu", "name", "pending", "stop")
+    __slots__ = ("abort", "is_cpu", "name", "pending", "stop")
 
     def __init__(self, ptr: Any) -> None:
-        super().__init__(ptr)
-        self._freer = lib.ggml_backend_free
+        self.stop = ffi.new("struct gbpy_stop *")
+        super().__init__(ptr, (), calling(lib.ggml_backend_free, ptr), self.stop)
         self.name = text(lib.ggml_backend_name(ptr))
         self.is_cpu = bool(lib.ggml_backend_is_cpu(ptr))
-        self.stop = ffi.new("struct gbpy_stop *")
         self.abort: Any = None  # what stop.handle refers to
-        self.pending: Any = None  # a scheduler that computes asynchronously on this backend
+        self.pending: Any = None  # weakly: a scheduler that computes asynchronously on this backend
         if self.is_cpu:
             check(lib.gbpy_install_stop(ptr, self.stop), "Backend")
-
-    def free(self) -> None:
-        self._freer(self.ptr)
 
 
 def _parameter(key: str, value: object) -> str:

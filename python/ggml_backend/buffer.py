@@ -8,7 +8,7 @@ import numpy as np
 
 from ._errors import InvalidArgumentError, StateError, check, non_null
 from ._ffi import ffi, lib
-from ._handles import BufferCore, ContextCore, Core, OwnerCore, reap
+from ._handles import BufferCore, Core, OwnerCore, reap
 
 if TYPE_CHECKING:
     from .backend import Backend
@@ -222,9 +222,9 @@ class Buffer:
             return
         core.closed = True
         core.version += 1
-        for ref in list(ContextCore.alive.values()):
-            context = ref()
-            if context is not None and core in context.buffers:
+        OwnerCore.epoch += 1
+        for context in [r() for r in list(core.users)]:
+            if context is not None:
                 context.buffers = tuple(b for b in context.buffers if b is not core)
         reap()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -27,29 +28,42 @@ ABORTED: int = lib.GGML_STATUS_ABORTED
 class GraphCore(Core):
     """A ``ggml_cgraph``; it lives in the memory of its context. ``parents``: all contexts whose tensors it uses."""
 
-    __slots__ = ("customs",)
+    __slots__ = ("customs", "epoch", "owners")
 
     def __init__(self, ptr: Any, context: ContextCore) -> None:
         super().__init__(ptr, context.family())
         self.customs: list[CustomOp] = customs_of(ptr)
-
-    def free(self) -> None:
-        pass
+        self.owners: list[weakref.ref[OwnerCore]] = []  # as of `epoch`
+        self.epoch = -1
 
     def contexts(self) -> Iterator[ContextCore]:
         return (p for p in self.parents if isinstance(p, ContextCore))
 
-    def hold(self) -> list[tuple[OwnerCore | None, ...]]:
-        return [c.hold() for c in self.contexts()]
+    def hold(self) -> list[OwnerCore]:
+        """Strong references to all buffers that the graph's tensors lie in, for the duration of a computation.
 
-    def check_writes(self) -> None:
-        """Refuses nodes that would write to read-only memory."""
-        for owner in {o for held in self.hold() for o in held if o is not None and o.readonly}:
-            for a in owner.addresses:
-                writer = lib.gbpy_graph_writer(self.ptr, ffi.cast("struct ggml_backend_buffer *", a))
-                if writer:
-                    name = text(lib.ggml_get_name(writer))
-                    raise StateError(f"the node {name!r} ({text(lib.ggml_op_desc(writer))}) would write to a read-only buffer")
+        StateError if one of them is being freed, or would be written to and is read-only.
+        """
+        if self.epoch == OwnerCore.epoch:
+            found = [owner for ref in self.owners if (owner := ref()) is not None and not owner.closed]
+            if len(found) == len(self.owners):
+                return found
+        epoch = OwnerCore.epoch
+        lost = lib.gbpy_graph_lost(self.ptr)
+        if lost:
+            raise StateError(f"the graph uses {text(lib.ggml_get_name(lost))!r}, whose memory was freed")
+        held: dict[int, OwnerCore] = {}
+        for b in buffers_of(self.ptr):
+            owner = find_owner(b)
+            if owner is None or owner.closed:
+                raise StateError("the graph uses tensors in a buffer that is closed")
+            held[id(owner)] = owner
+            writer = lib.gbpy_graph_writer(self.ptr, b) if owner.readonly else None
+            if writer:
+                name, op = text(lib.ggml_get_name(writer)), text(lib.ggml_op_desc(writer))
+                raise StateError(f"the node {name!r} ({op}) would write to a read-only buffer")
+        self.owners, self.epoch = [o.ref for o in held.values()], epoch
+        return list(held.values())
 
 
 class Context(TensorPool):
@@ -205,13 +219,11 @@ class Graph:
         """
         core = self._live()
         device = backend._live()
-        if device.pending is not None:
-            device.pending.synchronize()
+        pending = device.pending() if device.pending is not None else None
+        if pending is not None:
+            with pending.lock:
+                pending.synchronize()
         memory = core.hold()
-        for held in memory:
-            for owner in held:
-                if owner is not None and owner.readonly:
-                    core.check_writes()
         with Use("Graph.compute", device):
             run = start(core, (device,), device)
             ok = lib.ggml_backend_graph_compute(device.ptr, core.ptr)
@@ -289,7 +301,7 @@ class Graph:
         first = backend1._live()
         if not all(
             lib.ggml_backend_buft_supports_backend(lib.ggml_backend_buffer_get_type(buffer), first.ptr)
-            for buffer in buffers_of(lib.gbpy_graph_buffers, core.ptr)
+            for buffer in buffers_of(core.ptr)
         ):
             return self.copy(backend1).compare(backend1, backend2, callback)
         results: list[Comparison] = []
@@ -326,15 +338,9 @@ class CopyCore(OwnerCore):
     __slots__ = ()
 
     def __init__(self, copy: Any, parents: tuple[Core, ...]) -> None:
-        super().__init__(copy, parents)
+        super().__init__(copy, parents, lib.ggml_backend_graph_copy_free)
         if copy.buffer:
             self.own(copy.buffer)
-        for b in buffers_of(lib.gbpy_graph_buffers, copy.graph):
-            if find_owner(b) is None:
-                self.own(b)
-
-    def freer(self) -> Any:
-        return lib.ggml_backend_graph_copy_free
 
 
 class CopyContext(ContextCore):
@@ -343,8 +349,7 @@ class CopyContext(ContextCore):
     __slots__ = ("owner",)
 
     def __init__(self, owner: CopyCore) -> None:
-        super().__init__(ffi.NULL)
-        self.alive.pop(id(self), None)  # its tensors go together with its memory
+        super().__init__(ffi.NULL, (owner,))
         self.owner = owner
         self.buffers = (owner,)
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 from ._callbacks import Eval, Run, Wanted
 from ._errors import InvalidArgumentError, StateError, check, non_null, raise_last
 from ._ffi import ffi, lib
-from ._handles import ContextCore, OwnerCore, Use, address, buffers_of, find_owner, reap
+from ._handles import ContextCore, OwnerCore, Use, address, reap
 from .backend import Backend, BackendCore
 from .buffer import BufferType, text
 from .graph import ABORTED, Graph, GraphCore, finish, start
@@ -55,10 +57,11 @@ class SchedCore(OwnerCore):
     """A ``ggml_backend_sched``, and what the graph that it has planned last needs."""
 
     __slots__ = ("async_run", "dirty", "graph", "holding", "n_buffers", "n_nodes", "versions")
+    working: ClassVar[dict[int, weakref.ref[OwnerCore]]] = {}  # those that compute asynchronously
 
     def __init__(self, ptr: Any, backends: tuple[BackendCore, ...]) -> None:
-        super().__init__(ptr, backends)
-        self.scratch = True
+        super().__init__(ptr, backends, lib.ggml_backend_sched_free)
+        self.memory.scratch = True
         self.n_buffers = 0
         self.forget()
         self.async_run: tuple[GraphCore, Run | None] | None = None
@@ -102,16 +105,24 @@ class SchedCore(OwnerCore):
         graph, run = self.async_run
         status = lib.ggml_backend_sched_synchronize(self.ptr)
         self.async_run = None
+        self.entry.keep = None
+        self.working.pop(id(self), None)
         for b in self.backends:
-            if b.pending is self:
+            if b.pending is self.ref:
                 b.pending = None
         finish(graph, run, self.backends)
         if status not in (0, ABORTED):
             raise_last("Scheduler.synchronize", status)
 
-    def freer(self) -> Any:
-        free, graph, holding = lib.ggml_backend_sched_free, self.graph, self.holding
-        return lambda p, _keep=(graph, holding): free(p)
+
+@atexit.register
+def _wait_for_all() -> None:
+    """Devices must not compute while the interpreter gives memory back."""
+    for ref in list(SchedCore.working.values()):
+        core = ref()
+        if core is not None:
+            with contextlib.suppress(Exception):
+                core.synchronize()
 
 
 class Scheduler:
@@ -186,18 +197,11 @@ class Scheduler:
         core.forget()
         self._graph = front
         self._ready(core)
-        graph.check_writes()
-        lost = lib.gbpy_graph_lost(graph.ptr)
-        if lost:
-            raise StateError(f"Scheduler: the memory of {Tensor(front._ctx, lost).describe()} was freed")
-        used = [find_owner(b) for b in buffers_of(lib.gbpy_graph_buffers, graph.ptr)]
-        holding = tuple({id(o): o for o in used if o is not None and o is not core}.values())
-        if any(o.closed for o in holding):
-            raise StateError("Scheduler: the graph uses tensors in a buffer that is closed")
+        holding = tuple(o for o in graph.hold() if o is not core)
         check(lib.ggml_backend_sched_alloc_graph(core.ptr, graph.ptr), "Scheduler.allocate")
         core.own_new()
+        OwnerCore.epoch += 1
         for c in graph.contexts():
-            c.add_placed_by(core)
             c.upload_constants()
         core.graph = graph
         core.n_nodes = graph.ptr.n_nodes
@@ -309,8 +313,12 @@ class Scheduler:
             status = lib.ggml_backend_sched_graph_compute_async(core.ptr, graph_core.ptr)
             core.own_new()
             core.async_run = (graph_core, run)
+            # The work goes on even if everything is dropped now, until the scheduler is freed.
+            tokens = [o.token for o in core.holding]
+            core.entry.keep = ([c.token for c in graph_core.contexts()], tokens, run, graph_core.customs, [b.abort for b in core.backends])
+            SchedCore.working[id(core)] = core.ref
             for b in core.backends:
-                b.pending = core
+                b.pending = core.ref
             if status != 0:
                 core.synchronize()
                 raise_last("Scheduler.compute_async", status)
@@ -353,7 +361,8 @@ class Scheduler:
     def get_backend(self, node: Tensor) -> Backend | None:
         """Where ``node`` is, by ``set_backend`` or by the last ``allocate``; None if it is not assigned."""
         core = self._live()
-        pointer = lib.ggml_backend_sched_get_node_backend(core.ptr, node._live())
+        with core.lock:
+            pointer = lib.ggml_backend_sched_get_node_backend(core.ptr, node._live())
         return self._backend_of(pointer) if pointer else None
 
     def _backend_of(self, pointer: Any) -> Backend:
@@ -364,7 +373,9 @@ class Scheduler:
 
     def explain(self, node: Tensor) -> str:
         """Why the node is where it is, in words; "" if it is not assigned."""
-        return text(lib.ggml_backend_sched_explain(self._live().ptr, node._live()))
+        core = self._live()
+        with core.lock:
+            return text(lib.ggml_backend_sched_explain(core.ptr, node._live()))
 
     @property
     def backends(self) -> list[Backend]:
@@ -373,34 +384,39 @@ class Scheduler:
     @property
     def n_splits(self) -> int:
         """Of the last graph."""
-        return int(lib.ggml_backend_sched_get_n_splits(self._live().ptr))
+        core = self._live()
+        with core.lock:
+            return int(lib.ggml_backend_sched_get_n_splits(core.ptr))
 
     @property
     def splits(self) -> list[Split]:
         """Of the graph allocated last, in the order in which they run."""
         core = self._live()
-        graph = core.graph
-        if graph is None or self._graph is None:
-            return []
-        pool = self._graph._ctx
-        info = ffi.new("struct ggml_backend_sched_split_info *")
-        found = []
-        for i in range(self.n_splits):
-            check(lib.ggml_backend_sched_get_split(core.ptr, i, info), "Scheduler.splits")
-            nodes = [Tensor(pool, graph.ptr.nodes[j]) for j in range(info.i_start, info.i_end)]
-            inputs = [Tensor(pool, lib.ggml_backend_sched_get_split_input(core.ptr, i, j)) for j in range(info.n_inputs)]
-            found.append(Split(i, self._backend_of(info.backend), nodes, inputs, int(info.input_bytes)))
-        return found
+        with core.lock:
+            graph, front = core.graph, self._graph
+            if graph is None or front is None:
+                return []
+            info = ffi.new("struct ggml_backend_sched_split_info *")
+            found = []
+            for i in range(self.n_splits):
+                check(lib.ggml_backend_sched_get_split(core.ptr, i, info), "Scheduler.splits")
+                nodes = [Tensor(front._ctx, graph.ptr.nodes[j]) for j in range(info.i_start, info.i_end)]
+                inputs = [Tensor(front._ctx, lib.ggml_backend_sched_get_split_input(core.ptr, i, j)) for j in range(info.n_inputs)]
+                found.append(Split(i, self._backend_of(info.backend), nodes, inputs, int(info.input_bytes)))
+            return found
 
     def buffer_size(self, backend: Backend) -> int:
         """Bytes of the compute buffer on a backend."""
-        return int(lib.ggml_backend_sched_get_buffer_size(self._live().ptr, self._device(backend).ptr))
+        core, device = self._live(), self._device(backend)
+        with core.lock:
+            return int(lib.ggml_backend_sched_get_buffer_size(core.ptr, device.ptr))
 
     def memory(self, backend: Backend) -> Memory:
         """What the last graph needs on a backend."""
-        device = self._device(backend)
+        core, device = self._live(), self._device(backend)
         out = ffi.new("size_t[2]")
-        check(lib.ggml_backend_sched_get_memory(self._live().ptr, device.ptr, out, out + 1), "Scheduler.memory")
+        with core.lock:
+            check(lib.ggml_backend_sched_get_memory(core.ptr, device.ptr, out, out + 1), "Scheduler.memory")
         return Memory(int(out[0]), int(out[1]))
 
     # ---------------------------------------------------------------------------------------------------------------- lifetime
@@ -409,7 +425,7 @@ class Scheduler:
         """Gives the compute buffers back (arrays keep them until they are gone): tensors in them lose their place. Closing twice is
         fine."""
         core, self._core = self._core, None
-        if core is None or core.ptr is None:  # the latter: freed with the cycle of objects that this is called from
+        if core is None:
             return
         self._graph = None
         try:

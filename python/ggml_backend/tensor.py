@@ -22,9 +22,7 @@ from ._handles import (
     ContextCore,
     Core,
     OwnerCore,
-    Pin,
     address,
-    buffers_of,
     find_owner,
     reap,
 )
@@ -146,9 +144,6 @@ class TensorPool:
             raise_last("Context.allocate")
         buffer = make_buffer(pointer, parent, number)
         owner = buffer._live()
-        for b in buffers_of(lib.gbpy_context_buffers, core.ptr):
-            if find_owner(b) is None:  # the parts of a multi-buffer
-                owner.own(b)
         core.add_buffer(owner)
         core.upload_constants()
         return buffer
@@ -434,35 +429,51 @@ class Tensor:
     def _owner(self) -> Core:
         """Who owns the memory of this tensor. Raises StateError if it has none."""
         p = self._live()
-        if not _refresh(p):
-            if lib.gbpy_is_lost(p):
-                raise StateError(f"the memory of {self.describe()} was freed")
-            raise StateError(
-                f"{self.describe()} has no memory: give it some with Context.allocate, Buffer.place or Scheduler.allocate"
-            )
         buffer = _buffer_of(p)
-        if not buffer:
+        if buffer:
+            owner = find_owner(buffer)
+            if owner is None or owner.closed:
+                raise StateError(f"the memory of {self.describe()} was freed")
+            return owner
+        if p.data or (p.view_src and p.view_src.data):
             return self._ctx._live()
-        owner = find_owner(buffer)
-        if owner is None or owner.closed:
+        if lib.gbpy_is_lost(p):
             raise StateError(f"the memory of {self.describe()} was freed")
-        if not owner.has(p):
-            raise StateError(f"the scheduler has used the memory of {self.describe()} for another graph, or was reset")
-        return owner
+        raise StateError(f"{self.describe()} has no memory: give it some with Context.allocate, Buffer.place or Scheduler.allocate")
+
+    def _lock(self) -> Core:
+        """Locks the owner of the memory and makes sure that the data is there. Returns the owner; the caller releases its lock."""
+        while True:
+            owner = self._owner()
+            owner.lock.acquire()
+            try:
+                if self._owner() is owner:  # not moved meanwhile
+                    if isinstance(owner, OwnerCore):
+                        owner.synchronize()
+                        if not owner.has(self._p):
+                            raise StateError(
+                                f"the scheduler has used the memory of {self.describe()} for another graph, or was reset"
+                            )
+                    if not _refresh(self._p):
+                        raise_last(f"{self.describe()}")
+                    return owner
+            except BaseException:
+                owner.lock.release()
+                raise
+            owner.lock.release()
 
     def _is_host(self, owner: Core) -> bool:
         if not isinstance(owner, OwnerCore):
             return True
-        return owner.addresses[int(_cast("uintptr_t", _buffer_of(self._p)))]
+        return owner.is_host(_buffer_of(self._p))
 
     @property
     def is_placed(self) -> bool:
         """Does it have memory?"""
+        self._live()
         try:
-            self._owner()
+            self._lock().lock.release()
         except StateError:
-            if self._ctx._core is None:
-                raise
             return False
         return True
 
@@ -495,15 +506,11 @@ class Tensor:
             bytes of their rows.
         copy: True: always a copy; False: raise :class:`StateError` rather than copy.
         """
-        owner = self._owner()
-        with owner.lock:
-            owner = self._owner()
-            host = self._is_host(owner)
-            if isinstance(owner, OwnerCore):
-                owner.synchronize()
-            if host:
+        owner = self._lock()
+        try:
+            if self._is_host(owner):
                 readonly = isinstance(owner, OwnerCore) and owner.readonly
-                pin: object = owner.pin() if isinstance(owner, OwnerCore) else Pin(owner)
+                pin = owner.pin() if isinstance(owner, OwnerCore) else owner.token
                 array = array_at(self._p, pin, readonly)
                 if copy:
                     array = array.copy()
@@ -511,6 +518,8 @@ class Tensor:
                 if copy is False:
                     raise StateError(f"numpy: {self.describe()} is in device memory, which takes a copy")
                 array = read_device(self._p)
+        finally:
+            owner.lock.release()
         if dtype is not None:
             array = self._converted(array, np.dtype(dtype), copy)
         return array
@@ -543,13 +552,10 @@ class Tensor:
         else:
             array = exact_array(value.numpy() if isinstance(value, Tensor) else value, dtype, f"set: {self.describe()}")
         shape, _ = layout(self._p, dtype)
-        owner = self._owner()
-        with owner.lock:
-            owner = self._owner()
-            if isinstance(owner, OwnerCore):
-                if owner.readonly:
-                    raise StateError(f"set: {self.describe()} is in a read-only buffer")
-                owner.synchronize()
+        owner = self._lock()
+        try:
+            if isinstance(owner, OwnerCore) and owner.readonly:
+                raise StateError(f"set: {self.describe()} is in a read-only buffer")
             if offset is not None:
                 self._write_flat(array, operator.index(offset), dtype)
                 return self
@@ -563,6 +569,8 @@ class Tensor:
                 write(self._p, np.ascontiguousarray(array), 0)
             else:
                 write_strided(self._p, array)
+        finally:
+            owner.lock.release()
         return self
 
     def _write_flat(self, array: np.ndarray[Any, Any], offset: int, dtype: DType) -> None:
@@ -576,15 +584,16 @@ class Tensor:
 
     def copy_from(self, source: Tensor) -> Tensor:
         """Copies the data of a tensor of the same dtype and layout, wherever the two are. Returns this tensor."""
-        owner, other = self._owner(), source._owner()
-        if isinstance(owner, OwnerCore) and owner.readonly:
-            raise StateError(f"copy_from: {self.describe()} is in a read-only buffer")
-        first, second = sorted((owner, other), key=id)
-        with first.lock, second.lock:
-            for o in (owner, other):
-                if isinstance(o, OwnerCore):
-                    o.synchronize()
+        first, second = sorted((self, source), key=lambda t: id(t._owner()))
+        locked: list[Core] = []
+        try:
+            locked += (first._lock(), second._lock())
+            if any(o is self._owner() and isinstance(o, OwnerCore) and o.readonly for o in locked):
+                raise StateError(f"copy_from: {self.describe()} is in a read-only buffer")
             status = lib.ggml_backend_tensor_copy(source._live(), self._live())
+        finally:
+            for o in locked:
+                o.lock.release()
         check(status, f"copy_from: {source.describe()} to {self.describe()}")
         return self
 

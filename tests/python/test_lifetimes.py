@@ -232,6 +232,45 @@ def test_use_after_close_in_every_class(cpu):
     assert "closed" in repr(graph)
 
 
+def test_finalizers_in_a_cycle_can_use_everything():
+    """Python calls the finalizers of a cycle in any order; whichever comes last must find the memory still there."""
+    done = []
+
+    class Last:
+        def __init__(self, world):
+            self.world, self.array, self.me = world, world.array, self
+
+        def __del__(self):
+            self.array += 1
+            done.append(float(self.array[0, 0]))
+            self.world.use()
+            self.world.scheduler.close()
+            self.world.context.close()
+            self.array += 1
+
+    for _ in range(5):
+        world = World()
+        world.first, world.cycle = Last(world), world
+        world.last = Last(world)
+        del world
+        gc.collect()
+    assert len(done) == 10
+
+
+def test_a_dropped_scheduler_finishes_its_work():
+    for _ in range(3):
+        device = gb.Backend("SIM", delay="20ms")
+        ctx = gb.Context()
+        x = ctx.tensor(64)
+        graph = ctx.graph(gb.relu(x * 2.0))
+        scheduler = gb.Scheduler([device])
+        scheduler.allocate(graph)
+        scheduler.compute_async(graph)
+        alive = weakref.ref(scheduler._core)
+        del device, ctx, x, graph, scheduler
+        assert alive() is None
+
+
 # ----------------------------------------------------------------------------------------------------------- interpreter exit
 
 SETUP = """
@@ -268,6 +307,8 @@ def loop():
     while True: sched.compute(graph)
 threading.Thread(target=loop, daemon=True).start(); event.wait()
 """,
+    "async memory": "w = gb.Context(); t = w.from_numpy(np.ones((1000, 1000), np.float32)); g = w.graph(t @ t)\n"
+    "s = gb.Scheduler([cpu]); s.compute_async(g)",
     "exception": "cpu.stop()\ntry: sched.compute(graph, callback=lambda t: 1 / 0)\nexcept ZeroDivisionError as e: kept = e",
 }
 
