@@ -137,7 +137,9 @@ GGML_API ggml_backend_t   ggml_backend_sched_get_node_backend(ggml_backend_sched
 enum ggml_backend_sched_policy { GGML_BACKEND_SCHED_POLICY_WEIGHTS = 0, GGML_BACKEND_SCHED_POLICY_SOURCES = 1 };
 GGML_API enum ggml_status ggml_backend_sched_set_policy(ggml_backend_sched_t sched, enum ggml_backend_sched_policy policy);
 
-// Places what is not placed yet; inputs can be set then. graph_compute does it itself when it was not done.
+// Places what is not placed yet; inputs can be set then. graph_compute does it itself when it was not done. Inputs placed here keep
+// their place and content until reset, or until 16 other graphs came by; then their memory serves others, and who sets them again
+// allocates the graph again first. Results last until another graph is computed, or needs memory that is short.
 GGML_API enum ggml_status ggml_backend_sched_alloc_graph(ggml_backend_sched_t sched, struct ggml_cgraph * graph);
 GGML_API enum ggml_status ggml_backend_sched_graph_compute(ggml_backend_sched_t sched, struct ggml_cgraph * graph);
 GGML_API enum ggml_status ggml_backend_sched_graph_compute_async(ggml_backend_sched_t sched, struct ggml_cgraph * graph);

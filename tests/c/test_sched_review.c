@@ -376,6 +376,83 @@ static void scheduler_is_replaced(void) {
     close_place(&p);
 }
 
+// Blocks of a quantized type may be stored in another form by a device: a copy of some rows is a copy of all.
+static void quantized_rows_between_devices(void) {
+    OPEN(p, "SIM:name=A,noops=mul_mat+get_rows SIM:name=B CPU");
+    enum { COLUMNS = 64, ROWS = 8 };
+    struct ggml_tensor * w    = put(&p, ggml_new_tensor_2d(p.ctx, GGML_TYPE_Q8_0, COLUMNS, ROWS), 0, true);
+    struct ggml_tensor * x    = leaf(&p, "x", COLUMNS, 1);
+    struct ggml_tensor * some = ggml_mul_mat(p.ctx, ggml_view_2d(p.ctx, w, COLUMNS, 3, w->nb[1], 4 * w->nb[1]), x);
+    struct ggml_tensor * all  = ggml_mul_mat(p.ctx, w, x);
+    float   values[COLUMNS * ROWS];
+    char    blocks[COLUMNS * ROWS * 2];
+    for (int i = 0; i < COLUMNS * ROWS; i++) {
+        values[i] = (float) (i / COLUMNS) * 127; // a row of one value: exact
+    }
+    REQUIRE(ggml_quantize_chunk(GGML_TYPE_Q8_0, values, blocks, 0, ROWS, COLUMNS, NULL, NULL) == ggml_nbytes(w));
+    OK(ggml_backend_tensor_set(w, blocks, 0, ggml_nbytes(w)));
+    expand(&p, some);
+    expand(&p, all);
+    OK(ggml_backend_sched_set_node_backend(p.sched, some, p.backends[1]));
+    OK(ggml_backend_sched_set_node_backend(p.sched, all, p.backends[2]));
+    OK(ggml_backend_sched_alloc_graph(p.sched, p.graph));
+    fill(x, 1, 0);
+    OK(ggml_backend_sched_graph_compute(p.sched, p.graph));
+    for (int i = 0; i < ROWS; i++) {
+        CHECK(fabsf(at(all, i) - (float) i * 127 * COLUMNS) <= 1e-3f * (float) i * 127 * COLUMNS);
+    }
+    for (int i = 0; i < 3; i++) {
+        CHECK(at(some, i) > 0 && at(some, i) == at(all, 4 + i));
+    }
+    close_place(&p);
+}
+
+// Weights that one buffer cannot hold are in several behind one handle.
+static void weights_in_a_multi_buffer(void) {
+    OPEN(p, "SIM:name=A,max=1k CPU");
+    struct ggml_context * ctx = ggml_init((struct ggml_init_params){ 4096, NULL, true });
+    struct ggml_tensor *  w[5];
+    for (int i = 0; i < 5; i++) {
+        w[i] = ggml_new_tensor_2d(ctx, GGML_TYPE_F32, 100, 1);
+    }
+    ggml_backend_buffer_t buffer = ggml_backend_alloc_ctx_tensors(ctx, p.backends[0]);
+    REQUIRE(buffer);
+    ggml_backend_buffer_set_usage(buffer, GGML_BACKEND_BUFFER_USAGE_WEIGHTS);
+    struct ggml_tensor *x = leaf(&p, "x", 100, 1), *y = x;
+    for (int i = 0; i < 5; i++) {
+        fill(w[i], (float) i, 0);
+        y = ggml_add(p.ctx, y, w[i]);
+    }
+    expand(&p, y);
+    OK(ggml_backend_sched_alloc_graph(p.sched, p.graph));
+    fill(x, 1, 0);
+    OK(ggml_backend_sched_graph_compute(p.sched, p.graph));
+    CHECK_AT(y, 99, 11);
+    CHECK_STR(splits(&p), "A:0-5");
+    for (int i = 0; i < p.graph->n_nodes; i++) {
+        CHECK(strstr(ggml_backend_sched_explain(p.sched, p.graph->nodes[i]), "weight") != NULL);
+    }
+    ggml_free(ctx);
+    ggml_backend_buffer_free(buffer);
+    close_place(&p);
+}
+
+// Two backends with one kind of memory: splits, but nothing to copy.
+static void two_cpus_share_memory(void) {
+    OPEN(p, "CPU CPU");
+    struct ggml_tensor *x = leaf(&p, "x", 4, 1), *a = ggml_sqr(p.ctx, x), *b = ggml_scale_inplace(p.ctx, a, 2), *c = ggml_sqr(p.ctx, b);
+    expand(&p, c);
+    OK(ggml_backend_sched_set_node_backend(p.sched, a, p.backends[0]));
+    OK(ggml_backend_sched_set_node_backend(p.sched, b, p.backends[1]));
+    OK(ggml_backend_sched_set_node_backend(p.sched, c, p.backends[0]));
+    OK(ggml_backend_sched_alloc_graph(p.sched, p.graph));
+    fill(x, 3, 0);
+    OK(ggml_backend_sched_graph_compute(p.sched, p.graph));
+    CHECK_STR(splits(&p), "CPU:0-1 CPU:1-2 CPU:2-3");
+    CHECK_AT(c, 3, 324);
+    close_place(&p);
+}
+
 // ------------------------------------------------------------------------------------------------- failures at random, results right
 
 enum { GRAPHS = 6, ACTIONS = 60 };
@@ -505,4 +582,5 @@ static void failures_at_random(void) {
 TEST_MAIN(TEST(failures_at_random), TEST(callback_ends_itself), TEST(callback_waits), TEST(callback_frees_the_scheduler), TEST(stopping_says_so), TEST(weights_are_replaced),
           TEST(weights_change_their_device), TEST(contexts_reuse_memory_on_cpu), TEST(contexts_reuse_memory_on_devices), TEST(growing_graphs_fit),
           TEST(growing_keeps_what_is_read), TEST(failures_are_not_kept), TEST(thread_count_changes), TEST(abort_callback_changes),
-          TEST(nodes_out_of_order), TEST(cache_between_devices), TEST(scheduler_is_replaced))
+          TEST(nodes_out_of_order), TEST(cache_between_devices), TEST(scheduler_is_replaced), TEST(quantized_rows_between_devices), TEST(weights_in_a_multi_buffer),
+          TEST(two_cpus_share_memory))
