@@ -7,6 +7,8 @@
 # Needs python3 (with venv), a C compiler and cmake. Everything else goes into build/venv. On an externally prepared machine,
 # PYTHON=... chooses the interpreter and JOBS=... the number of parallel compile jobs.
 
+MAKEFLAGS += --no-print-directory
+
 PYTHON ?= python3
 JOBS   ?= $(shell nproc 2>/dev/null || echo 2)
 
