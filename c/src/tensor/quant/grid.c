@@ -6,44 +6,80 @@
 // is fitted to all of them.
 #include "tensor/quant/grid.h"
 
-#define MAGNITUDES2 { 8, 25, 43 }
-#define MAGNITUDES3 { 4, 12, 20, 28, 36, 44, 52, 62 }
-#define ODD { 1, 3, 5, 7, 9, 11, 13, 15 }
-#define EIGHTHS { -8, 0, 8 }
+#define GRID(name, ...) const struct gb_grid gb_grid_##name = { gb_grid_rows_##name, gb_grid_first_##name, __VA_ARGS__ };
 
-#define GRID(name, bits, n_levels, ...)                                                                                 \
-    const struct gb_grid gb_grid_##name = { gb_grid_rows_##name, gb_grid_first_##name, bits, n_levels, __VA_ARGS__ };
-
-GRID(iq2_xxs, 2, 3, MAGNITUDES2)
-GRID(iq2_xs, 2, 3, MAGNITUDES2)
-GRID(iq2_s, 2, 3, MAGNITUDES2)
-GRID(iq3_xxs, 4, 8, MAGNITUDES3)
-GRID(iq3_s, 4, 8, ODD)
-GRID(iq1, 2, 3, EIGHTHS)
+GRID(iq2_xxs, 2, 3, 8, 17, 1) // 8, 25, 43
+GRID(iq2_xs, 2, 3, 8, 17, 1)
+GRID(iq2_s, 2, 3, 8, 17, 1)
+GRID(iq3_xxs, 4, 8, 4, 8, 2) // 4, 12, 20, .. 52, 62
+GRID(iq3_s, 4, 8, 1, 2, 0)   // 1, 3, .. 15
+GRID(iq1, 2, 3, -8, 8, 0)    // -8, 0, 8
 
 enum { MAX_GROUPS = 8, TRIALS = 9 }; // groups of a sub-block; trial scales
 
-static int group_size(const struct gb_grid * grid) {
+static int group_size(const struct gb_grid * grid) { // elements of a row
     return 16 / grid->bits;
 }
 
+static int level_of(const struct gb_grid * grid, int code) {
+    return grid->low + grid->step * code + (code == grid->n_levels - 1 ? grid->extra : 0);
+}
+
 static int level_at(const struct gb_grid * grid, int row, int j) {
-    return grid->levels[grid->rows[row] >> grid->bits * j & ((1 << grid->bits) - 1) & 7];
+    return level_of(grid, grid->rows[row] >> grid->bits * j & ((1 << grid->bits) - 1));
+}
+
+// One code a byte, the first in the lowest: the halves of a word go apart until each has one.
+static uint64_t spread2(uint64_t row) {
+    row = (row | row << 24) & UINT64_C(0x000000ff000000ff);
+    row = (row | row << 12) & UINT64_C(0x000f000f000f000f);
+    return (row | row << 6) & UINT64_C(0x0303030303030303);
+}
+
+static uint32_t spread4(uint32_t row) {
+    row = (row | row << 8) & 0x00ff00ff;
+    return (row | row << 4) & 0x0f0f0f0f;
+}
+
+static void expand_codes(const struct gb_grid * grid, const uint16_t * rows, uint8_t * codes) {
+    for (int i = 0; i < GB_SUPER / 8 && grid->bits == 2; i++) {
+        const uint64_t row = spread2(grid->rows[rows[i]]);
+        memcpy(codes + 8 * i, &row, sizeof(row));
+    }
+    for (int i = 0; i < GB_SUPER / 4 && grid->bits == 4; i++) {
+        const uint32_t row = spread4(grid->rows[rows[i]]);
+        memcpy(codes + 4 * i, &row, sizeof(row));
+    }
+}
+
+// Negates those of 8 bytes, none of them 0, that have a bit: all bits are turned and 1 is added, which does not carry.
+static void negate(int8_t * levels, uint8_t signs) {
+    const uint64_t ones = gb_spread_bits(signs);
+    uint64_t       eight;
+    memcpy(&eight, levels, sizeof(eight));
+    eight = (eight ^ ones * 0xff) + ones;
+    memcpy(levels, &eight, sizeof(eight));
 }
 
 void gb_grid_expand(const struct gb_grid_format * f, const struct gb_grid_block * g, struct gb_super * b) {
-    const struct gb_grid * grid = f->grid;
-    const int              size = group_size(grid);
-    b->d                        = g->d * f->unit;
+    uint8_t       codes[GB_SUPER];
+    const uint8_t last = (uint8_t) (f->grid->n_levels - 1);
+    const int8_t  low = (int8_t) f->grid->low, step = (int8_t) f->grid->step, extra = (int8_t) f->grid->extra;
+    b->d = g->d * f->unit;
     for (int s = 0; s < 16; s++) {
         b->scale[s] = (int16_t) (2 * g->scale[16 * s / f->per_scale] + 1);
     }
-    for (int e = 0; e < GB_SUPER; e += size) {
-        const int signs  = f->per_offset ? 0 : g->signs[e / 8] >> e % 8;
-        const int offset = f->per_offset ? (g->negative[e / 8] ? -1 : 1) : 0;
-        for (int j = 0; j < size; j++) {
-            const int v     = level_at(grid, g->row[e / size], j) + offset;
-            b->level[e + j] = (int8_t) (signs >> j & 1 ? -v : v);
+    expand_codes(f->grid, g->row, codes);
+    for (int e = 0; e < GB_SUPER; e++) {
+        b->level[e] = (int8_t) (low + step * codes[e] + (codes[e] == last ? extra : 0));
+    }
+    for (int i = 0; i < 32 && f->per_offset == 0; i++) {
+        negate(b->level + 8 * i, g->signs[i]);
+    }
+    for (int i = 0; i < 32 && f->per_offset != 0; i++) {
+        const int8_t offset = g->negative[i] ? -1 : 1;
+        for (int j = 0; j < 8; j++) {
+            b->level[8 * i + j] = (int8_t) (b->level[8 * i + j] + offset);
         }
     }
 }
@@ -92,7 +128,7 @@ static float nearest_row(const struct gb_grid * grid, const float * x, const flo
     int   start = 0;
     for (int j = 0; j < group_size(grid); j++) {
         for (int l = 0; l < grid->n_levels; l++) {
-            const float d = x[j] - scale * (float) (grid->levels[l] + offset);
+            const float d = x[j] - scale * (float) (level_of(grid, l) + offset);
             e[j][l]       = w[j] * d * d;
         }
     }
@@ -160,7 +196,7 @@ static void add_sums(const struct gb_grid_format * f, const float * x, const flo
 
 // The scale of a sub-block, as if it could be any number; 0 for zeros.
 static float fit_scale(const struct gb_grid_format * f, const float * x, const float * w) {
-    const float top   = (float) f->grid->levels[f->grid->n_levels - 1];
+    const float top   = (float) level_of(f->grid, f->grid->n_levels - 1);
     const float reach = fabsf(gb_fit_extreme(f->per_scale, x));
     float       scale = 0, best = 0;
     for (int t = 0; t < TRIALS && reach > 1e-30f; t++) {

@@ -12,7 +12,7 @@ struct gb_grid {
     const uint16_t * first; // first[h]: of the rows whose upper byte is h or more
     int              bits;  // a code
     int              n_levels;
-    int8_t           levels[8]; // what the codes stand for, ascending
+    int              low, step, extra; // code c stands for low + step c, the last one for extra more
 };
 
 extern const struct gb_grid gb_grid_iq2_xxs, gb_grid_iq2_xs, gb_grid_iq2_s, gb_grid_iq3_xxs, gb_grid_iq3_s, gb_grid_iq1;
@@ -55,27 +55,6 @@ static inline uint8_t gb_grid_signs(unsigned code) {
     parity ^= parity >> 2;
     parity ^= parity >> 1;
     return (uint8_t) ((code & 127) | (parity & 1) << 7);
-}
-
-static inline uint32_t gb_load_u32(const uint8_t * p) { // files are little-endian, and so are the machines
-    uint32_t v;
-    memcpy(&v, p, sizeof(v));
-    return v;
-}
-
-static inline uint32_t gb_load_u16(const uint8_t * p) {
-    uint16_t v;
-    memcpy(&v, p, sizeof(v));
-    return v;
-}
-
-static inline void gb_store_u32(uint8_t * p, uint32_t v) {
-    memcpy(p, &v, sizeof(v));
-}
-
-static inline void gb_store_u16(uint8_t * p, uint32_t v) {
-    const uint16_t h = (uint16_t) v;
-    memcpy(p, &h, sizeof(h));
 }
 
 // Defines the block functions of a format from `format` and two functions: read(block, g) and write(g, block).

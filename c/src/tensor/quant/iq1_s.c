@@ -7,7 +7,7 @@ enum { D = 0, QS = 2, QH = 34 };
 static const struct gb_grid_format format = { .grid = &gb_grid_iq1, .per_scale = 32, .n_scales = 8, .unit = 0.125f, .per_offset = 32, .low = 1, .high = 3 };
 
 static void read(const uint8_t * block, struct gb_grid_block * g) {
-    g->d = gb_k_load_f16(block + D);
+    g->d = gb_load_f16(block + D);
     for (int i = 0; i < 8; i++) {
         const uint32_t bits = gb_load_u16(block + QH + 2 * i);
         g->scale[i]         = bits >> 12 & 7;
@@ -19,7 +19,7 @@ static void read(const uint8_t * block, struct gb_grid_block * g) {
 }
 
 static void write(const struct gb_grid_block * g, uint8_t * block) {
-    gb_k_store_f16(block + D, g->d);
+    gb_store_f16(block + D, g->d);
     for (int i = 0; i < 8; i++) {
         uint32_t bits = (uint32_t) g->scale[i] << 12 | (uint32_t) g->negative[4 * i] << 15;
         for (int l = 0; l < 4; l++) {

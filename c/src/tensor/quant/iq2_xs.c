@@ -6,7 +6,7 @@ enum { D = 0, QS = 2, SCALES = 66 };
 static const struct gb_grid_format format = { .grid = &gb_grid_iq2_xs, .per_scale = 16, .n_scales = 16, .unit = 0.125f, .even_signs = true, .low = 0.6f, .high = 1.1f };
 
 static void read(const uint8_t * block, struct gb_grid_block * g) {
-    g->d = gb_k_load_f16(block + D);
+    g->d = gb_load_f16(block + D);
     for (int i = 0; i < 32; i++) {
         const uint32_t bits = gb_load_u16(block + QS + 2 * i);
         g->row[i]           = bits & 511;
@@ -18,7 +18,7 @@ static void read(const uint8_t * block, struct gb_grid_block * g) {
 }
 
 static void write(const struct gb_grid_block * g, uint8_t * block) {
-    gb_k_store_f16(block + D, g->d);
+    gb_store_f16(block + D, g->d);
     for (int i = 0; i < 32; i++) {
         gb_store_u16(block + QS + 2 * i, g->row[i] | (uint32_t) gb_grid_sign_code(g->signs[i]) << 9);
     }

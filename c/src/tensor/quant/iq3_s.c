@@ -7,7 +7,7 @@ enum { D = 0, QS = 2, QH = 66, SIGNS = 74, SCALES = 106 };
 static const struct gb_grid_format format = { .grid = &gb_grid_iq3_s, .per_scale = 32, .n_scales = 16, .unit = 1, .low = 0.7f, .high = 1.1f };
 
 static void read(const uint8_t * block, struct gb_grid_block * g) {
-    g->d = gb_k_load_f16(block + D);
+    g->d = gb_load_f16(block + D);
     for (int i = 0; i < 64; i++) {
         g->row[i] = (uint16_t) (block[QS + i] | (block[QH + i / 8] >> i % 8 & 1) << 8);
     }
@@ -18,7 +18,7 @@ static void read(const uint8_t * block, struct gb_grid_block * g) {
 }
 
 static void write(const struct gb_grid_block * g, uint8_t * block) {
-    gb_k_store_f16(block + D, g->d);
+    gb_store_f16(block + D, g->d);
     memcpy(block + SIGNS, g->signs, 32);
     memset(block + QH, 0, 8);
     for (int i = 0; i < 64; i++) {

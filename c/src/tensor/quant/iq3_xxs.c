@@ -7,7 +7,7 @@ enum { D = 0, QS = 2, BITS = 66 };
 static const struct gb_grid_format format = { .grid = &gb_grid_iq3_xxs, .per_scale = 32, .n_scales = 16, .unit = 0.25f, .even_signs = true, .low = 0.7f, .high = 1.1f };
 
 static void read(const uint8_t * block, struct gb_grid_block * g) {
-    g->d = gb_k_load_f16(block + D);
+    g->d = gb_load_f16(block + D);
     for (int i = 0; i < 64; i++) {
         g->row[i] = block[QS + i];
     }
@@ -21,7 +21,7 @@ static void read(const uint8_t * block, struct gb_grid_block * g) {
 }
 
 static void write(const struct gb_grid_block * g, uint8_t * block) {
-    gb_k_store_f16(block + D, g->d);
+    gb_store_f16(block + D, g->d);
     for (int i = 0; i < 64; i++) {
         block[QS + i] = (uint8_t) g->row[i];
     }

@@ -8,11 +8,9 @@ static void quantize_block(const float * x, const float * w, uint8_t * block, ui
         gb_fit_importance(GB_BLOCK, x, NULL, gb_fit_mean_square(GB_BLOCK, x), squares);
         w = squares;
     }
-    const float d = gb_iq4_fit(x, w);
-    gb_store_f16(block, d);
-    const float stored = gb_load_f16(block);
+    const float d = gb_store_f16(block, gb_iq4_fit(x, w));
     for (int i = 0; i < GB_BLOCK; i++) {
-        levels[i] = gb_iq4_nearest(stored != 0 ? x[i] / stored : 0);
+        levels[i] = gb_iq4_nearest(d != 0 ? x[i] / d : 0);
     }
     gb_pack_nibbles(levels, block + 2);
 }

@@ -46,25 +46,27 @@ static void quantize_block(const float * x, const float * importance, uint8_t * 
         scales[s] = gb_iq4_fit(x + 32 * s, w + 32 * s);
     }
     const float extreme = gb_fit_extreme(8, scales);
-    float       d       = gb_k_store_f16(block + D, extreme / -32);
+    float       d       = gb_store_f16(block + D, extreme / -32);
     for (int s = 0; s < 8; s++) {
         stored[s] = (uint8_t) (d != 0 ? gb_fit_round(scales[s] / d, -32, 31) + 32 : 32);
     }
     nearest_levels(x, d, stored, levels);
-    d = gb_k_store_f16(block + D, refit(x, w, d, stored, levels));
+    d = gb_store_f16(block + D, refit(x, w, d, stored, levels));
     nearest_levels(x, d, stored, levels);
     pack_scales(stored, block);
     pack_levels(levels, block + QS);
 }
 
 static void unpack_block(const uint8_t * block, struct gb_super * b) {
-    b->d = gb_k_load_f16(block + D);
+    b->d = gb_load_f16(block + D);
     for (int s = 0; s < 16; s++) {
         const int i = s / 2, low = block[SCALES_LOW + i / 2] >> 4 * (i % 2) & 15, high = block[SCALES_HIGH + i / 4] >> 2 * (i % 4) & 3;
         b->scale[s] = (int16_t) (low + 16 * high - 32);
     }
-    for (int e = 0; e < GB_SUPER; e++) {
-        b->level[e] = gb_iq4_values[block[QS + e / 32 * 16 + e % 16] >> e % 32 / 16 * 4 & 15];
+    for (int e = 0; e < GB_SUPER / 2; e++) {
+        int8_t * level = b->level + e / 16 * 32 + e % 16;
+        level[0]       = gb_iq4_values[block[QS + e] & 15];
+        level[16]      = gb_iq4_values[block[QS + e] >> 4];
     }
 }
 

@@ -11,8 +11,8 @@
 #include <math.h>
 #include <string.h>
 
-#include "base/fp16.h"
 #include "base/mem.h"
+#include "tensor/quant/bits.h"
 #include "tensor/quant/fit.h"
 #include "tensor/quant/quant.h"
 
@@ -25,19 +25,6 @@ struct gb_super { // element e is d scale[e / 16] level[e] - (affine ? dmin min[
     int8_t  level[GB_SUPER];
 };
 
-static inline float gb_k_load_f16(const uint8_t * p) {
-    uint16_t h;
-    memcpy(&h, p, sizeof(h));
-    return gb_f16_to_f32(h);
-}
-
-// Returns the value as stored.
-static inline float gb_k_store_f16(uint8_t * p, float f) {
-    const uint16_t h = gb_f32_to_f16(f);
-    memcpy(p, &h, sizeof(h));
-    return gb_f16_to_f32(h);
-}
-
 // Two bits of an element in qs[64]: bits 2g of byte 32 h + l.
 static inline void gb_k_pack2(const uint8_t * levels, uint8_t * qs) {
     memset(qs, 0, 64);
@@ -46,9 +33,13 @@ static inline void gb_k_pack2(const uint8_t * levels, uint8_t * qs) {
     }
 }
 
-static inline void gb_k_unpack2(const uint8_t * qs, int8_t * levels) {
-    for (int e = 0; e < GB_SUPER; e++) {
-        levels[e] = qs[32 * (e / 128) + e % 32] >> 2 * (e % 128 / 32) & 3;
+static inline void gb_k_unpack2(const uint8_t * qs, int8_t * levels) { // loops that compilers vectorize, here and in other unpacking
+    for (int h = 0; h < 2; h++) {
+        for (int g = 0; g < 4; g++) {
+            for (int l = 0; l < 32; l++) {
+                levels[128 * h + 32 * g + l] = qs[32 * h + l] >> 2 * g & 3;
+            }
+        }
     }
 }
 

@@ -8,8 +8,8 @@
 #include <math.h>
 #include <string.h>
 
-#include "base/fp16.h"
 #include "base/mem.h"
+#include "tensor/quant/bits.h"
 #include "tensor/quant/fit.h"
 #include "tensor/quant/quant.h"
 
@@ -42,20 +42,12 @@ static inline void gb_pack_fifth(const uint8_t * levels, uint8_t * qh) {
 }
 
 static inline void gb_unpack_fifth(const uint8_t * qh, int8_t * levels) {
-    for (int i = 0; i < GB_BLOCK; i++) {
-        levels[i] = (int8_t) (levels[i] | (qh[i / 8] >> i % 8 & 1) << 4);
+    for (int i = 0; i < 4; i++) {
+        uint64_t eight;
+        memcpy(&eight, levels + 8 * i, sizeof(eight));
+        eight |= gb_spread_bits(qh[i]) << 4;
+        memcpy(levels + 8 * i, &eight, sizeof(eight));
     }
-}
-
-static inline float gb_load_f16(const uint8_t * p) {
-    uint16_t h;
-    memcpy(&h, p, sizeof(h));
-    return gb_f16_to_f32(h);
-}
-
-static inline void gb_store_f16(uint8_t * p, float f) {
-    const uint16_t h = gb_f32_to_f16(f);
-    memcpy(p, &h, sizeof(h));
 }
 
 static inline void gb_block_range(const float * x, float * low, float * high) {

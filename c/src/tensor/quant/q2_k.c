@@ -35,8 +35,8 @@ static void quantize_block(const float * x, const float * importance, uint8_t * 
     } else {
         fit_plain(x, levels, sc, mn, &d, &dmin);
     }
-    d    = gb_k_store_f16(block + 80, d);
-    dmin = gb_k_store_f16(block + 82, dmin);
+    d    = gb_store_f16(block + 80, d);
+    dmin = gb_store_f16(block + 82, dmin);
     for (int s = 0; s < 16; s++) {
         block[s] = (uint8_t) (sc[s] | mn[s] << 4);
     }
@@ -45,8 +45,8 @@ static void quantize_block(const float * x, const float * importance, uint8_t * 
 }
 
 static void unpack_block(const uint8_t * block, struct gb_super * b) {
-    b->d      = gb_k_load_f16(block + 80);
-    b->dmin   = gb_k_load_f16(block + 82);
+    b->d      = gb_load_f16(block + 80);
+    b->dmin   = gb_load_f16(block + 82);
     b->affine = true;
     for (int s = 0; s < 16; s++) {
         b->scale[s] = block[s] & 15;

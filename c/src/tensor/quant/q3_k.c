@@ -47,7 +47,7 @@ static void quantize_block(const float * x, const float * importance, uint8_t * 
     if (d == 0) {
         memset(stored, 0, sizeof(stored)); // all scale bytes are 0
     }
-    d = gb_k_store_f16(block + D, d);
+    d = gb_store_f16(block + D, d);
     pack_scales(stored, block + SCALES);
     for (int e = 0; e < GB_SUPER; e++) {
         const float scale = d * (float) (stored[e / 16] - 32);
@@ -63,13 +63,15 @@ static void quantize_block(const float * x, const float * importance, uint8_t * 
 }
 
 static void unpack_block(const uint8_t * block, struct gb_super * b) {
-    b->d = gb_k_load_f16(block + D);
+    b->d = gb_load_f16(block + D);
     for (int s = 0; s < 16; s++) {
         b->scale[s] = (int16_t) unpack_scale(block + SCALES, s);
     }
     gb_k_unpack2(block + QS, b->level);
-    for (int e = 0; e < GB_SUPER; e++) {
-        b->level[e] = (int8_t) (b->level[e] - (block[HMASK + e % 32] >> e / 32 & 1 ? 0 : 4));
+    for (int g = 0; g < 8; g++) {
+        for (int l = 0; l < 32; l++) {
+            b->level[32 * g + l] = (int8_t) (b->level[32 * g + l] + 4 * (block[HMASK + l] >> g & 1) - 4);
+        }
     }
 }
 

@@ -20,8 +20,8 @@ static inline void gb_q45_fit(int n_levels, const struct gb_fit_search * search,
         }
         scales[s] = gb_fit_affine(32, n_levels, x + 32 * s, w + 32 * s, search, levels + 32 * s, &mins[s]);
     }
-    const float d    = gb_k_store_f16(block, gb_k_quantize_scales(8, 63, scales, sc));
-    const float dmin = gb_k_store_f16(block + 2, gb_k_quantize_scales(8, 63, mins, mn));
+    const float d    = gb_store_f16(block, gb_k_quantize_scales(8, 63, scales, sc));
+    const float dmin = gb_store_f16(block + 2, gb_k_quantize_scales(8, 63, mins, mn));
     gb_k_pack_scales(sc, mn, block + 4);
     gb_k_requantize_affine(8, 32, n_levels, x, d, dmin, sc, mn, levels);
 }
@@ -29,8 +29,8 @@ static inline void gb_q45_fit(int n_levels, const struct gb_fit_search * search,
 // All but the levels.
 static inline void gb_q45_unpack(const uint8_t * block, struct gb_super * b) {
     uint8_t sc[8], mn[8];
-    b->d      = gb_k_load_f16(block);
-    b->dmin   = gb_k_load_f16(block + 2);
+    b->d      = gb_load_f16(block);
+    b->dmin   = gb_load_f16(block + 2);
     b->affine = true;
     gb_k_unpack_scales(block + 4, sc, mn);
     for (int s = 0; s < 16; s++) {

@@ -15,8 +15,10 @@ static void quantize_block(const float * x, const float * importance, uint8_t * 
 static void unpack_block(const uint8_t * block, struct gb_super * b) {
     gb_q45_unpack(block, b);
     gb_k_unpack4(block + 48, b->level);
-    for (int e = 0; e < GB_SUPER; e++) {
-        b->level[e] = (int8_t) (b->level[e] | (block[16 + e % 32] >> e / 32 & 1) << 4);
+    for (int g = 0; g < 8; g++) {
+        for (int l = 0; l < 32; l++) {
+            b->level[32 * g + l] = (int8_t) (b->level[32 * g + l] | (block[16 + l] >> g & 1) << 4);
+        }
     }
 }
 

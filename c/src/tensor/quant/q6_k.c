@@ -39,7 +39,7 @@ static void quantize_block(const float * x, const float * importance, uint8_t * 
         return;
     }
     const float factor = -128 / extreme;
-    const float d      = gb_k_store_f16(block + D, 1 / factor);
+    const float d      = gb_store_f16(block + D, 1 / factor);
     int8_t      stored[16];
     for (int s = 0; s < 16; s++) {
         stored[s] = (int8_t) gb_fit_round(factor * scales[s], -128, 127);
@@ -55,13 +55,17 @@ static void quantize_block(const float * x, const float * importance, uint8_t * 
 }
 
 static void unpack_block(const uint8_t * block, struct gb_super * b) {
-    b->d = gb_k_load_f16(block + D);
+    b->d = gb_load_f16(block + D);
     for (int s = 0; s < 16; s++) {
         b->scale[s] = (int8_t) block[SCALES + s];
     }
     gb_k_unpack2(block + QH, b->level);
-    for (int e = 0; e < GB_SUPER; e++) {
-        b->level[e] = (int8_t) ((block[low_byte(e)] >> low_shift(e) & 15) + 16 * b->level[e] - 32);
+    for (int g = 0; g < GB_SUPER; g += 32) {
+        const uint8_t * low   = block + low_byte(g);
+        const int       shift = low_shift(g);
+        for (int l = 0; l < 32; l++) {
+            b->level[g + l] = (int8_t) ((low[l] >> shift & 15) + 16 * b->level[g + l] - 32);
+        }
     }
 }
 

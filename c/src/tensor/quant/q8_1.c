@@ -21,11 +21,13 @@ static void from_float(const float * x, void * y, int k) {
 }
 
 static void to_float(const void * x, float * y, int k) {
-    for (int i = 0; i < k; i++) {
+    for (int i = 0; i < k; i += GB_BLOCK) {
         const uint8_t * block = (const uint8_t *) x + (size_t) (i / GB_BLOCK) * 40;
         float           d;
         memcpy(&d, block, sizeof(d));
-        y[i] = (float) (int8_t) block[8 + i % GB_BLOCK] * d;
+        for (int j = 0; j < GB_BLOCK; j++) {
+            y[i + j] = (float) (int8_t) block[8 + j] * d;
+        }
     }
 }
 

@@ -25,11 +25,13 @@ static void from_float(const float * x, void * y, int k) {
 }
 
 static void to_float(const void * x, float * y, int k) {
-    for (int i = 0; i < k; i++) {
+    for (int i = 0; i < k; i += GB_SUPER) {
         const uint8_t * block = (const uint8_t *) x + (size_t) (i / GB_SUPER) * 292;
         float           d;
         memcpy(&d, block, sizeof(d));
-        y[i] = d * (float) (int8_t) block[4 + i % GB_SUPER];
+        for (int j = 0; j < GB_SUPER; j++) {
+            y[i + j] = d * (float) (int8_t) block[4 + j];
+        }
     }
 }
 

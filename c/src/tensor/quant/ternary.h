@@ -17,7 +17,7 @@ static inline float gb_ternary_levels(const float * x, uint8_t * levels) {
 
 // What both formats share once the levels 0 .. 2 are unpacked.
 static inline void gb_ternary_center(const uint8_t * d, struct gb_super * b) {
-    b->d = gb_k_load_f16(d);
+    b->d = gb_load_f16(d);
     for (int s = 0; s < 16; s++) {
         b->scale[s] = 1;
     }

@@ -6,7 +6,7 @@ static void quantize_block(const float * x, const float * importance, uint8_t * 
     uint8_t     levels[GB_SUPER];
     const float d = gb_ternary_levels(x, levels);
     gb_k_pack2(levels, block);
-    gb_k_store_f16(block + 64, d);
+    gb_store_f16(block + 64, d);
 }
 
 static void unpack_block(const uint8_t * block, struct gb_super * b) {
