@@ -230,7 +230,11 @@ static struct space space_of(const struct ggml_tensor * node, int n_src) {
 }
 
 int gb_tasks_map(const struct ggml_tensor * node, int n_threads) {
-    return gb_tasks_for((double) gb_count(node), space_of(node, 1).units, n_threads);
+    const double n = (double) gb_count(node);
+    if (gb_tasks_for(n, INT64_MAX, n_threads) == 1) {
+        return 1; // however it may be cut
+    }
+    return gb_tasks_for(n, space_of(node, 1).units, n_threads);
 }
 
 void gb_run_map1(const struct gb_cpu_call * call, struct ggml_tensor * node, gb_map1 * f) {
