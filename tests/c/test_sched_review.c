@@ -7,6 +7,7 @@
 #include "test.h"
 #include "test_alloc.h"
 #include "test_place.h"
+#include "test_queue.h"
 
 // ------------------------------------------------------------------------------------------------------------------- callbacks
 
@@ -157,6 +158,54 @@ static void weights_change_their_device(void) {
     close_place(&p);
 }
 
+// The CPU, pretending that what it was given last is still running until somebody waits for it.
+static struct {
+    struct ggml_backend_i real;
+    bool                  busy;
+    int                   n_freed;
+} lazy;
+
+static GGML_CALL void lazy_compute(ggml_backend_t backend, ggml_backend_graph_plan_t plan) {
+    lazy.busy = true;
+    lazy.real.graph_plan_compute(backend, plan);
+}
+
+static GGML_CALL void lazy_synchronize(ggml_backend_t backend) {
+    (void) backend;
+    lazy.busy = false;
+}
+
+static GGML_CALL void lazy_free(ggml_backend_t backend, ggml_backend_graph_plan_t plan) {
+    CHECK(!lazy.busy);
+    lazy.n_freed++;
+    lazy.real.graph_plan_free(backend, plan);
+}
+
+// What a backend prepared is not taken away from under a run that is not over.
+static void buffers_are_freed_during_a_run(void) {
+    OPEN(p, "CPU");
+    struct ggml_backend backend      = *p.backends[0];
+    ggml_backend_t      backends[1]  = { &backend };
+    lazy.real                        = backend.iface;
+    backend.iface.graph_plan_compute = lazy_compute;
+    backend.iface.graph_plan_free    = lazy_free;
+    backend.iface.synchronize        = lazy_synchronize;
+    const ggml_backend_sched_t sched = ggml_backend_sched_new(backends, NULL, 1, 0);
+    struct ggml_tensor *w = put(&p, leaf(&p, "w", 4, 1), 0, true), *y = ggml_sqr(p.ctx, w);
+    expand(&p, y);
+    fill(w, 3, 0);
+    for (int i = 0; i < 3; i++) {
+        OK(ggml_backend_sched_graph_compute_async(sched, p.graph));
+        CHECK(lazy.busy);
+        ggml_backend_buffer_free(ggml_backend_alloc_buffer(&backend, 64));
+    }
+    CHECK(lazy.n_freed >= 2);
+    OK(ggml_backend_sched_synchronize(sched));
+    CHECK_AT(y, 0, 9);
+    ggml_backend_sched_free(sched);
+    close_place(&p);
+}
+
 // One block of memory holds one context after another: tensors of all kinds come to lie at the addresses of earlier ones.
 static void contexts_reuse_their_memory(const char * devices) {
     OPEN(p, devices);
@@ -224,23 +273,40 @@ static void growing_graphs_fit(void) {
 }
 
 // Results of the graph before, read by one for which the arena must grow while there is no room for two: kept, or refused, never lost.
-static void growing_keeps_what_is_read(void) {
-    OPEN(p, "SIM:mem=100k CPU");
-    struct ggml_tensor * x = put(&p, leaf(&p, "x", 4, 1), 0, false);
+static enum ggml_status grow_and_read(int kilobytes) {
+    char devices[64];
+    snprintf(devices, sizeof(devices), "SIM:mem=%dk CPU", kilobytes);
+    struct place p;
+    CHECK(open_place(&p, devices));
+    struct ggml_tensor * x = put(&p, leaf(&p, "x", 4, 1), 0, false), *y;
     fill(x, 3, 0);
-    struct ggml_tensor * y;
-    struct ggml_cgraph * graph = squares_of(&p, 1500, x, &y);
-    ggml_backend_sched_set_node_backend(p.sched, y, p.backends[0]);
+    struct ggml_cgraph * all = squares_of(&p, 1500, x, &y);
+    struct ggml_tensor * sum = ggml_add(p.ctx, ggml_repeat(p.ctx, x, leaf(&p, "shape", 4, 3000)), ggml_repeat(p.ctx, y, leaf(&p, "shape2", 4, 3000)));
+    ggml_build_forward_expand(all, sum);
+    for (int i = 0; i < all->n_nodes; i++) {
+        ggml_backend_sched_set_node_backend(p.sched, all->nodes[i], p.backends[0]);
+    }
+    struct ggml_cgraph first = ggml_graph_view(all, 0, 2), second = ggml_graph_view(all, 2, all->n_nodes), *graph = &first, *next = &second;
     OK(ggml_backend_sched_graph_compute(p.sched, graph));
-    struct ggml_cgraph * next = ggml_new_graph_custom(p.ctx, 8, false);
-    struct ggml_tensor * sum  = ggml_add(p.ctx, ggml_repeat(p.ctx, x, leaf(&p, "shape", 4, 3000)), ggml_repeat(p.ctx, y, leaf(&p, "shape2", 4, 3000)));
-    ggml_build_forward_expand(next, sum);
-    ggml_backend_sched_set_node_backend(p.sched, sum, p.backends[0]);
     const enum ggml_status status = ggml_backend_sched_graph_compute(p.sched, next);
-    CHECK(status == GGML_STATUS_ALLOC_FAILED || at(sum, 0) == 12);
+    if (status == GGML_STATUS_SUCCESS) {
+        CHECK_AT(sum, 0, 12);
+    } else {
+        CHECK_INT(status, GGML_STATUS_ALLOC_FAILED);
+        CHECK_AT(y, 0, 9);
+    }
     OK(ggml_backend_sched_graph_compute(p.sched, graph));
     CHECK_AT(y, 0, 9);
     close_place(&p);
+    return status;
+}
+
+static void growing_keeps_what_is_read(void) {
+    int n_refused = 0, n = 0;
+    for (int kilobytes = 60; kilobytes < 240; kilobytes += 6, n++) {
+        n_refused += grow_and_read(kilobytes) != GGML_STATUS_SUCCESS;
+    }
+    CHECK(n_refused > 0 && n_refused < n);
 }
 
 // Graphs that cannot be placed are not remembered, and do not push out those that can.
@@ -306,6 +372,39 @@ static void abort_callback_changes(void) {
     close_place(&p);
 }
 
+// The same graph, but its view now shows another row.
+static void views_move(void) {
+    OPEN(p, "SIM CPU");
+    struct ggml_tensor * rows = put(&p, leaf(&p, "rows", 4, 3), 1, false);
+    struct ggml_tensor *v = ggml_view_1d(p.ctx, rows, 4, 0), *y = ggml_scale(p.ctx, v, 2);
+    expand(&p, y);
+    OK(ggml_backend_sched_set_node_backend(p.sched, y, p.backends[0]));
+    fill(rows, 0, 1);
+    for (int i = 0; i < 6; i++) {
+        v->view_offs = (size_t) (i % 3) * rows->nb[1]; // and nothing else
+        OK(ggml_backend_sched_graph_compute(p.sched, p.graph));
+        CHECK_AT(y, 1, (float) (2 * (4 * (i % 3) + 1)));
+    }
+    close_place(&p);
+}
+
+// The same graph, but the user wants to see one more result.
+static void outputs_are_added(void) {
+    OPEN(p, "SIM CPU");
+    struct ggml_tensor *x = put(&p, leaf(&p, "x", 4, 1), 0, false), *a = ggml_sqr(p.ctx, x), *b = ggml_soft_max(p.ctx, a);
+    struct ggml_tensor * c = ggml_sqr(p.ctx, ggml_scale(p.ctx, b, 2));
+    expand(&p, c);
+    fill(x, 3, 0);
+    OK(ggml_backend_sched_graph_compute(p.sched, p.graph));
+    CHECK_AT(c, 0, 0.25f);
+    CHECK(at(a, 0) != 9); // its memory serves others
+    ggml_set_output(a);
+    OK(ggml_backend_sched_graph_compute(p.sched, p.graph));
+    CHECK_AT(c, 0, 0.25f);
+    CHECK_AT(a, 0, 9);
+    close_place(&p);
+}
+
 // ------------------------------------------------------------------------------------------------------------------- strange graphs
 
 static void nodes_out_of_order(void) {
@@ -354,6 +453,32 @@ static void cache_between_devices(void) {
     close_place(&p);
 }
 
+// A result goes home to memory that another queue still reads.
+static void write_back_waits_for_readers(void) {
+    OPEN(p, "SIM CPU");
+    const ggml_backend_t       queue  = queue_device_new(0, 20000);
+    ggml_backend_t             list[] = { queue, p.backends[0], p.backends[1] };
+    const ggml_backend_sched_t sched  = ggml_backend_sched_new(list, NULL, 3, 0);
+    struct ggml_tensor *       r      = leaf(&p, "r", 4, 1);
+    ggml_backend_buffer_t      buffer = ggml_backend_alloc_buffer(queue, 64);
+    OK(ggml_backend_tensor_alloc(buffer, r, ggml_backend_buffer_get_base(buffer)));
+    struct ggml_tensor *y = ggml_sqr(p.ctx, r), *z = ggml_scale_inplace(p.ctx, r, 2);
+    expand(&p, y);
+    expand(&p, z);
+    OK(ggml_backend_sched_set_node_backend(sched, y, queue));
+    OK(ggml_backend_sched_set_node_backend(sched, z, p.backends[0]));
+    for (int run = 0; run < 5; run++) {
+        fill(r, 3, 0);
+        OK(ggml_backend_sched_graph_compute(sched, p.graph));
+        CHECK_AT(y, 3, 9);
+        CHECK_AT(z, 3, 6);
+    }
+    ggml_backend_sched_free(sched);
+    ggml_backend_buffer_free(buffer);
+    ggml_backend_free(queue);
+    close_place(&p);
+}
+
 // One scheduler after another runs the same graph.
 static void scheduler_is_replaced(void) {
     OPEN(p, "SIM CPU");
@@ -398,6 +523,10 @@ static void quantized_rows_between_devices(void) {
     OK(ggml_backend_sched_alloc_graph(p.sched, p.graph));
     fill(x, 1, 0);
     OK(ggml_backend_sched_graph_compute(p.sched, p.graph));
+    struct ggml_backend_sched_split_info split;
+    OK(ggml_backend_sched_get_split(p.sched, 0, &split));
+    CHECK(split.backend == p.backends[1]);
+    CHECK(split.input_bytes >= ggml_nbytes(w));
     for (int i = 0; i < ROWS; i++) {
         CHECK(fabsf(at(all, i) - (float) i * 127 * COLUMNS) <= 1e-3f * (float) i * 127 * COLUMNS);
     }
@@ -579,8 +708,10 @@ static void failures_at_random(void) {
     CHECK(n_refused > 100);
 }
 
-TEST_MAIN(TEST(failures_at_random), TEST(callback_ends_itself), TEST(callback_waits), TEST(callback_frees_the_scheduler), TEST(stopping_says_so), TEST(weights_are_replaced),
-          TEST(weights_change_their_device), TEST(contexts_reuse_memory_on_cpu), TEST(contexts_reuse_memory_on_devices), TEST(growing_graphs_fit),
+TEST_MAIN(TEST(callback_ends_itself), TEST(callback_waits), TEST(callback_frees_the_scheduler), TEST(stopping_says_so),
+          TEST(weights_are_replaced), TEST(weights_change_their_device), TEST(buffers_are_freed_during_a_run),
+          TEST(contexts_reuse_memory_on_cpu), TEST(contexts_reuse_memory_on_devices), TEST(growing_graphs_fit),
           TEST(growing_keeps_what_is_read), TEST(failures_are_not_kept), TEST(thread_count_changes), TEST(abort_callback_changes),
-          TEST(nodes_out_of_order), TEST(cache_between_devices), TEST(scheduler_is_replaced), TEST(quantized_rows_between_devices), TEST(weights_in_a_multi_buffer),
-          TEST(two_cpus_share_memory))
+          TEST(views_move), TEST(outputs_are_added), TEST(nodes_out_of_order), TEST(cache_between_devices),
+          TEST(write_back_waits_for_readers), TEST(scheduler_is_replaced),
+          TEST(quantized_rows_between_devices), TEST(weights_in_a_multi_buffer), TEST(two_cpus_share_memory), TEST(failures_at_random))

@@ -266,12 +266,14 @@ static enum ggml_status check_contents(const struct ggml_backend_sched * s, cons
 }
 
 // What a backend prepared may have looked behind addresses. Where a buffer was freed since, another one may have them now.
-static void renew_prepared(struct ggml_backend_sched * s, struct gb_sched_plan * p) {
+static enum ggml_status renew_prepared(struct ggml_backend_sched * s, struct gb_sched_plan * p) {
     const unsigned n_freed = gb_buffers_freed();
     if (p->foreign && p->n_freed != n_freed) {
+        GB_TRY(gb_sched_wait(s)); // it may be running
         gb_sched_drop_prepared(s, p);
     }
     p->n_freed = n_freed;
+    return GGML_STATUS_SUCCESS;
 }
 
 static struct gb_sched_plan * find_as_it_is(struct ggml_backend_sched * s, const struct ggml_cgraph * graph) {
@@ -309,7 +311,7 @@ enum ggml_status gb_sched_prepare(struct ggml_backend_sched * s, struct ggml_cgr
         }
         drop_oldest(s);
     }
-    renew_prepared(s, p);
+    GB_TRY(renew_prepared(s, p));
     s->current = what == GB_PREPARE_RESERVE ? s->current : p;
     s->last    = p;
     *plan      = p;
