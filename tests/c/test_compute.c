@@ -137,8 +137,8 @@ struct witness {
 static void look(struct ggml_tensor * dst, const struct ggml_tensor * a, int ith, int nth, void * user) {
     struct witness * w = user;
     atomic_fetch_add(&w->calls[ith], 1);
-    atomic_fetch_add(&w->nth_sum, nth);
     const int now = atomic_fetch_add(&w->at_once, 1) + 1;
+    atomic_fetch_add(&w->nth_sum, nth); // after at_once: who waits for it counts as there
     // Nobody leaves before somebody else came, however long a busy machine takes to run a second thread.
     for (int64_t end = ggml_time_us() + 60000000; nth > 1 && atomic_load(&w->nth_sum) < 2 * nth && ggml_time_us() < end;) {
         gb_thread_yield();
