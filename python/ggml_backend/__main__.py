@@ -1,7 +1,14 @@
 """``python -m ggml_backend``"""
 
+import os
 import sys
 
 from .cli import main
 
-sys.exit(main())
+try:
+    status = main()
+    sys.stdout.flush()
+except BrokenPipeError:  # `... | head`: the reader has seen enough
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    status = 1
+sys.exit(status)
