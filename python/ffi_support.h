@@ -9,6 +9,7 @@
 #include "ggml-backend.h"
 #include "ggml-cpu.h"
 #include "ggml.h"
+#include "gguf/gguf_impl.h"
 #include "backend/backend.h"
 #include "sched/sched.h"
 
@@ -63,6 +64,17 @@ static inline struct ggml_tensor * gbpy_graph_unplaced(struct ggml_cgraph * grap
 static inline struct ggml_tensor * gbpy_graph_lost(struct ggml_cgraph * graph);
 static inline int                  gbpy_graph_customs(struct ggml_cgraph * graph, struct ggml_tensor ** out, int cap);
 static inline void                 gbpy_flag_leafs(struct ggml_cgraph * graph, bool keep);
+
+static inline bool gbpy_can_dequantize(enum ggml_type type);
+static inline void gbpy_dequantize(enum ggml_type type, const void * src, float * dst, int64_t n);
+
+static inline const char *     gbpy_gguf_str(const struct gguf_context * ctx, int key_id, uint64_t * length);
+static inline const char *     gbpy_gguf_strs(const struct gguf_context * ctx, int key_id, const uint64_t ** lengths);
+static inline enum ggml_status gbpy_gguf_set_str(struct gguf_context * ctx, const char * key, const char * bytes, uint64_t length);
+static inline enum ggml_status gbpy_gguf_set_strs(struct gguf_context * ctx, const char * key, const char * bytes, const uint64_t * lengths, uint64_t n);
+static inline enum ggml_status gbpy_gguf_copy_pair(struct gguf_context * ctx, const struct gguf_context * src, int key_id);
+static inline enum ggml_status gbpy_gguf_add_tensor(struct gguf_context * ctx, const char * name, enum ggml_type type, int n_dims, const int64_t * ne);
+static inline void             gbpy_gguf_layout(struct gguf_context * ctx);
 
 // cdef: end
 
@@ -260,5 +272,94 @@ static inline int gbpy_graph_customs(struct ggml_cgraph * graph, struct ggml_ten
     }
     return n;
 }
+
+// ---------------------------------------------------------------------------------------------------- quantized data and GGUF
+
+static inline bool gbpy_can_dequantize(enum ggml_type type) {
+    return type == GGML_TYPE_F32 || ggml_internal_get_type_traits(type).to_float != NULL;
+}
+
+// n elements, whole blocks, to floats.
+static inline void gbpy_dequantize(enum ggml_type type, const void * src, float * dst, int64_t n) {
+    const ggml_type_traits_t traits = ggml_internal_get_type_traits(type);
+    if (traits.to_float == NULL) {
+        memcpy(dst, src, (size_t) n * sizeof(float));
+        return;
+    }
+    for (int64_t i = 0; i < n; i += 1 << 20) { // a multiple of every block
+        const int part = n - i < 1 << 20 ? (int) (n - i) : 1 << 20;
+        traits.to_float((const char *) src + (size_t) (i / traits.blck_size) * traits.type_size, dst + i, part);
+    }
+}
+
+// Strings with their lengths: they may contain NUL. The caller has checked key_id and type.
+static inline const char * gbpy_gguf_str(const struct gguf_context * ctx, int key_id, uint64_t * length) {
+    const struct gb_gguf_value * v = &ctx->kv.data[key_id].value;
+    *length = v->n;
+    return v->str;
+}
+
+// All strings of an array one after another, each followed by a NUL.
+static inline const char * gbpy_gguf_strs(const struct gguf_context * ctx, int key_id, const uint64_t ** lengths) {
+    const struct gb_gguf_value * v = &ctx->kv.data[key_id].value;
+    *lengths = v->lengths;
+    return (const char *) v->data;
+}
+
+static inline enum ggml_status gbpy_gguf_set_str(struct gguf_context * ctx, const char * key, const char * bytes, uint64_t length) {
+    struct gb_gguf_value value = { .type = GGUF_TYPE_STRING, .n = length };
+    value.str                  = (char *) gb_malloc((size_t) length + 1);
+    if (value.str == NULL) {
+        return GGML_STATUS_ALLOC_FAILED;
+    }
+    memcpy(value.str, bytes, (size_t) length);
+    value.str[length] = '\0';
+    return gb_gguf_put(ctx, key, &value);
+}
+
+// bytes: laid out as gbpy_gguf_strs gives them.
+static inline enum ggml_status gbpy_gguf_set_strs(struct gguf_context * ctx, const char * key, const char * bytes, const uint64_t * lengths, uint64_t n) {
+    struct gb_gguf_value value = { .type = GGUF_TYPE_ARRAY, .arr_type = GGUF_TYPE_STRING, .n = n };
+    size_t               total = 0;
+    for (uint64_t i = 0; i < n; i++) {
+        total += (size_t) lengths[i] + 1;
+    }
+    char * data   = (char *) gb_malloc(total);
+    value.data    = data;
+    value.strs    = (char **) gb_calloc((size_t) n, sizeof(*value.strs));
+    value.lengths = (uint64_t *) gb_calloc((size_t) n, sizeof(*value.lengths));
+    if (data == NULL || value.strs == NULL || value.lengths == NULL) {
+        gb_gguf_value_free(&value);
+        return GGML_STATUS_ALLOC_FAILED;
+    }
+    memcpy(data, bytes, total);
+    for (uint64_t i = 0; i < n; i++) {
+        value.lengths[i] = lengths[i];
+        value.strs[i]    = data;
+        data += lengths[i] + 1;
+    }
+    return gb_gguf_put(ctx, key, &value);
+}
+
+static inline enum ggml_status gbpy_gguf_copy_pair(struct gguf_context * ctx, const struct gguf_context * src, int key_id) {
+    return gb_gguf_copy_pair(ctx, src, (size_t) key_id);
+}
+
+// What a file says of a tensor, whose name may be longer than those of ggml tensors. gbpy_gguf_layout gives it its offset.
+static inline enum ggml_status gbpy_gguf_add_tensor(struct gguf_context * ctx, const char * name, enum ggml_type type, int n_dims, const int64_t * ne) {
+    struct gb_gguf_tensor t = { .type = type, .n_dims = n_dims };
+    const size_t length     = strlen(name);
+    if (length == 0 || length > GB_GGUF_MAX_KEY) {
+        return gb_fail(GGML_STATUS_INVALID_ARGUMENT, "a tensor's name has %zu bytes, allowed are 1 .. %d", length, GB_GGUF_MAX_KEY);
+    }
+    memcpy(t.ne, ne, sizeof(t.ne));
+    if (!gb_gguf_tensor_size(name, (uint32_t) type, GGML_MAX_DIMS, t.ne, &t.size)) {
+        return GGML_STATUS_INVALID_ARGUMENT;
+    }
+    t.name = gb_strdup(name);
+    return t.name ? gb_gguf_append_tensor(ctx, &t) : GGML_STATUS_ALLOC_FAILED;
+}
+
+static inline void gbpy_gguf_layout(struct gguf_context * ctx) { gb_gguf_layout(ctx); }
 
 #endif // GBPY_FFI_SUPPORT_H

@@ -22,6 +22,7 @@ Objects may be shared between threads: calls that need the same scheduler or bac
 from __future__ import annotations
 
 from . import dtypes as _dtypes
+from . import gguf
 from . import ops as _ops
 from ._callbacks import set_abort_callback, set_log
 from ._errors import (
@@ -35,6 +36,7 @@ from ._errors import (
 )
 from ._ffi import ffi as _ffi_object
 from ._ffi import lib as _lib
+from ._quantize import dequantize, quantize
 from .alloc import GraphAllocator, TensorAllocator
 from .backend import Backend, backends, cpu_levels
 from .buffer import Buffer, BufferType, cpu_buffer_type
@@ -53,7 +55,8 @@ globals().update(_dtypes.dtypes)  # the quantized formats too: q4_0, q8_0, ...
 __all__ = [
     "AllocationError", "Backend", "Buffer", "BufferType", "Comparison", "Context", "DType", "DeviceError", "FileError", "GgmlError",
     "Graph", "GraphAllocator", "InvalidArgumentError", "Memory", "Scheduler", "Split", "StateError", "Tensor", "TensorAllocator",
-    "UnsupportedError", "__version__", "as_dtype", "backends", "bfloat16", "cpu_buffer_type", "cpu_levels", "float16", "float32",
-    "float64", "int16", "int32", "int64", "int8", "map_custom", "set_abort_callback", "set_log", "show_config",
+    "UnsupportedError", "__version__", "as_dtype", "backends", "bfloat16", "cpu_buffer_type", "cpu_levels", "dequantize", "float16",
+    "float32", "float64", "gguf", "int16", "int32", "int64", "int8", "map_custom", "quantize", "set_abort_callback", "set_log",
+    "show_config",
     *_dtypes.dtypes, *_ops.__all__,
 ]  # fmt: skip

@@ -26,6 +26,7 @@ from ._handles import (
     find_owner,
     reap,
 )
+from ._quantize import quantize
 from .backend import Backend
 from .buffer import Buffer, BufferType, make_buffer, text, usage_id
 from .dtypes import DType, DTypeLike, as_dtype, dtype_of_id, float32
@@ -536,15 +537,18 @@ class Tensor:
             raise StateError(f"numpy: {element.name} as {dtype} takes a copy")
         return array.astype(dtype, copy=False)
 
-    def set(self, value: Any, offset: int | None = None) -> Tensor:
+    def set(self, value: Any, offset: int | None = None, *, quantize: bool = False) -> Tensor:
         """Writes data. Returns the tensor.
 
         value: an array of exactly this tensor's shape and dtype; or a list, converted where nothing is lost; or a number, which
             fills the tensor; or ``...`` for zeros. bfloat16 takes ml_dtypes.bfloat16 or uint16 bits, quantized formats
             take the bytes of their rows.
         offset: write ``value``, of any shape, from this flat element index on, and leave the rest as it is.
+        quantize: take floats of this tensor's shape and convert them to its dtype, with :func:`ggml_backend.quantize`.
         """
         dtype = self.dtype
+        if quantize:
+            value = self._quantized(value, dtype)
         if value is ...:
             value = 0
         if type(value) is np.ndarray and value.dtype == dtype.numpy and value.dtype.isnative:
@@ -572,6 +576,13 @@ class Tensor:
         finally:
             owner.lock.release()
         return self
+
+    def _quantized(self, value: Any, dtype: DType) -> np.ndarray[Any, Any]:
+        array = np.asarray(value.numpy() if isinstance(value, Tensor) else value)
+        if array.shape != self.shape:
+            raise InvalidArgumentError(f"set: {self.describe()} cannot take an array of shape {array.shape}")
+        blocks = quantize(array, dtype)
+        return blocks.view(np.uint16) if dtype.name == "bfloat16" else blocks
 
     def _write_flat(self, array: np.ndarray[Any, Any], offset: int, dtype: DType) -> None:
         if dtype.is_quantized or not lib.ggml_is_contiguous(self._p):

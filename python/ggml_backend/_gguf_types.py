@@ -1,0 +1,213 @@
+"""Values of GGUF metadata: from C to Python, and which type a Python value gets."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ._errors import InvalidArgumentError, check
+from ._ffi import ffi, lib
+
+__all__ = ["ELEMENTS", "Keys", "decode", "encode", "key_bytes", "store", "type_name"]
+
+ELEMENTS: dict[str, tuple[int, np.dtype[Any]]] = {
+    "u8": (lib.GGUF_TYPE_UINT8, np.dtype(np.uint8)), "i8": (lib.GGUF_TYPE_INT8, np.dtype(np.int8)),
+    "u16": (lib.GGUF_TYPE_UINT16, np.dtype(np.uint16)), "i16": (lib.GGUF_TYPE_INT16, np.dtype(np.int16)),
+    "u32": (lib.GGUF_TYPE_UINT32, np.dtype(np.uint32)), "i32": (lib.GGUF_TYPE_INT32, np.dtype(np.int32)),
+    "f32": (lib.GGUF_TYPE_FLOAT32, np.dtype(np.float32)), "bool": (lib.GGUF_TYPE_BOOL, np.dtype(np.bool_)),
+    "u64": (lib.GGUF_TYPE_UINT64, np.dtype(np.uint64)), "i64": (lib.GGUF_TYPE_INT64, np.dtype(np.int64)),
+    "f64": (lib.GGUF_TYPE_FLOAT64, np.dtype(np.float64)),
+}  # fmt: skip
+"""The types of numbers: the C constant, and how NumPy sees it."""
+
+_NAME = {number: name for name, (number, _) in ELEMENTS.items()} | {lib.GGUF_TYPE_STRING: "str", lib.GGUF_TYPE_ARRAY: "arr"}
+_BY_DTYPE = {dtype: name for name, (_, dtype) in ELEMENTS.items()}
+_GET = {number: getattr(lib, f"gguf_get_val_{name}") for name, (number, _) in ELEMENTS.items()}
+_SET = {name: getattr(lib, f"gguf_set_val_{name}") for name in ELEMENTS}
+
+
+def decode(text: bytes) -> str:
+    return text.decode("utf-8", "surrogateescape")
+
+
+def encode(text: str) -> bytes:
+    return text.encode("utf-8", "surrogateescape")
+
+
+def key_bytes(key: str) -> bytes:
+    if not isinstance(key, str):
+        raise TypeError(f"a key is a str, not {type(key).__name__}")
+    if "\0" in key:
+        raise InvalidArgumentError(f"{key!r} contains a NUL")
+    return encode(key)
+
+
+def type_name(ctx: Any, index: int) -> str:
+    number = lib.gguf_get_kv_type(ctx, index)
+    return f"arr[{_NAME[lib.gguf_get_arr_type(ctx, index)]}]" if number == lib.GGUF_TYPE_ARRAY else _NAME[number]
+
+
+class Keys:
+    """Finding keys and reading their values in the first part of a file."""
+
+    __slots__ = ("_file",)
+
+    def __init__(self, file: Any) -> None:
+        self._file = file
+
+    def _live(self) -> Any:
+        return self._file._live()[0].ctx
+
+    def _find(self, key: str) -> int:
+        return -1 if "\0" in key or not key else int(lib.gguf_find_key(self._live(), encode(key)))
+
+    def _id(self, key: str) -> int:
+        index = self._find(key) if isinstance(key, str) else -1
+        if index < 0:
+            raise KeyError(key)
+        return index
+
+    def _value(self, index: int) -> Any:
+        ctx = self._live()
+        number = lib.gguf_get_kv_type(ctx, index)
+        if number == lib.GGUF_TYPE_STRING:
+            length = ffi.new("uint64_t *")
+            pointer = lib.gbpy_gguf_str(ctx, index, length)
+            return decode(bytes(ffi.buffer(pointer, length[0])))
+        if number != lib.GGUF_TYPE_ARRAY:
+            return _GET[number](ctx, index)
+        n = lib.gguf_get_arr_n(ctx, index)
+        element = lib.gguf_get_arr_type(ctx, index)
+        if element == lib.GGUF_TYPE_STRING:
+            return self._strings(ctx, index, n)
+        dtype = ELEMENTS[_NAME[element]][1]
+        return np.frombuffer(ffi.buffer(lib.gguf_get_arr_data(ctx, index), n * dtype.itemsize), dtype).copy() if n else np.empty(0, dtype)
+
+    @staticmethod
+    def _strings(ctx: Any, index: int, n: int) -> list[str]:
+        pointer = ffi.new("uint64_t **")
+        data = lib.gbpy_gguf_strs(ctx, index, pointer)
+        lengths = ffi.unpack(pointer[0], n) if n else []
+        text = bytes(ffi.buffer(data, sum(lengths) + n)) if n else b""
+        strings, at = [], 0
+        for length in lengths:
+            strings.append(decode(text[at : at + length]))
+            at += length + 1
+        return strings
+
+
+# ------------------------------------------------------------------------------------------------------------------ to C
+
+
+def _integer_type(low: int, high: int, smallest: str) -> str:
+    """The smallest of the usual types that holds low .. high."""
+    for name in (smallest, "i32", "u32", "i64", "u64"):
+        info = np.iinfo(ELEMENTS[name][1])
+        if info.min <= low and high <= info.max:
+            return name
+    raise InvalidArgumentError(f"{low if low < 0 else high} does not fit into 64 bits")
+
+
+def _scalar_type(value: Any) -> str:
+    if isinstance(value, np.generic) and value.dtype in _BY_DTYPE:
+        return _BY_DTYPE[value.dtype]
+    if isinstance(value, (bool, np.bool_)):
+        return "bool"
+    if isinstance(value, int):
+        return _integer_type(value, value, "u32")
+    if isinstance(value, float):
+        return "f32"
+    raise TypeError(f"no GGUF type for {type(value).__name__}")
+
+
+def _list_type(values: Sequence[Any]) -> str:
+    if not values:
+        raise InvalidArgumentError("an empty list has no type: give one")
+    if all(isinstance(v, (bool, np.bool_)) for v in values):
+        return "bool"
+    if all(isinstance(v, (int, np.integer)) and not isinstance(v, bool) for v in values):
+        return _integer_type(int(min(values)), int(max(values)), "i32")
+    if all(isinstance(v, (int, float, np.integer, np.floating)) and not isinstance(v, bool) for v in values):
+        return "f32"
+    raise TypeError("the values of a list must be all str, all bool, or all numbers")
+
+
+def _exact(values: Any, name: str) -> np.ndarray[Any, Any]:
+    """Values as an array of the type; raises where an integer does not fit or a float would be cut."""
+    dtype = ELEMENTS[name][1]
+    if isinstance(values, np.ndarray) or not all(type(v) is int for v in values):
+        source = np.asarray(values)
+    else:
+        source = np.array(values, object)  # NumPy would make floats of integers around 2^63
+    if source.size and source.dtype.kind not in "biuf" and not (source.dtype == object and type(source[0]) is int and dtype.kind != "b"):
+        raise TypeError(f"cannot store {source.dtype} as {name}")
+    if source.size and dtype.kind in "iu":
+        if source.dtype.kind in "fb":
+            raise TypeError(f"cannot store {source.dtype} as {name}")
+        info = np.iinfo(dtype)
+        low, high = int(source.min()), int(source.max())
+        if low < info.min or high > info.max:
+            raise InvalidArgumentError(f"{low if low < info.min else high} does not fit into {name}")
+    if source.size and dtype.kind == "b" and source.dtype.kind != "b":
+        raise TypeError(f"cannot store {source.dtype} as bool")
+    with np.errstate(over="ignore"):
+        return np.ascontiguousarray(source.astype(dtype))
+
+
+def store(ctx: Any, key: str, value: Any, kind: str | None) -> None:
+    """Sets a key. kind: a name of ELEMENTS, "str" or "arr[...]", or None to choose by the value."""
+    if kind is not None and kind.startswith("arr[") and kind.endswith("]"):
+        kind = kind[4:-1]
+        if isinstance(value, str) or not isinstance(value, (Sequence, np.ndarray)):
+            raise TypeError(f"an array takes a sequence, not {type(value).__name__}")
+    if kind is not None and kind not in ELEMENTS and kind != "str":
+        raise InvalidArgumentError(f"no type {kind!r}; there are {', '.join(ELEMENTS)}, str and arr[...]")
+    name = key_bytes(key)
+    if isinstance(value, (str, bytes)):
+        if kind not in (None, "str"):
+            raise TypeError(f"cannot store {type(value).__name__} as {kind}")
+        text = encode(value) if isinstance(value, str) else value
+        check(lib.gbpy_gguf_set_str(ctx, name, text, len(text)))
+    elif isinstance(value, np.ndarray) and value.ndim > 0:
+        _store_array(ctx, name, value, kind)
+    elif isinstance(value, Sequence):
+        if kind == "str" or (kind is None and value and all(isinstance(v, (str, bytes)) for v in value)):
+            _store_strings(ctx, name, value)
+        else:
+            _store_numbers(ctx, name, _exact(value, kind or _list_type(value)), kind or _list_type(value))
+    else:
+        if key == "general.alignment" and kind is None:
+            kind = "u32"
+        element = kind or _scalar_type(value)
+        if element == "str":
+            raise TypeError(f"cannot store {type(value).__name__} as str")
+        check(_SET[element](ctx, name, _exact([value], element)[0].item()))
+
+
+def _store_array(ctx: Any, name: bytes, value: np.ndarray[Any, Any], kind: str | None) -> None:
+    if value.ndim != 1:
+        raise InvalidArgumentError(f"an array of {value.ndim} dimensions: metadata has lists only")
+    if value.dtype.kind in "UO" or kind == "str":
+        _store_strings(ctx, name, value.tolist())
+        return
+    element = kind or _BY_DTYPE.get(value.dtype.newbyteorder("="))
+    if element is None:
+        raise TypeError(f"no GGUF type for {value.dtype}")
+    _store_numbers(ctx, name, _exact(value, element), element)
+
+
+def _store_numbers(ctx: Any, name: bytes, values: np.ndarray[Any, Any], element: str) -> None:
+    check(lib.gguf_set_arr_data(ctx, name, ELEMENTS[element][0], ffi.from_buffer(values), values.size))
+
+
+def _store_strings(ctx: Any, name: bytes, values: Sequence[Any]) -> None:
+    texts = []
+    for v in values:
+        if not isinstance(v, (str, bytes)):
+            raise TypeError(f"cannot store {type(v).__name__} as str")
+        texts.append(encode(v) if isinstance(v, str) else v)
+    lengths = np.fromiter(map(len, texts), np.uint64, len(texts))
+    data = b"".join(t + b"\0" for t in texts)
+    check(lib.gbpy_gguf_set_strs(ctx, name, data, ffi.cast("uint64_t *", ffi.from_buffer(lengths)), len(texts)))

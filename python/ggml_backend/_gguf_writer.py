@@ -1,0 +1,344 @@
+"""Writing GGUF files: what goes in is noted, and everything is written at the end, tensor by tensor, to a file beside the target that
+then takes its place. So a model never has to fit into memory, and a crash leaves the old file."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import secrets
+import stat
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+import numpy as np
+
+from ._errors import FileError, GgmlError, InvalidArgumentError, StateError, check, non_null
+from ._ffi import ffi, lib
+from ._gguf_types import key_bytes, store
+from ._quantize import dequantize, quantize
+from .dtypes import DType, DTypeLike, as_dtype
+from .tensor import Tensor, ne_of, shape_tuple
+
+if TYPE_CHECKING:
+    from .gguf import GGUFFile, GGUFTensor
+
+__all__ = ["Writer"]
+
+Array = np.ndarray[Any, Any]
+_CHUNK = 1 << 22  # elements converted at once
+FLOATS = [as_dtype(name) for name in ("float32", "float16", "bfloat16")]
+"""Formats without blocks that floats can be converted to."""
+
+
+class _Entry:
+    """A tensor to be written: what it will be, and where its data comes from."""
+
+    __slots__ = ("dtype", "importance", "name", "nbytes", "raw", "shape", "source")
+
+    def __init__(self, name: str, shape: tuple[int, ...], dtype: DType, source: Callable[[], Any], raw: bool, importance: Any) -> None:
+        self.name = name
+        self.shape = shape
+        self.dtype = dtype
+        self.source = source
+        self.raw = raw  # the source gives the bytes of the rows, or elements of exactly the dtype
+        self.importance = importance
+        self.nbytes = math.prod(shape[:-1]) * dtype.row_size(shape[-1]) if shape else dtype.itemsize
+
+    def chunks(self) -> Iterator[Array]:
+        """The bytes, in pieces."""
+        given = self.source()
+        if isinstance(given, Tensor):
+            given = given.numpy()
+        pieces = [given] if isinstance(given, np.ndarray) else given
+        for piece in pieces:
+            array = np.asarray(piece)
+            yield from self._raw(array) if self.raw else self._converted(array)
+
+    def _raw(self, array: Array) -> Iterator[Array]:
+        if array.dtype.name == "bfloat16":
+            array = array.view(np.uint16)
+        if array.dtype not in (self.dtype.numpy, np.uint8):
+            raise InvalidArgumentError(f"tensor {self.name!r}: the data is {array.dtype}, not {self.dtype.name}")
+        if array.flags.c_contiguous:
+            yield array.reshape(-1).view(np.uint8)
+        else:
+            yield np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+
+    def _converted(self, array: Array) -> Iterator[Array]:
+        if array.ndim == 0:
+            array = array.reshape(1)
+        n = array.shape[-1]
+        if not self.shape or n != self.shape[-1]:
+            raise InvalidArgumentError(f"tensor {self.name!r}: rows of {n} elements, announced were {self.shape}")
+        matrices = [array] if self.importance is None or array.ndim < 3 else list(array.reshape(-1, *array.shape[-2:]))
+        weights = self._weights(len(matrices), n)
+        for matrix, vector in zip(matrices, weights, strict=True):
+            rows = matrix.reshape(-1, n)
+            step = max(1, _CHUNK // n)
+            for i in range(0, len(rows), step):
+                yield quantize(rows[i : i + step], self.dtype, vector).reshape(-1).view(np.uint8)
+
+    def _weights(self, n_matrices: int, n: int) -> Sequence[Any]:
+        if self.importance is None:
+            return [None] * n_matrices
+        weights = np.asarray(self.importance, np.float32)
+        return list(np.broadcast_to(weights.reshape(-1, weights.shape[-1] if weights.ndim else n), (n_matrices, n)))
+
+
+class Writer:
+    """Writes a GGUF file.
+
+        with gb.gguf.Writer("model.gguf") as writer:
+            writer.add("general.architecture", "bert")
+            writer.add_tensor("token_embd.weight", array, dtype=gb.q8_0)
+
+    Nothing is written before :meth:`close`, at the end of the ``with`` block (which, when it raises, leaves the file as it was). Then the
+    data is taken, converted and written one tensor after another. Arrays are not copied: do not change them before.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], *, alignment: int | None = None) -> None:
+        self.path = os.fsdecode(path)
+        self._ctx: Any = ffi.gc(non_null(lib.gguf_init_empty(), "Writer"), lib.gguf_free)
+        self._entries: list[_Entry] = []
+        if alignment is not None:
+            self.add("general.alignment", alignment)
+
+    def _live(self) -> Any:
+        if self._ctx is None:
+            raise StateError(f"the writer of {self.path} is closed")
+        return self._ctx
+
+    def add(self, key: str, value: Any, type: str | None = None) -> Writer:
+        """Sets a key; one that is there already keeps its place. Returns the writer.
+
+        value: a number, bool, str (or bytes: text in any encoding), or a list or one-dimensional array of one of these
+        type: ``"u8"`` ... ``"u64"``, ``"i8"`` ... ``"i64"``, ``"f32"``, ``"f64"``, ``"bool"``, ``"str"``; of an array, that of its
+            elements, also as ``"arr[f32]"``. Default: NumPy values keep theirs; a Python int becomes u32 (in lists: i32) or the next
+            type that holds it, a float becomes f32, as readers of the field expect.
+        """
+        try:
+            store(self._live(), key, value, type)
+        except (GgmlError, TypeError, OverflowError) as error:
+            if isinstance(error, OverflowError):
+                raise InvalidArgumentError(f"key {key!r}: {error}") from None
+            error.args = (f"key {key!r}: {error}",)
+            raise
+        return self
+
+    def copy_from(self, file: GGUFFile, *, keys: bool | Iterable[str] = True, tensors: bool | Iterable[str] = True) -> Writer:
+        """Takes over keys and tensors of an open file with their exact types and bytes, whatever they mean. Those that say how the file was
+        split are left out. Returns the writer."""
+        ctx = self._live()
+        source = file._live()[0].ctx
+        chosen = (k for k in file.metadata if not k.startswith("split.")) if keys is True else keys or ()
+        for key in chosen:
+            check(lib.gbpy_gguf_copy_pair(ctx, source, file.metadata._id(key)), "copy_from")
+        for name in file.tensors if tensors is True else tensors or ():
+            self.add_tensor(name, file.tensors[name])
+        return self
+
+    def add_tensor(
+        self,
+        name: str,
+        data: Array | Tensor | GGUFTensor | Callable[[], Any],
+        dtype: DTypeLike | None = None,
+        *,
+        shape: int | Sequence[int] | None = None,
+        importance: Any = None,
+    ) -> Writer:
+        """Adds a tensor. Returns the writer.
+
+        data: an array (also a memory map), a :class:`Tensor`, a tensor of an open file; or a function that is called when the data is
+            needed and returns an array or an iterable of them, the tensor's rows piece by piece (then give ``shape`` and ``dtype``)
+        dtype: how to store it; default: as it is. Floats are converted to any format of floats. An array of uint8 given for a quantized
+            format is taken as the bytes of its rows, one of uint16 for bfloat16 as its bits.
+        importance: see :func:`ggml_backend.quantize`
+        """
+        ctx = self._live()
+        element = None if dtype is None else as_dtype(dtype)
+        entry = self._entry(name, data, element, None if shape is None else shape_tuple(shape), importance)
+        if any(n < 1 for n in entry.shape):
+            raise InvalidArgumentError(f"tensor {name!r} of shape {entry.shape}: a file cannot hold an empty tensor")
+        ne = ne_of(entry.shape, f"tensor {name!r}")
+        status = lib.gbpy_gguf_add_tensor(ctx, key_bytes(name), entry.dtype.id, max(1, len(entry.shape)), ne)
+        check(status, f"tensor {name!r}")
+        self._entries.append(entry)
+        return self
+
+    def _entry(self, name: str, data: Any, element: DType | None, shape: tuple[int, ...] | None, importance: Any) -> _Entry:
+        what = f"tensor {name!r}"
+        if callable(data) and not isinstance(data, (np.ndarray, Tensor)):
+            if shape is None or element is None:
+                raise InvalidArgumentError(f"{what}: data from a function needs a shape and a dtype")
+            floats = element.is_quantized or element in FLOATS
+            return _Entry(name, shape, element, _Given(data, element, what) if floats else data, not floats, importance)
+        stored: DType
+        if isinstance(data, Tensor):
+            stored, logical, source = data.dtype, data.shape, data
+            if element in (None, stored):
+                return _Entry(name, logical, stored, lambda: source, True, None)
+            array: Any = data
+        elif not isinstance(data, np.ndarray) and hasattr(data, "dequantize"):  # of a file
+            stored, logical = data.dtype, data.shape
+            if element in (None, stored):
+                return _Entry(name, logical, stored, data.numpy, True, None)
+            array = data
+        else:
+            return self._array_entry(name, np.asanyarray(data), element, shape, importance)
+        assert element is not None
+        source_ok = stored in FLOATS or stored.name == "float64" or stored.is_quantized
+        if not source_ok or not (element.is_quantized or element in FLOATS):
+            raise InvalidArgumentError(f"{what}: {stored.name} cannot be stored as {element}")
+        return _Entry(name, logical, element, lambda: _as_floats(array, stored), False, importance)
+
+    @staticmethod
+    def _array_entry(name: str, array: Array, element: DType | None, shape: tuple[int, ...] | None, importance: Any) -> _Entry:
+        what = f"tensor {name!r}"
+        if not array.dtype.isnative:
+            array = array.astype(array.dtype.newbyteorder("="))
+        stored: DType | None = None
+        with contextlib.suppress(TypeError):
+            stored = as_dtype(array.dtype)
+        element = element or stored
+        if element is None:
+            raise InvalidArgumentError(f"{what}: GGUF has no type for {array.dtype}")
+        if element.is_quantized and array.dtype == np.uint8:
+            if array.ndim == 0 or array.shape[-1] % element.itemsize:
+                raise InvalidArgumentError(f"{what}: rows of {array.shape[-1:]} bytes are not whole blocks of {element.itemsize}")
+            logical = (*array.shape[:-1], array.shape[-1] // element.itemsize * element.block_size)
+            raw = True
+        else:
+            logical = array.shape
+            raw = element == stored or (element.name == "bfloat16" and array.dtype == np.uint16)
+        if shape is not None and math.prod(shape) != math.prod(logical):
+            raise InvalidArgumentError(f"{what}: an array of shape {logical} cannot be stored as {shape}")
+        floats = array.dtype.kind == "f" or array.dtype.name == "bfloat16"
+        if not raw and not (floats and (element.is_quantized or element in FLOATS)):
+            raise InvalidArgumentError(f"{what}: an array of {array.dtype} cannot be stored as {element.name}")
+        target = logical if shape is None else shape
+        source = array if raw or shape is None else array.reshape(shape)
+        return _Entry(name, target, element, lambda: source, raw, importance)
+
+    # ----------------------------------------------------------------------------------------------------------------- writing
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that the file will have."""
+        ctx = self._live()
+        lib.gbpy_gguf_layout(ctx)
+        alignment = lib.gguf_get_alignment(ctx)
+        meta: int = lib.gguf_get_meta_size(ctx)
+        return meta + sum(e.nbytes + -e.nbytes % int(alignment) for e in self._entries)
+
+    def close(self, progress: Callable[[int, int], object] | None = None) -> None:
+        """Writes the file. Closing twice is fine.
+
+        progress: called with the bytes written and the bytes in all
+        """
+        if self._ctx is None:
+            return
+        try:
+            _replace(self.path, lambda file: self._write(file, progress))
+        finally:
+            self.discard()
+
+    def _write(self, file: BinaryIO, progress: Callable[[int, int], object] | None) -> None:
+        ctx = self._ctx
+        total = self.nbytes
+        meta = bytearray(lib.gguf_get_meta_size(ctx))
+        check(lib.gguf_get_meta_data(ctx, ffi.from_buffer(meta)), "Writer")
+        file.write(meta)
+        done = len(meta)
+        alignment = lib.gguf_get_alignment(ctx)
+        for entry in self._entries:
+            written = 0
+            for chunk in entry.chunks():
+                written += chunk.nbytes
+                if written > entry.nbytes:
+                    break
+                file.write(chunk.data)
+                if progress is not None:
+                    progress(done + written, total)
+            if written != entry.nbytes:
+                raise InvalidArgumentError(
+                    f"tensor {entry.name!r}: the data has {'more' if written > entry.nbytes else written} bytes, needed are {entry.nbytes}"
+                )
+            file.write(bytes(-written % alignment))
+            done += written + -written % alignment
+        if progress is not None:
+            progress(total, total)
+
+    def discard(self) -> None:
+        """Ends the writer without writing anything."""
+        self._ctx = None
+        self._entries = []
+
+    def __enter__(self) -> Writer:
+        self._live()
+        return self
+
+    def __exit__(self, kind: object, *exc: object) -> None:
+        if kind is None:
+            self.close()
+        else:
+            self.discard()
+
+    def __repr__(self) -> str:
+        return f"<Writer of {self.path!r}: {len(self._entries)} tensors{' closed' if self._ctx is None else ''}>"
+
+
+class _Given:
+    """Data from a user's function: floats to be converted, or what is the format's own already."""
+
+    def __init__(self, function: Callable[[], Any], element: DType, what: str) -> None:
+        self.function = function
+        self.element = element
+        self.what = what
+
+    def __call__(self) -> Iterator[Array]:
+        given = self.function()
+        for piece in [given] if isinstance(given, np.ndarray) else given:
+            array = np.asarray(piece)
+            if array.dtype.kind != "f" and array.dtype.name != "bfloat16":
+                raise InvalidArgumentError(f"{self.what}: the function gave {array.dtype}; it must give floats")
+            yield array
+
+
+def _as_floats(source: Any, stored: DType) -> Array:
+    array: Array = source.numpy()
+    if stored.is_quantized or stored.name == "bfloat16":
+        return dequantize(array, stored)
+    return array
+
+
+def _replace(path: str, write: Callable[[BinaryIO], None]) -> None:
+    """Writes beside the target and renames at the end, so that the path shows the old content or all of the new."""
+    target = os.path.realpath(path)
+    mode = 0o666
+    try:
+        info = os.stat(target)
+    except FileNotFoundError:
+        info = None
+    if info is not None:
+        if not stat.S_ISREG(info.st_mode):
+            raise FileError(f"{path}: cannot replace what is not a regular file")
+        mode = stat.S_IMODE(info.st_mode)
+    temporary = f"{target}.{secrets.token_hex(6)}.tmp"
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0), mode)
+    try:
+        with os.fdopen(descriptor, "wb", buffering=1 << 20) as file:
+            write(file)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, target)
+    except BaseException:
+        os.unlink(temporary)
+        raise
+    if os.name == "posix":
+        folder = os.open(os.path.dirname(target) or ".", os.O_RDONLY)
+        try:
+            with contextlib.suppress(OSError):  # some file systems cannot
+                os.fsync(folder)
+        finally:
+            os.close(folder)

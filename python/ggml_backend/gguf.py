@@ -1,0 +1,490 @@
+"""GGUF model files: metadata, named tensors, and their way into the memory of backends.
+
+    with gb.gguf.open("model.gguf") as file:
+        print(file.metadata["general.name"], len(file.tensors))
+        weights = file.load(cpu)                # in place: the file's own pages, nothing is copied
+    y = weights["blk.0.ffn_up.weight"] @ x.T
+
+A file is mapped, not read. Its metadata is checked completely when it is opened (nothing in it is trusted: what is wrong raises
+:class:`FileError`, naming the field and its offset); values and tensors become Python objects when they are asked for. Arrays and loaded
+weights keep the mapping alive, also after ``close()``. Do not change a file while it is open.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import re
+import stat
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from fnmatch import fnmatchcase
+from typing import Any
+
+import numpy as np
+
+from ._errors import FileError, InvalidArgumentError, StateError, check, clear_error, raise_last
+from ._ffi import ffi, lib
+from ._gguf_types import Keys, decode, encode, type_name
+from ._gguf_writer import Writer
+from ._quantize import dequantize, fallback_dtype
+from .backend import Backend
+from .buffer import Buffer, BufferType
+from .dtypes import DType, dtype_of_id
+from .graph import Context
+from .tensor import Tensor
+
+__all__ = ["GGUFFile", "GGUFTensor", "Metadata", "Weights", "Writer", "fallback_dtype", "open"]
+
+Array = np.ndarray[Any, Any]
+Progress = Callable[[int, int], object]
+"""Called with the bytes done and the bytes in all."""
+Target = Backend | BufferType
+
+_CHUNK = 16 << 20  # bytes copied to a device at once
+_NATURAL = 8  # bytes; what the address of a tensor must be a multiple of to be computed with in place
+_SPLIT = re.compile(r"^(.*)-(\d{5})-of-(\d{5})\.gguf$", re.DOTALL)
+
+
+class Part:
+    """One mapped file and what C knows of it."""
+
+    __slots__ = ("ctx", "data", "data_offset", "name")
+
+    def __init__(self, source: Any, name: str) -> None:
+        self.name = name
+        self.data: Array = np.frombuffer(source, np.uint8)
+        params = ffi.new("struct gguf_init_params *", {"no_alloc": True, "ctx": ffi.NULL})
+        clear_error()
+        pointer = lib.gguf_init_from_buffer(ffi.from_buffer(self.data) if self.data.size else ffi.NULL, self.data.nbytes, params[0])
+        if not pointer:
+            raise_last(name)
+        self.ctx = ffi.gc(pointer, lib.gguf_free)
+        self.data_offset: int = lib.gguf_get_data_offset(pointer)
+
+
+def _map(path: str | int) -> Any:
+    """The bytes of a file: a mapping, or b"" of an empty one (which cannot be mapped)."""
+    fd = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0)) if isinstance(path, str) else path
+    try:
+        info = os.fstat(fd)
+        if not stat.S_ISREG(info.st_mode):
+            raise FileError(f"{path}: not a regular file")
+        return mmap.mmap(fd, 0, access=mmap.ACCESS_READ) if info.st_size else b""
+    finally:
+        if isinstance(path, str):
+            os.close(fd)
+
+
+class Metadata(Keys, Mapping[str, Any]):
+    """The key-value pairs of a file. Scalars come as ``int``, ``float``, ``bool`` and ``str``, arrays of numbers as NumPy arrays of exactly
+    their type, arrays of strings as lists. Each access makes a new object.
+
+    Bytes that are not UTF-8 come as surrogates (``errors="surrogateescape"``); a :class:`Writer` turns them back.
+    """
+
+    __slots__ = ()
+
+    def __getitem__(self, key: str) -> Any:
+        return self._value(self._id(key))
+
+    def __contains__(self, key: object) -> bool:
+        return isinstance(key, str) and self._find(key) >= 0
+
+    def __iter__(self) -> Iterator[str]:
+        ctx = self._live()
+        for i in range(lib.gguf_get_n_kv(ctx)):
+            yield decode(ffi.string(lib.gguf_get_key(ctx, i)))
+
+    def __len__(self) -> int:
+        return int(lib.gguf_get_n_kv(self._live()))
+
+    def type(self, key: str) -> str:
+        """How the file stores a value: ``"u32"``, ``"str"``, ..., or ``"arr[f32]"``."""
+        return type_name(self._live(), self._id(key))
+
+    def __repr__(self) -> str:
+        return f"<Metadata of {len(self)} keys>"
+
+
+class GGUFTensor:
+    """A tensor in a file. Nothing of its data is read before it is used.
+
+    ``name``; ``shape`` in NumPy order; ``dtype``; ``nbytes``; ``offset`` in the file, in bytes
+    """
+
+    __slots__ = ("_part", "dtype", "name", "nbytes", "offset", "shape")
+
+    def __init__(self, part: Part, index: int) -> None:
+        ctx = part.ctx
+        self._part = part
+        self.name: str = decode(ffi.string(lib.gguf_get_tensor_name(ctx, index)))
+        self.dtype: DType = dtype_of_id(lib.gguf_get_tensor_type(ctx, index))
+        ne = ffi.unpack(lib.gguf_get_tensor_ne(ctx, index), lib.gguf_get_tensor_n_dims(ctx, index))
+        self.shape: tuple[int, ...] = tuple(ne[::-1])
+        self.nbytes: int = lib.gguf_get_tensor_size(ctx, index)
+        self.offset: int = part.data_offset + lib.gguf_get_tensor_offset(ctx, index)
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return int(np.prod(self.shape, dtype=object))
+
+    @property
+    def ne(self) -> tuple[int, ...]:
+        """The sizes in ggml's order, the fastest dimension first."""
+        return self.shape[::-1]
+
+    @property
+    def data(self) -> Array:
+        """Its bytes, read-only, in the file's memory."""
+        return self._part.data[self.offset : self.offset + self.nbytes]
+
+    def numpy(self) -> Array:
+        """A read-only view of the file's memory: of ``shape``, for bfloat16 of uint16 bits; for quantized formats the bytes of the rows."""
+        shape = list(self.shape)
+        if self.dtype.is_quantized:
+            shape[-1] = self.dtype.row_size(shape[-1])
+        return np.ndarray(shape, self.dtype.numpy, self._part.data, self.offset)
+
+    def dequantize(self) -> Array:
+        """A new float32 array of ``shape``, for any format of floats."""
+        return dequantize(self.numpy(), self.dtype)
+
+    def __repr__(self) -> str:
+        return f"<GGUFTensor {self.name!r} {self.dtype.name} {self.shape}>"
+
+
+class Tensors(Mapping[str, GGUFTensor]):
+    """The tensors of a file, or of all parts of a split one, in the order of the file."""
+
+    __slots__ = ("_file", "_part_of")
+
+    def __init__(self, file: GGUFFile) -> None:
+        self._file = file
+        self._part_of: dict[str, int] | None = None  # only of split files
+        if len(file._parts) > 1:
+            self._part_of = {}
+            for i, part in enumerate(file._parts):
+                for name in self._names(part):
+                    if name in self._part_of:
+                        raise FileError(f"{part.name}: tensor {name!r} is also in {file._parts[self._part_of[name]].name}")
+                    self._part_of[name] = i
+
+    @staticmethod
+    def _names(part: Part) -> Iterator[str]:
+        for i in range(lib.gguf_get_n_tensors(part.ctx)):
+            yield decode(ffi.string(lib.gguf_get_tensor_name(part.ctx, i)))
+
+    def _place(self, name: object) -> tuple[Part, int] | None:
+        parts = self._file._live()
+        if not isinstance(name, str) or "\0" in name or not name:
+            return None
+        at = 0 if self._part_of is None else self._part_of.get(name)
+        index = -1 if at is None else lib.gguf_find_tensor(parts[at].ctx, encode(name))
+        return None if at is None or index < 0 else (parts[at], index)
+
+    def __getitem__(self, name: str) -> GGUFTensor:
+        place = self._place(name)
+        if place is None:
+            raise KeyError(name)
+        return GGUFTensor(*place)
+
+    def __contains__(self, name: object) -> bool:
+        return self._place(name) is not None
+
+    def __iter__(self) -> Iterator[str]:
+        for part in self._file._live():
+            yield from self._names(part)
+
+    def __len__(self) -> int:
+        return sum(int(lib.gguf_get_n_tensors(part.ctx)) for part in self._file._live())
+
+    def __repr__(self) -> str:
+        return f"<{len(self)} tensors>"
+
+
+class Weights(Mapping[str, Tensor]):
+    """Tensors loaded from a file, by their names in the file (``Tensor.name`` has at most 63 bytes).
+
+    ``context``: the context that they live in; ``buffers``: their memory; ``in_place``: bytes that were not copied
+    """
+
+    __slots__ = ("_tensors", "buffers", "context", "in_place")
+
+    def __init__(self, context: Context) -> None:
+        self.context = context
+        self.buffers: list[Buffer] = []
+        self.in_place = 0
+        self._tensors: dict[str, Tensor] = {}
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self._tensors[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._tensors)
+
+    def __len__(self) -> int:
+        return len(self._tensors)
+
+    @property
+    def nbytes(self) -> int:
+        return sum(t.nbytes for t in self._tensors.values())
+
+    def close(self) -> None:
+        """Gives the memory back: the tensors lose their place."""
+        for buffer in self.buffers:
+            buffer.close()
+
+    def __enter__(self) -> Weights:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<Weights: {len(self)} tensors in {len(self.buffers)} buffers>"
+
+
+class _Copy:
+    """A tensor that has to be copied, and where to."""
+
+    __slots__ = ("offset", "source", "tensor")
+
+    def __init__(self, source: GGUFTensor, tensor: Tensor) -> None:
+        self.source = source
+        self.tensor = tensor
+        self.offset = 0
+
+
+class GGUFFile:
+    """An open file; see :func:`open`. ``metadata`` and ``tensors`` are mappings, ``version``, ``alignment`` and ``nbytes`` numbers."""
+
+    def __init__(self, parts: list[Part], name: str) -> None:
+        self._parts = parts
+        self.name = name
+        self._closed = False
+        self.version: int = lib.gguf_get_version(parts[0].ctx)
+        self.alignment: int = lib.gguf_get_alignment(parts[0].ctx)
+        self.metadata = Metadata(self)
+        self.tensors = Tensors(self)
+
+    def _live(self) -> list[Part]:
+        if self._closed:
+            raise StateError(f"{self.name} is closed")
+        return self._parts
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the file, or of all its parts."""
+        return sum(part.data.nbytes for part in self._live())
+
+    @property
+    def n_parts(self) -> int:
+        return len(self._live())
+
+    def load(
+        self,
+        where: Target | Mapping[str, Target],
+        names: str | Iterable[str] | None = None,
+        *,
+        context: Context | None = None,
+        usage: str = "weights",
+        progress: Progress | None = None,
+    ) -> Weights:
+        """Makes tensors with this file's data in the memory of backends.
+
+        where: a backend or buffer type, or several by patterns of names, of which the first that fits decides:
+            ``{"blk.[0-3].*": gpu, "*": cpu}``. Where NumPy can read a backend's memory the tensors lie in the mapped file itself; to others
+            the data is copied, in pieces.
+        names: load only the tensors of these names or patterns (as in a shell: ``*``, ``?``, ``[0-9]``)
+        context: make the tensors here, instead of in a context of their own
+        progress: called with bytes done and bytes in all while data is copied; what it raises ends the loading
+
+        Raises KeyError for a name or pattern that fits nothing, :class:`AllocationError` when a backend has not enough memory.
+        """
+        parts = self._live()
+        groups = self._groups(where, self._select(names))
+        weights = Weights(context if context is not None else Context())
+        copies: dict[int, list[_Copy]] = {}
+        targets: dict[int, BufferType] = {}
+        mapped: dict[int, Buffer] = {}
+        try:
+            for target, source in groups:
+                tensor = weights.context.tensor(source.shape, source.dtype, name=source.name)
+                weights._tensors[source.name] = tensor
+                part = source._part
+                if self._in_place(target, source):
+                    at = parts.index(part)
+                    if at not in mapped:
+                        mapped[at] = Buffer.from_array(part.data, usage)
+                        weights.buffers.append(mapped[at])
+                    mapped[at].place(tensor, source.offset)
+                    weights.in_place += source.nbytes
+                else:
+                    copies.setdefault(id(target), []).append(_Copy(source, tensor))
+                    targets[id(target)] = target
+            for key, items in copies.items():
+                weights.buffers += _allocate(targets[key], items, usage)
+            _upload([item for items in copies.values() for item in items], progress)
+        except BaseException:
+            weights.close()
+            raise
+        return weights
+
+    def _select(self, names: str | Iterable[str] | None) -> list[str]:
+        every = list(self.tensors)
+        if names is None:
+            return every
+        patterns = [names] if isinstance(names, str) else list(names)
+        chosen: set[str] = set()
+        for pattern in patterns:
+            found = [pattern] if pattern in self.tensors else [n for n in every if fnmatchcase(n, pattern)]
+            if not found:
+                raise KeyError(f"{self.name}: no tensor fits {pattern!r}")
+            chosen.update(found)
+        return [n for n in every if n in chosen]
+
+    def _groups(self, where: Target | Mapping[str, Target], names: list[str]) -> list[tuple[BufferType, GGUFTensor]]:
+        rules: Mapping[str, Target] = where if isinstance(where, Mapping) else {"*": where}
+        types: dict[str, BufferType] = {}
+        for pattern, target in rules.items():
+            if not isinstance(target, (Backend, BufferType)):
+                raise TypeError(f"load: a tensor is placed on a Backend or a BufferType, not on {type(target).__name__}")
+            types[pattern] = target.buffer_type if isinstance(target, Backend) else target
+        shared: dict[BufferType, BufferType] = {t: t for t in types.values()}  # one object for equal types
+        groups = []
+        for name in names:
+            found = next((p for p in types if fnmatchcase(name, p)), None)
+            if found is None:
+                raise InvalidArgumentError(f"load: no pattern says where {name!r} goes; end with '*' for the rest")
+            groups.append((shared[types[found]], self.tensors[name]))
+        return groups
+
+    @staticmethod
+    def _in_place(target: BufferType, source: GGUFTensor) -> bool:
+        address = source._part.data.__array_interface__["data"][0] + source.offset
+        return target.is_host and address % _NATURAL == 0
+
+    def close(self) -> None:
+        """Ends the use of this object. Arrays and loaded tensors keep the file's memory. Closing twice is fine."""
+        self._closed = True
+        self._parts = []
+
+    @property
+    def closed(self) -> bool:
+        return self._closed
+
+    def __enter__(self) -> GGUFFile:
+        self._live()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        if self._closed:
+            return f"<GGUFFile {self.name!r} closed>"
+        return f"<GGUFFile {self.name!r}: {len(self.metadata)} keys, {len(self.tensors)} tensors>"
+
+
+def _allocate(target: BufferType, items: list[_Copy], usage: str) -> list[Buffer]:
+    """Buffers for all items, in none more than the device can allocate at once, and every tensor placed."""
+    alignment, limit = target.alignment, target.max_size
+    buffers: list[Buffer] = []
+    group: list[_Copy] = []
+    size = 0
+    for item in [*items, None]:
+        need = 0 if item is None else -(-target.alloc_size(item.tensor) // alignment) * alignment
+        if group and (item is None or size + need > limit):
+            buffer = target.alloc(size, usage)
+            buffers.append(buffer)
+            for member in group:
+                buffer.place(member.tensor, member.offset)
+            group, size = [], 0
+        if item is not None:
+            item.offset = size
+            group.append(item)
+            size += need
+    return buffers
+
+
+def _upload(items: list[_Copy], progress: Progress | None) -> None:
+    total = sum(item.source.nbytes for item in items)
+    done = 0
+    for item in items:
+        data, pointer = item.source.data, item.tensor._live()
+        owner = item.tensor._owner()
+        for start in range(0, data.nbytes, _CHUNK):
+            piece = data[start : start + _CHUNK]
+            with owner.lock:
+                status = lib.ggml_backend_tensor_set(pointer, ffi.from_buffer(piece), start, piece.nbytes)
+            check(status, f"load: {item.source.name!r}")
+            done += piece.nbytes
+            if progress is not None:
+                progress(done, total)
+
+
+def _siblings(path: str) -> list[str]:
+    """All parts of a split file, from the path of any; just the path if it is none."""
+    found = _SPLIT.match(path)
+    if found is None or int(found[3]) < 2:
+        return [path]
+    count = int(found[3])
+    if not 1 <= int(found[2]) <= count:
+        return [path]
+    return [f"{found[1]}-{i:05d}-of-{count:05d}.gguf" for i in range(1, count + 1)]
+
+
+def _check_split(parts: list[Part], file: GGUFFile) -> None:
+    for i, part in enumerate(parts):
+        keys = Metadata(_OnePart(part))
+        for key, expected in (("split.count", len(parts)), ("split.no", i)):
+            if key in keys and keys[key] != expected:
+                raise FileError(f"{part.name}: {key} is {keys[key]}, the file name says {expected}")
+    total = file.metadata.get("split.tensors.count")
+    if total is not None and total != len(file.tensors):
+        raise FileError(f"{file.name}: split.tensors.count is {total}, the parts have {len(file.tensors)} tensors")
+
+
+class _OnePart:
+    """The metadata of one part of a split file."""
+
+    def __init__(self, part: Part) -> None:
+        self._parts = [part]
+
+    def _live(self) -> list[Part]:
+        return self._parts
+
+
+def open(source: Any) -> GGUFFile:
+    """Opens a GGUF file.
+
+    source: a path, of any part of a split file (``...-00001-of-00003.gguf``), of which all parts are opened as one, with the metadata of
+        the first; or a file descriptor, which may be closed afterwards; or the bytes of a file (``bytes``, ``mmap``, an array)
+
+    Raises :class:`FileError` for what is not a valid file, naming the field and its offset, and OSError when it cannot be read.
+    """
+    if isinstance(source, (str, os.PathLike)):
+        path = os.fsdecode(source)
+        paths = _siblings(path)
+        try:
+            parts = [Part(_map(p), p) for p in paths]
+        except FileNotFoundError as error:
+            if len(paths) > 1:
+                raise FileError(f"{path}: a split file of {len(paths)} parts, of which {error.filename} is missing") from None
+            raise
+        file = GGUFFile(parts, path)
+        if len(parts) > 1:
+            _check_split(parts, file)
+        return file
+    if isinstance(source, int):
+        return GGUFFile([Part(_map(source), f"file descriptor {source}")], f"file descriptor {source}")
+    if isinstance(source, np.ndarray):
+        if not source.flags.c_contiguous:
+            raise InvalidArgumentError("open: the array is not C-contiguous")
+        source = source.reshape(-1).view(np.uint8)
+    try:
+        view = memoryview(source)
+    except TypeError:
+        raise TypeError(f"open: takes a path, a file descriptor or bytes, not {type(source).__name__}") from None
+    return GGUFFile([Part(view if view.nbytes else b"", "bytes")], "bytes")

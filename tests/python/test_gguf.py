@@ -1,0 +1,708 @@
+"""GGUF files: what we write the ``gguf`` package reads and the other way round, placing on backends, split files, the writer."""
+
+from __future__ import annotations
+
+import gc
+import os
+import threading
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+import pytest
+
+import ggml_backend as gb
+
+NUMBERS: dict[str, list[Any]] = {
+    "u8": [0, 255], "i8": [-128, 127], "u16": [0, 65535], "i16": [-32768, 32767], "u32": [0, 2**32 - 1], "i32": [-(2**31), 2**31 - 1],
+    "u64": [0, 2**64 - 1], "i64": [-(2**63), 2**63 - 1], "f32": [0.5, float("-inf")], "f64": [0.1, -1e300], "bool": [True, False],
+}  # fmt: skip
+THEIRS = {
+    "u8": "UINT8", "i8": "INT8", "u16": "UINT16", "i16": "INT16", "u32": "UINT32", "i32": "INT32", "u64": "UINT64", "i64": "INT64",
+    "f32": "FLOAT32", "f64": "FLOAT64", "bool": "BOOL", "str": "STRING",
+}  # fmt: skip
+TEXTS = ["", "plain", "Zürich 東京 🙂", "line\nline", "nul\0inside", "x" * 70000]
+
+
+def their_writer(path: Path, **options: Any) -> gguf.GGUFWriter:
+    return gguf.GGUFWriter(path, "test", **options)
+
+
+def finish(writer: gguf.GGUFWriter) -> None:
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def theirs(path: Path, key: str) -> tuple[list[str], Any]:
+    field = gguf.GGUFReader(path).fields[key]
+    return [t.name for t in field.types], field.contents()
+
+
+# ------------------------------------------------------------------------------------------------------------------- metadata
+
+
+@pytest.mark.parametrize("kind", NUMBERS)
+def test_numbers_we_write(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "a.gguf"
+    with gb.gguf.Writer(path) as writer:
+        for i, value in enumerate(NUMBERS[kind]):
+            writer.add(f"k{i}", value, kind)
+        writer.add("list", NUMBERS[kind], kind).add("none", [], kind)
+    file = gb.gguf.open(path)
+    for i, value in enumerate(NUMBERS[kind]):
+        types, content = theirs(path, f"k{i}")
+        assert types == [THEIRS[kind]]
+        assert content == value or kind == "f64"
+        assert file.metadata[f"k{i}"] == value
+        assert type(file.metadata[f"k{i}"]) is type(value)
+        assert file.metadata.type(f"k{i}") == kind
+    types, content = theirs(path, "list")
+    assert types == ["ARRAY", THEIRS[kind]]
+    assert list(content) == NUMBERS[kind]
+    assert file.metadata["list"].tolist() == NUMBERS[kind]
+    assert file.metadata.type("list") == f"arr[{kind}]"
+    assert file.metadata["none"].size == 0
+
+
+@pytest.mark.parametrize("kind", NUMBERS)
+def test_numbers_they_write(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "a.gguf"
+    writer = their_writer(path)
+    value_type = gguf.GGUFValueType[THEIRS[kind]]
+    for i, value in enumerate(NUMBERS[kind]):
+        writer.add_key_value(f"k{i}", value, value_type)
+    writer.add_key_value("list", NUMBERS[kind] * 3, gguf.GGUFValueType.ARRAY, value_type)
+    finish(writer)
+    file = gb.gguf.open(path)
+    assert [file.metadata[f"k{i}"] for i in range(2)] == NUMBERS[kind]
+    assert file.metadata["list"].tolist() == NUMBERS[kind] * 3
+    assert file.metadata.type("list") == f"arr[{kind}]"
+    assert file.metadata["general.architecture"] == "test"
+
+
+def test_texts(tmp_path: Path) -> None:
+    ours, other = tmp_path / "a.gguf", tmp_path / "b.gguf"
+    with gb.gguf.Writer(ours) as writer:
+        for i, text in enumerate(TEXTS):
+            writer.add(f"k{i}", text)
+        writer.add("list", TEXTS).add("schlüssel 🗝", "x").add("none", [], "str")
+    assert theirs(ours, "schlüssel 🗝") == (["STRING"], "x")
+    assert theirs(ours, "list") == (["ARRAY", "STRING"], TEXTS)
+    for i, text in enumerate(TEXTS):
+        assert theirs(ours, f"k{i}")[1] == text
+    file = gb.gguf.open(ours)
+    assert file.metadata["list"] == TEXTS
+    assert file.metadata["none"] == []
+    assert [file.metadata[f"k{i}"] for i in range(len(TEXTS))] == TEXTS
+    writer2 = their_writer(other)
+    writer2.add_array("list", [t for t in TEXTS if t])
+    writer2.add_string("long", TEXTS[-1])
+    finish(writer2)
+    file = gb.gguf.open(other)
+    assert file.metadata["list"] == TEXTS[1:]
+    assert file.metadata["long"] == TEXTS[-1]
+
+
+def test_bytes_that_are_no_text_survive(tmp_path: Path) -> None:
+    path, copy = tmp_path / "a.gguf", tmp_path / "b.gguf"
+    with gb.gguf.Writer(path) as writer:
+        writer.add("k", b"\xff\xfe\x00\x80").add("list", [b"\xff", "ok"])
+    text = gb.gguf.open(path).metadata["k"]
+    with gb.gguf.Writer(copy) as writer:
+        writer.add("k", text).add("list", gb.gguf.open(path).metadata["list"])
+    assert copy.read_bytes() == path.read_bytes()
+
+
+def test_types_chosen_for_python_values(tmp_path: Path) -> None:
+    path = tmp_path / "a.gguf"
+    cases = {
+        "u32": 7, "i32": -7, "u64": 2**32, "i64": -(2**40), "f32": 1.5, "bool": True, "u8": np.uint8(3), "f64": np.float64(0.1),
+        "str": "s", "arr[i32]": [1, 2], "arr[f32]": [1, 2.5], "arr[bool]": [True], "arr[str]": ("a", "b"),
+        "arr[u16]": np.array([1, 2], np.uint16), "arr[u32]": [0, 2**32 - 1], "arr[i64]": [-1, 2**40],
+    }  # fmt: skip
+    with gb.gguf.Writer(path) as writer:
+        for kind, value in cases.items():
+            writer.add(kind, value)
+    file = gb.gguf.open(path)
+    assert {k: file.metadata.type(k) for k in file.metadata} == {k: "i64" if k == "u64" else k for k in cases}
+    assert list(file.metadata) == list(cases)
+    assert len(file.metadata) == len(cases)
+
+
+@pytest.mark.parametrize(
+    ("value", "kind"),
+    [(300, "u8"), (-1, "u32"), (2**64, None), (1.5, "i32"), (2, "bool"), ("x", "i32"), (None, None), ([], None), ([1, "a"], None),
+     ([[1], [2]], None), (np.zeros((2, 2)), None), (np.zeros(2, np.float16), None), (5, "u128"), (5, "str"), ([300], "u8"), (1 + 2j, None)],
+)  # fmt: skip
+def test_values_refused(tmp_path: Path, value: Any, kind: str | None) -> None:
+    writer = gb.gguf.Writer(tmp_path / "a.gguf")
+    with pytest.raises((gb.InvalidArgumentError, TypeError), match=r"'some\.key'"):
+        writer.add("some.key", value, kind)
+
+
+def test_keys_refused(tmp_path: Path) -> None:
+    writer = gb.gguf.Writer(tmp_path / "a.gguf")
+    for key in ("", "a\0b", "x" * 65536):
+        with pytest.raises(gb.InvalidArgumentError):
+            writer.add(key, 1)
+    with pytest.raises(TypeError):
+        writer.add(5, 1)  # type: ignore[arg-type]
+    for alignment in (0, 3, 2**31):
+        with pytest.raises(gb.InvalidArgumentError, match=r"general\.alignment"):
+            writer.add("general.alignment", alignment)
+
+
+def test_a_key_set_again_keeps_its_place(tmp_path: Path) -> None:
+    path = tmp_path / "a.gguf"
+    with gb.gguf.Writer(path) as writer:
+        writer.add("a", 1).add("b", 2).add("a", "text")
+    assert dict(gb.gguf.open(path).metadata) == {"a": "text", "b": 2}
+    assert list(gb.gguf.open(path).metadata) == ["a", "b"]
+
+
+def test_metadata_is_a_mapping(tmp_path: Path) -> None:
+    path = tmp_path / "a.gguf"
+    with gb.gguf.Writer(path) as writer:
+        writer.add("a", 1)
+    file = gb.gguf.open(path)
+    assert "a" in file.metadata
+    assert "b" not in file.metadata
+    assert 5 not in file.metadata
+    assert "a\0b" not in file.metadata
+    assert file.metadata.get("b", 9) == 9
+    with pytest.raises(KeyError):
+        file.metadata["b"]
+    with pytest.raises(KeyError):
+        file.metadata.type("")
+
+
+# -------------------------------------------------------------------------------------------------------------------- tensors
+
+PLAIN = [np.float32, np.float16, np.float64, np.int8, np.int16, np.int32, np.int64]
+
+
+@pytest.mark.parametrize("shape", [(1,), (7,), (3, 5), (1, 1, 4), (2, 3, 1, 5)])
+@pytest.mark.parametrize("dtype", PLAIN)
+def test_plain_tensors_both_ways(tmp_path: Path, rng: np.random.Generator, dtype: Any, shape: tuple[int, ...]) -> None:
+    ours, other = tmp_path / "a.gguf", tmp_path / "b.gguf"
+    array = (rng.standard_normal(shape) * 50).astype(dtype)
+    with gb.gguf.Writer(ours) as writer:
+        writer.add("general.architecture", "test")
+        writer.add_tensor("first", array).add_tensor("second", array[..., ::-1])
+    reader = gguf.GGUFReader(ours)
+    assert [t.name for t in reader.tensors] == ["first", "second"]
+    np.testing.assert_array_equal(reader.tensors[0].data.reshape(shape), array)
+    np.testing.assert_array_equal(reader.tensors[1].data.reshape(shape), array[..., ::-1])
+    assert tuple(int(n) for n in reader.tensors[0].shape) == shape[::-1]
+    theirs_ = their_writer(other)
+    theirs_.add_tensor("first", array)
+    theirs_.add_tensor("second", np.ascontiguousarray(array[..., ::-1]))
+    finish(theirs_)
+    for path in (ours, other):
+        tensor = gb.gguf.open(path).tensors["second"]
+        assert tensor.shape == shape
+        assert tensor.dtype == gb.as_dtype(dtype)
+        np.testing.assert_array_equal(tensor.numpy(), array[..., ::-1])
+    assert ours.read_bytes() == other.read_bytes()
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "q4_0", "q8_0", "q6_k", "iq4_nl", "mxfp4", "tq1_0"])
+def test_quantized_tensors_both_ways(tmp_path: Path, rng: np.random.Generator, dtype: str) -> None:
+    ours, other = tmp_path / "a.gguf", tmp_path / "b.gguf"
+    element = gb.as_dtype(dtype)
+    kind = gguf.GGMLQuantizationType(element.id)
+    array = rng.standard_normal((2, 3, 512), np.float32)
+    blocks = gb.quantize(array, dtype)
+    with gb.gguf.Writer(ours) as writer:
+        writer.add("general.architecture", "test").add_tensor("w", array, dtype=dtype)
+    found = gguf.GGUFReader(ours).tensors[0]
+    assert found.tensor_type == kind
+    np.testing.assert_array_equal(np.asarray(found.data).view(np.uint8).reshape(blocks.shape), blocks)
+    writer2 = their_writer(other)
+    writer2.add_tensor("w", blocks, raw_dtype=kind)
+    finish(writer2)
+    assert ours.read_bytes() == other.read_bytes()
+    tensor = gb.gguf.open(other).tensors["w"]
+    assert tensor.shape == array.shape
+    assert tensor.nbytes == blocks.nbytes
+    np.testing.assert_array_equal(tensor.data, blocks.reshape(-1))
+    np.testing.assert_array_equal(tensor.dequantize(), gguf.quants.dequantize(blocks, kind))
+
+
+@pytest.mark.parametrize("alignment", [1, 8, 32, 64, 4096, 2**20])
+def test_alignments(tmp_path: Path, cpu: gb.Backend, alignment: int) -> None:
+    path, other = tmp_path / "a.gguf", tmp_path / "b.gguf"
+    arrays = {f"t{i}": np.arange(i * 3 + 1, dtype=np.float32) for i in range(3)}
+    with gb.gguf.Writer(path, alignment=alignment) as writer:
+        for name, array in arrays.items():
+            writer.add_tensor(name, array)
+        size = writer.nbytes
+    assert path.stat().st_size == size
+    file = gb.gguf.open(path)
+    assert file.alignment == alignment
+    if alignment >= 8:
+        reader = gguf.GGUFReader(path)
+        assert reader.alignment == alignment
+        for tensor in reader.tensors:
+            np.testing.assert_array_equal(tensor.data, arrays[tensor.name])
+        writer2 = their_writer(other)
+        writer2.add_custom_alignment(alignment)
+        for name, array in arrays.items():
+            writer2.add_tensor(name, array)
+        finish(writer2)
+        np.testing.assert_array_equal(gb.gguf.open(other).tensors["t2"].numpy(), arrays["t2"])
+    weights = file.load(cpu)
+    for name, array in arrays.items():
+        assert file.tensors[name].offset % alignment == 0
+        np.testing.assert_array_equal(file.tensors[name].numpy(), array)
+        np.testing.assert_array_equal(weights[name].numpy(), array)
+
+
+def test_no_tensors_and_no_keys(tmp_path: Path, cpu: gb.Backend) -> None:
+    path, other = tmp_path / "a.gguf", tmp_path / "b.gguf"
+    with gb.gguf.Writer(path):
+        pass
+    file = gb.gguf.open(path)
+    assert len(file.metadata) == len(file.tensors) == len(file.load(cpu)) == 0
+    assert gguf.GGUFReader(path).tensors == []
+    writer = their_writer(other)
+    finish(writer)
+    assert list(gb.gguf.open(other).metadata) == ["general.architecture"]
+
+
+def test_arrays_outlive_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "a.gguf"
+    with gb.gguf.Writer(path) as writer:
+        writer.add_tensor("t", np.arange(1000, dtype=np.int32))
+    with gb.gguf.open(path) as file:
+        array = file.tensors["t"].numpy()
+        metadata, tensors = file.metadata, file.tensors
+    os.unlink(path)
+    gc.collect()
+    assert not array.flags.writeable
+    assert array.sum() == 499500
+    assert file.closed
+    for call in (lambda: metadata["x"], lambda: list(tensors), lambda: file.load(gb.Backend("CPU")), lambda: file.nbytes):
+        with pytest.raises(gb.StateError, match="closed"):
+            call()
+    file.close()
+
+
+def test_long_names(tmp_path: Path, cpu: gb.Backend) -> None:
+    path = tmp_path / "a.gguf"
+    names = ["n" * 200 + str(i) for i in range(3)] + ["ünïcode 🙂"]
+    with gb.gguf.Writer(path) as writer:
+        for i, name in enumerate(names):
+            writer.add_tensor(name, np.full(4, i, np.float32))
+    weights = gb.gguf.open(path).load(cpu)
+    assert list(weights) == names
+    assert [weights[n].numpy()[0] for n in names] == [0, 1, 2, 3]
+    assert [t.name for t in gguf.GGUFReader(path).tensors] == names
+
+
+# ------------------------------------------------------------------------------------------------------------------- loading
+
+
+@pytest.fixture
+def model(tmp_path: Path, rng: np.random.Generator) -> tuple[Path, dict[str, np.ndarray]]:
+    path = tmp_path / "model.gguf"
+    arrays = {f"blk.{i}.{part}": rng.standard_normal((8, 64), np.float32) for i in range(6) for part in ("up", "down")}
+    with gb.gguf.Writer(path) as writer:
+        for i, (name, array) in enumerate(arrays.items()):
+            writer.add_tensor(name, array, dtype=None if i % 2 else gb.q8_0)
+    arrays = {n: a if i % 2 else gb.dequantize(gb.quantize(a, "q8_0"), "q8_0") for i, (n, a) in enumerate(arrays.items())}
+    return path, arrays
+
+
+def content(tensor: gb.Tensor) -> np.ndarray:
+    return gb.dequantize(tensor.numpy(), tensor.dtype)
+
+
+def test_load_in_place(model: Any, cpu: gb.Backend) -> None:
+    path, arrays = model
+    file = gb.gguf.open(path)
+    weights = file.load(cpu)
+    assert weights.in_place == weights.nbytes == sum(t.nbytes for t in file.tensors.values())
+    assert len(weights.buffers) == 1
+    assert weights.buffers[0].usage == "weights"
+    assert weights.buffers[0].readonly
+    mapped = file.tensors["blk.2.down"].numpy()
+    view = weights["blk.2.down"].numpy()
+    assert view.__array_interface__["data"][0] == mapped.__array_interface__["data"][0]
+    del file, mapped
+    gc.collect()
+    for name, array in arrays.items():
+        np.testing.assert_array_equal(content(weights[name]), array)
+    with pytest.raises(gb.StateError, match="read-only"):
+        weights["blk.2.down"].set(0.0)
+    weights.close()
+    with pytest.raises(gb.StateError):
+        weights["blk.2.down"].numpy()
+    assert view.shape == (8, 64)
+    assert np.isfinite(view).all()
+
+
+def test_load_on_a_device(model: Any, sim: gb.Backend) -> None:
+    path, arrays = model
+    calls: list[tuple[int, int]] = []
+    weights = gb.gguf.open(path).load(sim, progress=lambda done, total: calls.append((done, total)))
+    assert weights.in_place == 0
+    assert calls[-1] == (weights.nbytes, weights.nbytes)
+    assert [c[0] for c in calls] == sorted(c[0] for c in calls)
+    for name, array in arrays.items():
+        assert not weights[name].is_host
+        np.testing.assert_array_equal(content(weights[name]), array)
+
+
+def test_load_by_patterns(model: Any, cpu: gb.Backend, sim: gb.Backend) -> None:
+    path, arrays = model
+    weights = gb.gguf.open(path).load({"blk.[0-2].*": sim, "*": cpu})
+    for name, array in arrays.items():
+        assert weights[name].is_host == (int(name[4]) > 2)
+        np.testing.assert_array_equal(content(weights[name]), array)
+    with pytest.raises(gb.InvalidArgumentError, match=r"'blk\.3\.up'"):
+        gb.gguf.open(path).load({"blk.[0-2].*": sim})
+    with pytest.raises(TypeError, match="not on str"):
+        gb.gguf.open(path).load({"*": "CPU"})  # type: ignore[dict-item]
+
+
+def test_load_some(model: Any, cpu: gb.Backend) -> None:
+    file = gb.gguf.open(model[0])
+    assert list(file.load(cpu, "blk.1.*")) == ["blk.1.up", "blk.1.down"]
+    assert list(file.load(cpu, ["blk.4.down", "*.0.up"])) == ["blk.0.up", "blk.4.down"]
+    with pytest.raises(KeyError, match="nothing"):
+        file.load(cpu, ["nothing.*"])
+
+
+def test_load_more_than_one_allocation_holds(model: Any) -> None:
+    path, arrays = model
+    device = gb.Backend("SIM", mem="64M", max="5K")
+    weights = gb.gguf.open(path).load(device)
+    assert len(weights.buffers) > 1
+    assert all(b.size <= 5 * 1024 for b in weights.buffers)
+    for name, array in arrays.items():
+        np.testing.assert_array_equal(content(weights[name]), array)
+
+
+def test_load_without_enough_memory(model: Any) -> None:
+    device = gb.Backend("SIM", mem="4K")
+    with pytest.raises(gb.AllocationError):
+        gb.gguf.open(model[0]).load(device)
+    assert gb.gguf.open(model[0]).load(device, "blk.0.down")["blk.0.down"].is_placed
+
+
+def test_progress_may_end_the_loading(model: Any, sim: gb.Backend) -> None:
+    def stop(done: int, total: int) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        gb.gguf.open(model[0]).load(sim, progress=stop)
+    assert len(gb.gguf.open(model[0]).load(sim)) == 12
+
+
+def test_compute_with_loaded_weights(model: Any, cpu: gb.Backend, sim: gb.Backend, rng: np.random.Generator) -> None:
+    path, arrays = model
+    weights = gb.gguf.open(path).load({"*.up": sim, "*": cpu})
+    x = rng.standard_normal((3, 64), np.float32)
+    with gb.Context() as ctx:
+        source = ctx.tensor(x.shape, gb.float32)
+        a, b = source @ weights["blk.1.up"].T, source @ weights["blk.1.down"].T
+        graph = ctx.graph(a, b)
+        sched = gb.Scheduler([sim, cpu])
+        sched.allocate(graph)
+        source.set(x)
+        sched.compute(graph)
+        np.testing.assert_allclose(a.numpy(), x @ arrays["blk.1.up"].T, rtol=0, atol=0.15)
+        np.testing.assert_allclose(b.numpy(), x @ arrays["blk.1.down"].T, rtol=1e-5, atol=1e-5)
+
+
+def test_load_into_a_context(model: Any, cpu: gb.Backend, ctx: gb.Context) -> None:
+    weights = gb.gguf.open(model[0]).load(cpu, context=ctx)
+    assert weights.context is ctx
+    assert ctx["blk.5.up"].name == "blk.5.up"
+
+
+# -------------------------------------------------------------------------------------------------------------------- sources
+
+
+def test_open_bytes_and_descriptors(model: Any, cpu: gb.Backend) -> None:
+    path, arrays = model
+    data = path.read_bytes()
+    with path.open("rb") as f:
+        by_descriptor = gb.gguf.open(f.fileno())
+    for file in (gb.gguf.open(data), gb.gguf.open(np.frombuffer(data, np.uint8)), gb.gguf.open(memoryview(data)), by_descriptor):
+        np.testing.assert_array_equal(file.tensors["blk.0.down"].numpy(), arrays["blk.0.down"])
+        np.testing.assert_array_equal(content(file.load(cpu)["blk.0.up"]), arrays["blk.0.up"])
+    with pytest.raises(TypeError, match="path"):
+        gb.gguf.open(5.5)
+
+
+def test_what_is_no_file(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        gb.gguf.open(tmp_path / "absent")
+    with pytest.raises(OSError):
+        gb.gguf.open(tmp_path)
+    (tmp_path / "empty").touch()
+    with pytest.raises(gb.FileError, match="offset 0: the magic"):
+        gb.gguf.open(tmp_path / "empty")
+    with pytest.raises(gb.FileError, match="not a GGUF file"):
+        gb.gguf.open(b"GGML" + bytes(100))
+    with pytest.raises(gb.FileError, match="other byte order"):
+        gb.gguf.open(b"GGUF" + (3).to_bytes(4, "big") + bytes(100))
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(gb.FileError, match="regular file"):
+        gb.gguf.open(tmp_path / "pipe")
+
+
+def test_the_other_byte_order_of_the_package(tmp_path: Path) -> None:
+    path = tmp_path / "a.gguf"
+    writer = their_writer(path, endianess=gguf.GGUFEndian.BIG)
+    writer.add_tensor("t", np.ones(4, np.float32))
+    finish(writer)
+    with pytest.raises(gb.FileError, match="offset 4: the file is in the other byte order"):
+        gb.gguf.open(path)
+
+
+# ----------------------------------------------------------------------------------------------------------------------- split
+
+
+def split(tmp_path: Path, n: int, **keys: int) -> list[Path]:
+    paths = []
+    for i in range(n):
+        path = tmp_path / f"m-{i + 1:05d}-of-{n:05d}.gguf"
+        with gb.gguf.Writer(path) as writer:
+            writer.add("split.no", np.uint16(keys.get("no", i))).add("split.count", np.uint16(keys.get("count", n)))
+            writer.add("split.tensors.count", keys.get("tensors", 2 * n), "i32")
+            if i == 0:
+                writer.add("general.name", "whole")
+            for j in range(2):
+                writer.add_tensor(f"t{2 * i + j}" if "same" not in keys else f"t{j}", np.full((2, 32), 2 * i + j, np.float32))
+        paths.append(path)
+    return paths
+
+
+def test_split_files(tmp_path: Path, cpu: gb.Backend, sim: gb.Backend) -> None:
+    paths = split(tmp_path, 3)
+    for path in paths:
+        file = gb.gguf.open(path)
+        assert file.n_parts == 3
+        assert file.metadata["general.name"] == "whole"
+        assert list(file.tensors) == [f"t{i}" for i in range(6)]
+        for backend in (cpu, sim):
+            weights = file.load(backend)
+            assert [weights[f"t{i}"].numpy()[1, 31] for i in range(6)] == list(range(6))
+    joined = tmp_path / "joined.gguf"
+    with gb.gguf.Writer(joined) as writer:
+        writer.copy_from(gb.gguf.open(paths[0]))
+    file = gb.gguf.open(joined)
+    assert list(file.metadata) == ["general.name"]
+    assert [t.numpy()[0, 0] for t in file.tensors.values()] == list(range(6))
+
+
+def test_split_files_of_the_package(tmp_path: Path) -> None:
+    writer = gguf.GGUFWriter(tmp_path / "m.gguf", "test", split_max_tensors=2)
+    for i in range(5):
+        writer.add_tensor(f"t{i}", np.full(8, i, np.float32))
+    finish(writer)
+    paths = sorted(tmp_path.glob("m-*"))
+    assert len(paths) == 3
+    file = gb.gguf.open(paths[1])
+    assert [file.tensors[f"t{i}"].numpy()[0] for i in range(5)] == list(range(5))
+
+
+def test_broken_splits(tmp_path: Path) -> None:
+    paths = split(tmp_path, 3)
+    paths[1].unlink()
+    with pytest.raises(gb.FileError, match=r"m-00002-of-00003\.gguf is missing"):
+        gb.gguf.open(paths[0])
+    for keys, message in (({"no": 5}, "split.no is 5"), ({"count": 9}, "split.count is 9"), ({"tensors": 7}, "7, the parts have 6")):
+        with pytest.raises(gb.FileError, match=message):
+            gb.gguf.open(split(tmp_path, 3, **keys)[0])
+    with pytest.raises(gb.FileError, match="'t0' is also in"):
+        gb.gguf.open(split(tmp_path, 3, same=1)[0])
+
+
+# ---------------------------------------------------------------------------------------------------------------------- writer
+
+
+def test_unknown_keys_and_types_are_kept(tmp_path: Path, rng: np.random.Generator) -> None:
+    first, second = tmp_path / "a.gguf", tmp_path / "b.gguf"
+    writer = their_writer(first)
+    for kind, values in NUMBERS.items():
+        writer.add_key_value(f"x.{kind}", values[1], gguf.GGUFValueType[THEIRS[kind]])
+        writer.add_key_value(f"x.list.{kind}", values, gguf.GGUFValueType.ARRAY, gguf.GGUFValueType[THEIRS[kind]])
+    writer.add_array("x.texts", ["a", "ü"])
+    for kind in ("Q3_K", "IQ1_S", "Q8_1"):
+        size = gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType[kind]][1]
+        writer.add_tensor(kind, rng.integers(0, 256, (4, size), np.uint8), raw_dtype=gguf.GGMLQuantizationType[kind])
+    finish(writer)
+    with gb.gguf.Writer(second) as copy:
+        copy.copy_from(gb.gguf.open(first))
+    assert second.read_bytes() == first.read_bytes()
+
+
+def test_copy_from_some(model: Any, tmp_path: Path) -> None:
+    path = tmp_path / "b.gguf"
+    source = gb.gguf.open(model[0])
+    with gb.gguf.Writer(path) as writer:
+        writer.copy_from(source, keys=False, tensors=["blk.3.up"])
+        writer.add_tensor("half", source.tensors["blk.0.up"], dtype=gb.float16)
+        writer.add_tensor("again", source.tensors["blk.0.down"], dtype="q4_0")
+    file = gb.gguf.open(path)
+    assert list(file.tensors) == ["blk.3.up", "half", "again"]
+    np.testing.assert_array_equal(file.tensors["half"].numpy(), model[1]["blk.0.up"].astype(np.float16))
+    np.testing.assert_array_equal(file.tensors["again"].numpy(), gb.quantize(model[1]["blk.0.down"], "q4_0"))
+
+
+def test_tensors_of_backends(tmp_path: Path, cpu: gb.Backend, sim: gb.Backend, ctx: gb.Context, rng: np.random.Generator) -> None:
+    path = tmp_path / "a.gguf"
+    array = rng.standard_normal((4, 64), np.float32)
+    tensors = [ctx.tensor(array.shape, gb.float32), ctx.tensor(array.shape, gb.q8_0)]
+    ctx.allocate(sim)
+    tensors[0].set(array)
+    tensors[1].set(array, quantize=True)
+    with gb.gguf.Writer(path) as writer:
+        writer.add_tensor("plain", tensors[0]).add_tensor("quantized", tensors[1])
+        writer.add_tensor("converted", tensors[0], dtype=gb.q8_0).add_tensor("view", tensors[0].T, dtype=gb.float16)
+    file = gb.gguf.open(path)
+    np.testing.assert_array_equal(file.tensors["plain"].numpy(), array)
+    np.testing.assert_array_equal(file.tensors["quantized"].numpy(), gb.quantize(array, "q8_0"))
+    np.testing.assert_array_equal(file.tensors["converted"].numpy(), gb.quantize(array, "q8_0"))
+    np.testing.assert_array_equal(file.tensors["view"].numpy(), array.T.astype(np.float16))
+
+
+def test_data_that_comes_in_pieces(tmp_path: Path) -> None:
+    path = tmp_path / "a.gguf"
+    alive: list[int] = []
+
+    def rows() -> Any:
+        for i in range(10):
+            alive.append(i)
+            yield np.full((100, 64), i, np.float32)
+
+    with gb.gguf.Writer(path) as writer:
+        writer.add_tensor("q", rows, gb.q8_0, shape=(1000, 64))
+        writer.add_tensor("f", rows, gb.float32, shape=(1000, 64))
+        writer.add_tensor("i", lambda: np.arange(6, dtype=np.int32), gb.int32, shape=(2, 3))
+        assert alive == []
+    assert len(alive) == 20
+    file = gb.gguf.open(path)
+    expected = np.repeat(np.arange(10, dtype=np.float32), 100)
+    np.testing.assert_array_equal(file.tensors["f"].numpy()[:, 5], expected)
+    np.testing.assert_allclose(file.tensors["q"].dequantize()[:, 63], expected, rtol=1e-3)
+    assert file.tensors["i"].numpy().tolist() == [[0, 1, 2], [3, 4, 5]]
+
+
+@pytest.mark.parametrize("shape", [(999, 64), (1001, 64), (1000, 32)])
+def test_pieces_that_do_not_add_up(tmp_path: Path, shape: tuple[int, int]) -> None:
+    path = tmp_path / "a.gguf"
+    path.write_bytes(b"old")
+    writer = gb.gguf.Writer(path)
+    writer.add_tensor("q", lambda: np.zeros((1000, 64), np.float32), gb.q8_0, shape=shape)
+    with pytest.raises(gb.InvalidArgumentError, match="'q'"):
+        writer.close()
+    assert path.read_bytes() == b"old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_failure_leaves_the_old_file(tmp_path: Path) -> None:
+    path = tmp_path / "a.gguf"
+    with gb.gguf.Writer(path) as writer:
+        writer.add("version", 1)
+
+    def fail() -> Any:
+        yield np.zeros((1, 32), np.float32)
+        raise RuntimeError("no more")
+
+    old = path.read_bytes()
+    writer = gb.gguf.Writer(path)
+    writer.add_tensor("t", fail, gb.float32, shape=(2, 32))
+    with pytest.raises(RuntimeError, match="no more"):
+        writer.close()
+    with pytest.raises(ZeroDivisionError), gb.gguf.Writer(path) as writer:
+        writer.add("version", 2 // 0)
+    assert path.read_bytes() == old
+    assert list(tmp_path.iterdir()) == [path]
+    with pytest.raises(gb.StateError):
+        writer.add("x", 1)
+
+
+def test_replacing_an_open_file(model: Any, cpu: gb.Backend) -> None:
+    path, arrays = model
+    path.chmod(0o640)
+    file = gb.gguf.open(path)
+    weights = file.load(cpu)
+    with gb.gguf.Writer(path) as writer:
+        writer.copy_from(file, tensors=["blk.0.down"])
+    np.testing.assert_array_equal(weights["blk.5.down"].numpy(), arrays["blk.5.down"])
+    assert list(gb.gguf.open(path).tensors) == ["blk.0.down"]
+    assert path.stat().st_mode & 0o777 == 0o640
+    link = path.parent / "link.gguf"
+    link.symlink_to(path)
+    with gb.gguf.Writer(link) as writer:
+        writer.add("through", "link")
+    assert link.is_symlink()
+    assert "through" in gb.gguf.open(path).metadata
+
+
+def test_tensors_refused(tmp_path: Path) -> None:
+    writer = gb.gguf.Writer(tmp_path / "a.gguf")
+    writer.add_tensor("t", np.zeros(32, np.float32))
+    bad: list[tuple[str, Any, Any]] = [
+        ("t", np.zeros(32, np.float32), None), ("", np.zeros(3, np.float32), None), ("a\0b", np.zeros(3, np.float32), None),
+        ("q", np.zeros(31, np.float32), gb.q4_0), ("q", np.zeros(17, np.uint8), gb.q4_0), ("q", np.zeros(32, np.int32), gb.q4_0),
+        ("e", np.zeros((0, 4), np.float32), None), ("c", np.zeros(3, np.complex64), None), ("d", np.zeros((1,) * 5, np.float32), None),
+        ("i", np.zeros(3, np.float32), gb.int32), ("f", lambda: np.zeros(3), None),
+    ]  # fmt: skip
+    for name, array, dtype in bad:
+        with pytest.raises((gb.InvalidArgumentError, TypeError)):
+            writer.add_tensor(name, array, dtype)
+    writer.close()
+    assert list(gb.gguf.open(tmp_path / "a.gguf").tensors) == ["t"]
+    with pytest.raises(gb.FileError, match="regular"):
+        gb.gguf.Writer(tmp_path).close()
+
+
+def test_threads_share_a_file(model: Any) -> None:
+    path, arrays = model
+    file = gb.gguf.open(path)
+    errors: list[BaseException] = []
+
+    def read() -> None:
+        try:
+            for _ in range(20):
+                for name, array in arrays.items():
+                    np.testing.assert_array_equal(file.tensors[name].dequantize(), array)
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=read) for _ in range(4)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert errors == []
+
+
+def test_many_keys_open_in_linear_time(tmp_path: Path) -> None:
+    import time
+
+    times = {}
+    for n in (25_000, 100_000):
+        path = tmp_path / f"{n}.gguf"
+        with gb.gguf.Writer(path) as writer:
+            for i in range(n):
+                writer.add(f"some.key.{i}", i)
+        best = 9.0
+        for _ in range(3):
+            start = time.perf_counter()
+            file = gb.gguf.open(path)
+            best = min(best, time.perf_counter() - start)
+        times[n] = best
+        assert file.metadata[f"some.key.{n - 1}"] == n - 1
+        assert len(file.metadata) == n
+    assert times[100_000] < 1
+    assert times[100_000] < 12 * times[25_000]
