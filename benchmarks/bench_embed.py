@@ -21,9 +21,9 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from examples.embed.model import Embedder, model_dir  # noqa: E402
+from examples.embed.model import Embedder, model_dir
 
-WORDS = "the quick brown fox jumps over a lazy dog while seven wizards box and measure time in quiet rooms near old rivers".split()
+WORDS = ["quick", "brown", "fox", "lazy", "dog", "seven", "wizards", "box", "measure", "time", "quiet", "rooms", "near", "old", "rivers"]
 
 
 def token_sequences(embedder: Embedder, count: int, tokens: int, seed: int = 0) -> list[list[int]]:
