@@ -172,6 +172,20 @@ static void views_of_blocks(void) {
     ggml_free(ctx);
 }
 
+// A view of transposed blocks takes the bytes that were checked when it was made: writing all of it stays inside its source.
+static void bytes_of_transposed_blocks(void) {
+    struct ggml_context * pool = ggml_init((struct ggml_init_params){ 0, NULL, true });
+    struct ggml_tensor *  t   = ggml_new_tensor_3d(pool, GGML_TYPE_Q8_0, 32, 1, 2);
+    CHECK_INT(ggml_nbytes(t), 68);
+    CHECK_INT(ggml_nbytes(ggml_transpose(pool, t)), 68);
+    t = ggml_new_tensor_2d(pool, GGML_TYPE_Q8_0, 64, 3);
+    CHECK_INT(ggml_nbytes(ggml_transpose(pool, t)), 3 * 68);
+    CHECK_INT(ggml_nbytes(ggml_new_tensor_1d(pool, GGML_TYPE_I8, INT64_MAX)), INT64_MAX);
+    t = ggml_new_tensor_4d(pool, GGML_TYPE_F32, 0, INT64_MAX, INT64_MAX, 1); // sizes of results that do not fit
+    CHECK(ggml_pad(pool, t, 0, 1, 0, 0) == NULL && ggml_concat(pool, t, t) == NULL && ggml_upscale(pool, t, 2) == NULL);
+    ggml_free(pool);
+}
+
 static void layouts(void) {
     setup(true);
     struct ggml_tensor * t = ggml_new_tensor_3d(ctx, GGML_TYPE_F32, 4, 3, 2);
@@ -288,4 +302,4 @@ static void descriptions(void) {
 }
 
 TEST_MAIN(TEST(fresh_tensors), TEST(empty_tensors), TEST(refused_shapes), TEST(view_extents), TEST(view_roots), TEST(views_of_blocks),
-          TEST(layouts), TEST(names), TEST(flags), TEST(gradients_are_inherited), TEST(descriptions))
+          TEST(bytes_of_transposed_blocks), TEST(layouts), TEST(names), TEST(flags), TEST(gradients_are_inherited), TEST(descriptions))

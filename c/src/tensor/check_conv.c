@@ -14,7 +14,7 @@ static int64_t product(int64_t x, int64_t y) { // of sizes; one that does not fi
 
 int64_t gb_conv_out(int64_t n, int64_t k, int64_t s, int64_t p, int64_t d) {
     int64_t reach; // from the first to the last element under the kernel
-    if (n <= 0 || k <= 0 || !gb_mul_i64(d, k - 1, &reach)) {
+    if (n <= 0 || k <= 0 || n > INT64_MAX - 2 * p || !gb_mul_i64(d, k - 1, &reach)) {
         return 0;
     }
     const int64_t room = n + 2 * p - 1 - reach;
@@ -23,7 +23,8 @@ int64_t gb_conv_out(int64_t n, int64_t k, int64_t s, int64_t p, int64_t d) {
 
 int64_t gb_pool_out(int64_t n, int64_t k, int64_t s, double p) {
     const double room = (double) n + 2 * p - (double) k;
-    return room < 0 ? 0 : (int64_t) (room / (double) s + 1);
+    const double out  = room / (double) s + 1;
+    return room < 0 || !(out < 9e18) ? 0 : (int64_t) out; // not what int64_t cannot hold
 }
 
 static bool rule_conv_axis(const struct gb_call * c, const char * const names[3], int64_t s, int64_t p, int64_t d) {

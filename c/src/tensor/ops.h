@@ -38,6 +38,16 @@ struct ggml_tensor * gb_op_sources(struct ggml_context * ctx, struct ggml_tensor
 // For builders of several nodes: returns the last one; when that is NULL, drops all since the first from the context.
 struct ggml_tensor * gb_op_keep_if(struct ggml_context * ctx, struct ggml_tensor * first, struct ggml_tensor * last);
 
+// Sizes of a result from sizes >= 0; -1, which no tensor can have, on overflow.
+static inline int64_t gb_op_sum(int64_t x, int64_t y) {
+    return x > INT64_MAX - y ? -1 : x + y;
+}
+
+static inline int64_t gb_op_product(int64_t x, int64_t y) {
+    int64_t r;
+    return gb_mul_i64(x, y, &r) ? r : -1;
+}
+
 static inline enum gb_grad gb_grad_unless(bool inplace) {
     return inplace ? GB_GRAD_NONE : GB_GRAD_INHERIT;
 }

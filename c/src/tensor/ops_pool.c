@@ -31,8 +31,8 @@ struct ggml_tensor * ggml_upscale(struct ggml_context * ctx, struct ggml_tensor 
     if (!gb_check_upscale(__func__, a, scale_factor)) {
         return NULL;
     }
-    struct ggml_tensor * node   = gb_op_new(ctx, __func__, GGML_OP_UPSCALE, a->type, a->ne[0] * scale_factor,
-                                            a->ne[1] * scale_factor, a->ne[2], a->ne[3]);
+    struct ggml_tensor * node   = gb_op_new(ctx, __func__, GGML_OP_UPSCALE, a->type, gb_op_product(a->ne[0], scale_factor),
+                                            gb_op_product(a->ne[1], scale_factor), a->ne[2], a->ne[3]);
     const int32_t        params = scale_factor;
     gb_op_set_params(node, &params, sizeof(params));
     return gb_op_sources(ctx, node, GB_GRAD_NONE, a, NULL, NULL);
@@ -43,6 +43,7 @@ struct ggml_tensor * ggml_pad(struct ggml_context * ctx, struct ggml_tensor * a,
         return NULL;
     }
     struct ggml_tensor * node =
-        gb_op_new(ctx, __func__, GGML_OP_PAD, a->type, a->ne[0] + p0, a->ne[1] + p1, a->ne[2] + p2, a->ne[3] + p3);
+        gb_op_new(ctx, __func__, GGML_OP_PAD, a->type, gb_op_sum(a->ne[0], p0), gb_op_sum(a->ne[1], p1), gb_op_sum(a->ne[2], p2),
+                  gb_op_sum(a->ne[3], p3));
     return gb_op_sources(ctx, node, GB_GRAD_NONE, a, NULL, NULL);
 }

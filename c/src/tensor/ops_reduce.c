@@ -85,6 +85,6 @@ struct ggml_tensor * ggml_concat(struct ggml_context * ctx, struct ggml_tensor *
         return NULL;
     }
     struct ggml_tensor * node =
-        gb_op_new(ctx, __func__, GGML_OP_CONCAT, a->type, a->ne[0], a->ne[1], a->ne[2] + b->ne[2], a->ne[3]);
+        gb_op_new(ctx, __func__, GGML_OP_CONCAT, a->type, a->ne[0], a->ne[1], gb_op_sum(a->ne[2], b->ne[2]), a->ne[3]);
     return gb_op_sources(ctx, node, GB_GRAD_INHERIT, a, b, NULL);
 }

@@ -115,5 +115,5 @@ void ggml_rope_yarn_corr_dims(int n_dims, int n_orig_ctx, float freq_base, float
                               float dims[2]) {
     GB_CHECK_ARG(dims, );
     dims[0] = fmaxf(0, floorf(turning_dim(n_dims, n_orig_ctx, freq_base, beta_fast)));
-    dims[1] = fminf((float) (n_dims - 1), ceilf(turning_dim(n_dims, n_orig_ctx, freq_base, beta_slow)));
+    dims[1] = fminf((float) ((int64_t) n_dims - 1), ceilf(turning_dim(n_dims, n_orig_ctx, freq_base, beta_slow)));
 }

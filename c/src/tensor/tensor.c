@@ -260,28 +260,19 @@ struct ggml_tensor * ggml_view_tensor(struct ggml_context * ctx, struct ggml_ten
 // --------------------------------------------------------------------------------------------------------------------- queries
 
 int64_t ggml_nelements(const struct ggml_tensor * t) {
-    return t ? t->ne[0] * t->ne[1] * t->ne[2] * t->ne[3] : 0;
+    return t ? (int64_t) ((uint64_t) t->ne[0] * (uint64_t) t->ne[1] * (uint64_t) t->ne[2] * (uint64_t) t->ne[3]) : 0;
 }
 
 int64_t ggml_nrows(const struct ggml_tensor * t) {
-    return t ? t->ne[1] * t->ne[2] * t->ne[3] : 0;
+    return t ? (int64_t) ((uint64_t) t->ne[1] * (uint64_t) t->ne[2] * (uint64_t) t->ne[3]) : 0;
 }
 
 size_t ggml_nbytes(const struct ggml_tensor * t) {
     if (t == NULL || ggml_nelements(t) == 0 || !gb_type_is_valid(t->type)) {
         return 0;
     }
-    const size_t blck = (size_t) ggml_blck_size(t->type), n = (size_t) t->ne[0];
-    size_t       bytes; // of a row; n * nb0 could overflow where the whole tensor does not
-    if (blck == 1) {
-        bytes = ggml_type_size(t->type) + (n - 1) * t->nb[0];
-    } else {
-        bytes = n / blck * t->nb[0] + n % blck * t->nb[0] / blck;
-    }
-    for (int d = 1; d < GGML_MAX_DIMS; d++) {
-        bytes += (size_t) (t->ne[d] - 1) * t->nb[d];
-    }
-    return bytes;
+    size_t bytes; // the same as was checked when the tensor was made: who writes that many stays inside
+    return gb_bytes_needed(t, &bytes) ? bytes : 0;
 }
 
 size_t ggml_nbytes_pad(const struct ggml_tensor * t) {
