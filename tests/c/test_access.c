@@ -171,13 +171,17 @@ static GGML_CALL bool no(ggml_backend_buffer_type_t buft) {
     return false;
 }
 
+static GGML_CALL void * base_of(ggml_backend_buffer_t buffer) {
+    return buffer;
+}
+
 static void device_memory(void) {
     struct ggml_context * ctx = ggml_init((struct ggml_init_params){ 0, NULL, false });
     struct ggml_tensor *  t   = ggml_set_name(ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 4), "w");
     struct ggml_tensor *  v   = ggml_view_tensor(ctx, t);
     ggml_set_f32(t, 3);
     struct ggml_backend_buffer_type buft   = { .iface = { .is_host = NULL } };
-    struct ggml_backend_buffer      buffer = { .buft = &buft };
+    struct ggml_backend_buffer      buffer = { .iface = { .get_base = base_of }, .buft = &buft };
     t->buffer                              = &buffer;
     CHECK(ggml_get_f32_1d(t, 0) == 0.0f);
     CHECK_ERROR(GGML_STATUS_INVALID_STATE, "'w' is not in host memory");
@@ -187,6 +191,14 @@ static void device_memory(void) {
     CHECK(ggml_set_zero(t) == NULL && ggml_set_f32(t, 1) == NULL);
     buft.iface.is_host = yes;
     CHECK(ggml_get_f32_1d(t, 0) == 3.0f && ggml_get_f32_1d(v, 0) == 3.0f);
+    buffer.iface.get_base = NULL; // its memory was given back
+    CHECK(ggml_get_f32_1d(t, 0) == 0.0f);
+    CHECK_ERROR(GGML_STATUS_INVALID_STATE, "'w' is not in host memory");
+    buffer.iface.get_base = base_of;
+    float elsewhere[4] = { 7, 7, 7, 7 };
+    t->data            = elsewhere; // v looks at the old place
+    CHECK(ggml_get_f32_1d(t, 0) == 7.0f && ggml_get_f32_1d(v, 0) == 0.0f);
+    CHECK_ERROR(GGML_STATUS_INVALID_STATE, "is a view of 'w', which was moved since");
     ggml_free(ctx);
 }
 

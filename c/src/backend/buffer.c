@@ -166,7 +166,7 @@ enum ggml_status ggml_backend_buffer_clear(ggml_backend_buffer_t buffer, uint8_t
 
 bool ggml_backend_buffer_is_host(ggml_backend_buffer_t buffer) {
     GB_CHECK_ARG(buffer, false);
-    return ggml_backend_buft_is_host(buffer->buft);
+    return buffer->iface.get_base != NULL && ggml_backend_buft_is_host(buffer->buft); // without hooks: memory that is gone
 }
 
 enum ggml_status ggml_backend_buffer_set_usage(ggml_backend_buffer_t buffer, enum ggml_backend_buffer_usage usage) {
@@ -208,6 +208,11 @@ ggml_backend_buffer_t gb_tensor_buffer(const struct ggml_tensor * t) {
 
 enum ggml_status gb_tensor_check_placed(const char * func, const struct ggml_tensor * t) {
     if (t->data != NULL || ggml_nbytes(t) == 0) {
+        const ggml_backend_buffer_t buffer = gb_tensor_buffer(t);
+        GB_FAIL_IF(buffer != NULL && buffer->iface.get_base == NULL, GGML_STATUS_INVALID_STATE, GGML_STATUS_INVALID_STATE,
+                   "%s: the memory of tensor '%s' was given back (its scheduler was reset or needed it)", func, t->name);
+        GB_FAIL_IF(t->data != NULL && !gb_view_is_bound(t), GGML_STATUS_INVALID_STATE, GGML_STATUS_INVALID_STATE,
+                   "%s: tensor '%s' is a view of '%s', which was moved since", func, t->name, t->view_src->name);
         return GGML_STATUS_SUCCESS;
     }
     if (t->view_src && t->view_src->data) {

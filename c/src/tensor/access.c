@@ -62,11 +62,15 @@ static void store(enum ggml_type type, void * p, double v) {
 // Asks the buffer itself: this layer lies below the backends'.
 bool gb_tensor_is_host(const struct ggml_tensor * t) {
     const struct ggml_backend_buffer * buffer = gb_root(t)->buffer;
-    if (t->data == NULL || buffer == NULL) {
-        return t->data != NULL;
+    if (t->data == NULL || !gb_view_is_bound(t)) {
+        return false;
+    }
+    if (buffer == NULL) {
+        return true;
     }
     const ggml_backend_buffer_type_t buft = buffer->buft;
-    return buft != NULL && buft->iface.is_host != NULL && buft->iface.is_host(buft);
+    // without its hooks a handle has outlived its memory (a scheduler's that was reset)
+    return buffer->iface.get_base != NULL && buft != NULL && buft->iface.is_host != NULL && buft->iface.is_host(buft);
 }
 
 static bool check_host(const struct ggml_tensor * t, const char * func) {
@@ -75,6 +79,8 @@ static bool check_host(const struct ggml_tensor * t, const char * func) {
         return false;
     }
     GB_FAIL_IF(t->data == NULL, false, GGML_STATUS_INVALID_STATE, "%s: tensor '%s' has no data yet", func, t->name);
+    GB_FAIL_IF(!gb_view_is_bound(t), false, GGML_STATUS_INVALID_STATE, "%s: tensor '%s' is a view of '%s', which was moved since", func, t->name,
+               t->view_src->name);
     GB_FAIL_IF(!gb_tensor_is_host(t), false, GGML_STATUS_INVALID_STATE,
                "%s: tensor '%s' is not in host memory: use ggml_backend_tensor_get and ggml_backend_tensor_set", func, t->name);
     return true;

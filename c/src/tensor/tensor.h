@@ -61,6 +61,11 @@ static inline struct ggml_tensor * gb_root(const struct ggml_tensor * t) { // th
     return t->view_src ? t->view_src : (struct ggml_tensor *) t;
 }
 
+// Not a view, or one that lies where its source is now: the source may have been placed anew since the view was bound.
+static inline bool gb_view_is_bound(const struct ggml_tensor * t) {
+    return t->view_src == NULL || (uintptr_t) t->data == (uintptr_t) t->view_src->data + t->view_offs;
+}
+
 // -------------------------------------------------------------------------------------------------------------------- flags
 
 // ggml_tensor::padding: [0] bits 0 and 1 these flags, bits 4 to 7 the language bindings' (the Python package keeps the number of
