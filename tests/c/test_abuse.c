@@ -306,8 +306,8 @@ static void make_tensors(void) {
     pool.t[n++] = corrupt(ctx, 12345, GGML_OP_NONE);
     pool.t[n++] = corrupt(ctx, GGML_TYPE_F32, 12345);
     pool.t[n++] = corrupt(ctx, GGML_TYPE_F32, GGML_OP_COUNT);
-    pool.t[n++] = corrupt(ctx, GGML_TYPE_F32, GGML_OP_MUL_MAT); // without sources
-    pool.t[n++] = corrupt(mem, GGML_TYPE_F32, GGML_OP_ROPE);
+    pool.t[n++] = corrupt(ctx, GGML_TYPE_COUNT, GGML_OP_NONE); // an op that lacks its sources is not tried: CPU operators read them
+    pool.t[n++] = corrupt(mem, -1, GGML_OP_COUNT);
     pool.t[n++] = ggml_new_tensor_2d(ctx, GGML_TYPE_F32, 8, 4); // 26, 27: on the device
     pool.t[n++] = ggml_new_tensor_2d(ctx, GGML_TYPE_F32, 8, 8);
     char * base = ggml_backend_buffer_get_base(pool.buffer[1]);
