@@ -241,6 +241,7 @@ static bool take_tensor_shape(struct cursor * c, struct gb_gguf_tensor * t) {
     char what[300];
     snprintf(what, sizeof(what), "gguf: at offset %zu: tensor '%.200s'", at, t->name);
     if (!gb_gguf_tensor_size(what, type, GGML_MAX_DIMS, t->ne, &t->size)) {
+        gb_fail_quietly(GGML_STATUS_IO_ERROR, ggml_last_error()); // here it is the file's fault, not the caller's
         return false;
     }
     t->type = (enum ggml_type) type;

@@ -8,8 +8,8 @@ static void quantize_block(const float * x, const float * w, uint8_t * block, ui
     } else {
         d              = gb_fit_extreme(GB_BLOCK, x) / -16;
         const float id = d != 0 ? 1 / d : 0;
-        for (int i = 0; i < GB_BLOCK; i++) { // product and sum with one rounding, as with a fused multiply-add
-            levels[i] = gb_level((float) ((double) x[i] * (double) id + 16.5), 31);
+        for (int i = 0; i < GB_BLOCK; i++) { // product and sum are rounded one after the other, as the gguf package does
+            levels[i] = gb_level(x[i] * id + 16.5f, 31);
         }
     }
     gb_store_f16(block, d);

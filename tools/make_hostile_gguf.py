@@ -1,0 +1,216 @@
+#!/usr/bin/env python3
+"""Writes a folder of broken GGUF files, each wrong in one way.
+
+    make_hostile_gguf.py FOLDER [--fuzz-seeds]
+
+Every file must be refused by a reader, with a message that names the field and its offset. The files are made from a description of the
+format, not with the library. --fuzz-seeds writes instead the small set from which the fuzzer starts: valid files and one file of each kind.
+
+`hostile()` yields (name, bytes, word): the message has to contain the word.
+"""
+
+from __future__ import annotations
+
+import argparse
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+
+BITS = ((31, -1), (31, 0), (32, -1), (32, 0), (63, -1), (63, 0), (64, -1))
+EXTREMES = {"0": 0, "1": 1} | {f"2^{bits}{d or ''}": 2**bits + d for bits, d in BITS}
+U8, I8, U16, I16, U32, I32, F32, BOOL, STR, ARR, U64, I64, F64 = range(13)
+T_F32, T_Q4_0, T_Q4_K = 0, 2, 12
+
+
+def u32(n: int) -> bytes:
+    return struct.pack("<I", n & 0xFFFFFFFF)
+
+
+def u64(n: int) -> bytes:
+    return struct.pack("<Q", n & 0xFFFFFFFFFFFFFFFF)
+
+
+def string(text: bytes, length: int | None = None) -> bytes:
+    return u64(len(text) if length is None else length) + text
+
+
+def pair(key: bytes, kind: int, value: bytes) -> bytes:
+    return string(key) + u32(kind) + value
+
+
+def array(kind: int, count: int, data: bytes) -> bytes:
+    return u32(kind) + u64(count) + data
+
+
+def info(name: bytes, ne: tuple[int, ...], kind: int, offset: int, n_dims: int | None = None) -> bytes:
+    return string(name) + u32(len(ne) if n_dims is None else n_dims) + b"".join(map(u64, ne)) + u32(kind) + u64(offset)
+
+
+def header(n_tensors: int, n_kv: int, version: int = 3, magic: bytes = b"GGUF") -> bytes:
+    return magic + u32(version) + u64(n_tensors) + u64(n_kv)
+
+
+def whole(
+    pairs: list[bytes],
+    infos: list[bytes],
+    data: int = 256,
+    alignment: int = 32,
+    n_kv: int | None = None,
+    n_tensors: int | None = None,
+) -> bytes:
+    meta = header(len(infos) if n_tensors is None else n_tensors, len(pairs) if n_kv is None else n_kv) + b"".join(pairs) + b"".join(infos)
+    return meta + bytes(-len(meta) % alignment) + bytes(range(256)) * (data // 256) + bytes(data % 256)
+
+
+BLOCKS = {
+    10: (256, 84), 11: (256, 110), 12: (256, 144), 14: (256, 210), 16: (256, 66), 17: (256, 74), 18: (256, 98), 19: (256, 50), 20: (32, 18),
+    21: (256, 110), 22: (256, 82), 23: (256, 136), 29: (256, 56), 34: (256, 54), 35: (256, 66), 39: (32, 17),
+}  # fmt: skip
+PAIRS = [pair(b"a.u32", U32, u32(7)), pair(b"a.str", STR, string(b"text")), pair(b"a.arr", ARR, array(I16, 3, bytes(6))),
+         pair(b"a.strs", ARR, array(STR, 2, string(b"x") + string(b"")))]  # fmt: skip
+INFOS = [info(b"t0", (8, 4), T_F32, 0), info(b"t1", (32,), T_Q4_0, 128)]
+
+
+def valid() -> Iterator[tuple[str, bytes]]:
+    yield "empty", whole([], [], 0)
+    yield "small", whole(PAIRS, INFOS)
+    yield "version2", header(0, 0, 2)
+    scalars = [(U8, 1), (I8, 1), (U16, 2), (I16, 2), (U32, 4), (I32, 4), (F32, 4), (BOOL, 1), (U64, 8), (I64, 8), (F64, 8)]
+    yield "scalars", whole([pair(b"k%d" % kind, kind, bytes(range(1, size + 1))) for kind, size in scalars], [], 0)
+    yield "arrays", whole([pair(b"k%d" % kind, ARR, array(kind, 3, bytes(3 * size))) for kind, size in scalars], [], 0)
+    yield "alignment", whole([pair(b"general.alignment", U32, u32(64))], [info(b"t", (16,), T_F32, 64)], 128, 64)
+    for kind, (block, size) in BLOCKS.items():
+        data = bytes((i * 151 + kind) & 255 for i in range(size))  # any bytes are blocks, also indices beyond a table
+        meta = header(1, 0) + info(b"q", (block,), kind, 0)
+        yield f"type{kind}", meta + bytes(-len(meta) % 32) + data
+
+
+def counts() -> Iterator[tuple[str, bytes, str]]:
+    """Every count and length field, at every extreme that is wrong there."""
+    for label, n in EXTREMES.items():
+        if n > 1:
+            yield f"n_tensors-{label}", whole(PAIRS, [], 64, n_tensors=n), "number of tensors"
+            yield f"n_kv-{label}", whole([], INFOS, 64, n_kv=n), "number of pairs"
+            yield f"n_tensors-alone-{label}", header(n, 0), "number of tensors"
+            yield f"n_kv-alone-{label}", header(0, n), "number of pairs"
+        else:
+            yield f"n_kv-too-few-{label}", whole([*PAIRS, pair(b"b", U64, u64(2**64 - 1))], INFOS, n_kv=n), "tensor"
+        if n != 1:
+            for kind, word in ((b"", "key"), (b"k", "key")):
+                if n != len(kind):
+                    yield f"key-length-{len(kind)}-{label}", whole([string(kind, n) + u32(U8) + b"\1"], [], 0), word
+            yield f"name-length-{label}", whole([], [string(b"t", n) + u32(1) + u64(8) + u32(T_F32) + u64(0)]), "tensor"
+        if n > 1:
+            yield f"string-length-{label}", header(0, 1) + string(b"k") + u32(STR) + string(b"t", n), "string value"
+            yield f"array-string-length-{label}", header(0, 1) + pair(b"k", ARR, array(STR, 1, string(b"t", n))), "string of an array"
+            for kind in range(13):
+                if kind != ARR:
+                    yield f"array-count-{kind}-{label}", header(0, 1) + pair(b"k", ARR, array(kind, n, b"\0")), "array"
+        if n < 2**32 and n != 1:
+            yield f"n_dims-{label}", whole([], [info(b"t", (8,) * 4, T_F32, 0, n_dims=n)]), "dimensions"
+
+
+def shapes() -> Iterator[tuple[str, bytes, str]]:
+    """Dimensions out of range, products that wrap, rows that are no blocks."""
+    for label, n in EXTREMES.items():
+        for dim in range(4):
+            ne = [8, 1, 1, 1]
+            ne[dim] = n
+            if n != 1:
+                yield f"ne{dim}-{label}", whole([], [info(b"t", tuple(ne), T_F32, 0)]), "'t'"
+    for label, ne in {
+        "wrap-2^32x2^32": (2**32, 2**32), "wrap-2^63x2": (2**62, 4), "wrap-to-1": (2**63 + 1, 2**63 + 1), "wrap-4": (2**16,) * 4,
+        "wrap-to-8": ((2**64 - 8) % 2**63, 3, 5, 7), "bytes-wrap": (2**61, 1), "bytes-wrap-2": (2**62, 1),
+        "zero-times-huge": (0, 2**62, 2**62),
+    }.items():  # fmt: skip
+        for kind in (T_F32, T_Q4_0):
+            yield f"shape-{label}-{kind}", whole([], [info(b"t", ne, kind, 0)]), "'t'"
+    for n in (1, 16, 31, 33, 48):
+        yield f"row-{n}-q4_0", whole([], [info(b"t", (n, 32), T_Q4_0, 0)]), "blocks"
+        yield f"row-{n}-q4_k", whole([], [info(b"t", (n * 2, 256), T_Q4_K, 0)]), "blocks"
+
+
+def types() -> Iterator[tuple[str, bytes, str]]:
+    for kind in (13, 14, 255, 2**16, 2**31 - 1, 2**31, 2**32 - 1):
+        yield f"value-type-{kind}", whole([pair(b"k", kind, bytes(8))], []), "value type"
+        yield f"element-type-{kind}", whole([pair(b"k", ARR, array(kind, 1, bytes(8)))], []), "element type"
+    yield "nested-array", whole([pair(b"k", ARR, array(ARR, 1, array(U8, 1, b"\1")))], []), "nested"
+    yield "nested-deep", header(0, 1) + string(b"k") + u32(ARR) + (u32(ARR) + u64(1)) * 5000, "nested"
+    for kind in (4, 5, 31, 32, 33, 36, 37, 38, 255, 2**16, 2**31 - 1, 2**31, 2**32 - 1):
+        yield f"tensor-type-{kind}", whole([], [info(b"t", (256,), kind, 0)], 4096), "type"
+    for version in (0, 1, 4, 0xFFFF, 2**31, 2**32 - 1):
+        yield f"version-{version}", header(0, 0, version), "version"
+    for version in (2, 3):
+        yield f"big-endian-{version}", b"GGUF" + struct.pack(">I", version) + bytes(16), "byte order"
+    for magic in (b"GGML", b"gguf", b"\0\0\0\0", b"FUGG", b"GGUf", b"PK\3\4", b"\x80\x04\x95\0"):
+        yield f"magic-{magic.hex()}", header(0, 0, 3, magic), "not a GGUF"
+
+
+def alignments() -> Iterator[tuple[str, bytes, str]]:
+    for n in (0, 3, 5, 12, 31, 33, 48, 2**20 + 1, 2**21, 2**31, 2**32 - 1):
+        yield f"alignment-{n}", whole([pair(b"general.alignment", U32, u32(n))], INFOS), "general.alignment"
+    for kind, size in ((U8, 1), (U16, 2), (I32, 4), (F32, 4), (U64, 8), (BOOL, 1)):
+        value = (32).to_bytes(8, "little")[:size]
+        yield f"alignment-type-{kind}", whole([pair(b"general.alignment", kind, value)], INFOS), "general.alignment"
+    yield "alignment-text", whole([pair(b"general.alignment", STR, string(b"32"))], INFOS), "general.alignment"
+    yield "alignment-list", whole([pair(b"general.alignment", ARR, array(U32, 1, u32(32)))], INFOS), "general.alignment"
+    large = pair(b"general.alignment", U32, u32(2**20))
+    yield "alignment-beyond-the-end", header(1, 1) + large + info(b"t", (8,), T_F32, 0), "data section"
+
+
+def names() -> Iterator[tuple[str, bytes, str]]:
+    yield "key-twice", whole([pair(b"k", U8, b"\1"), pair(b"k", U8, b"\2")], []), "occurs twice"
+    yield "key-twice-other-type", whole([pair(b"k", U8, b"\1"), *PAIRS, pair(b"k", STR, string(b""))], []), "occurs twice"
+    yield "alignment-twice", whole([pair(b"general.alignment", U32, u32(32))] * 2, []), "occurs twice"
+    yield "key-empty", whole([pair(b"", U8, b"\1")], []), "key"
+    yield "key-huge", whole([pair(b"k" * 65536, U8, b"\1")], []), "key"
+    yield "tensor-twice", whole([], [INFOS[0], info(b"t0", (8,), T_F32, 128)]), "occurs twice"
+    yield "tensor-empty-name", whole([], [info(b"", (8,), T_F32, 0)]), "name"
+    yield "tensor-huge-name", whole([], [info(b"t" * 65536, (8,), T_F32, 0)]), "name"
+    for text in (b"\0", b"a\0", b"\0a", b"a\0b"):
+        yield f"key-nul-{text.hex()}", whole([pair(text, U8, b"\1")], []), "NUL"
+        yield f"tensor-nul-{text.hex()}", whole([], [info(text, (8,), T_F32, 0)]), "NUL"
+
+
+def offsets() -> Iterator[tuple[str, bytes, str]]:
+    for n in (1, 16, 31, 33, 2**63 + 1, 2**64 - 1):
+        yield f"offset-unaligned-{n}", whole([], [info(b"t", (8,), T_F32, n)]), "offset of tensor"
+    for n in (256, 2**31, 2**32, 2**63, 2**64 - 32):
+        yield f"offset-past-{n}", whole([], [info(b"t", (8,), T_F32, n)]), "offset of tensor"
+    yield "offset-overlap", whole([], [info(b"a", (32,), T_F32, 0), info(b"b", (8,), T_F32, 96)]), "overlaps"
+    yield "offset-same", whole([], [info(b"a", (8,), T_F32, 0), info(b"b", (8,), T_F32, 0)]), "overlaps"
+    yield "offset-unsorted", whole([], [info(b"a", (8,), T_F32, 32), info(b"b", (8,), T_F32, 0)]), "overlaps"
+    yield "size-past", whole([], [info(b"a", (8, 9), T_F32, 0)]), "offset of tensor"
+    yield "size-past-by-one-block", whole([], [info(b"a", (32, 15), T_Q4_0, 0)]), "offset of tensor"
+
+
+def truncated() -> Iterator[tuple[str, bytes, str]]:
+    data = whole(PAIRS, INFOS, 128 + 18)
+    for n in range(len(data)):
+        yield f"truncated-{n:04d}", data[:n], ""
+
+
+def hostile() -> Iterator[tuple[str, bytes, str]]:
+    for kind in (counts, shapes, types, alignments, names, offsets, truncated):
+        yield from kind()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--fuzz-seeds", action="store_true")
+    options = parser.parse_args()
+    options.folder.mkdir(parents=True, exist_ok=True)
+    if options.fuzz_seeds:
+        files = [(f"valid-{name}", data) for name, data in valid()]
+        for kind in (counts, shapes, types, alignments, names, offsets):
+            files += [(name, data) for name, data, _ in list(kind())[::7] if len(data) < 1000]
+    else:
+        files = [(name, data) for name, data, _ in hostile()]
+    for name, data in files:
+        (options.folder / f"{name}.gguf").write_bytes(data)
+    print(f"{len(files)} files in {options.folder}")
+
+
+if __name__ == "__main__":
+    main()
