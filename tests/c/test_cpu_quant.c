@@ -364,18 +364,53 @@ static void quantizing_copies(void) {
     }
 }
 
-static void same_format_copies(void) { // bytes, also between blocks that lie apart
+static void same_format_copies(void) { // bytes, also between blocks that lie apart, and no others
     FOR_FORMATS (type) {
         begin();
         struct ggml_tensor * a    = operand((enum ggml_type) type, SWAPPED, 256, 5, 3, 1);
         struct ggml_tensor * d    = operand((enum ggml_type) type, PADDED, 256, 5, 3, 1);
         double *             want = values_of(a);
+        const size_t         row  = ggml_row_size((enum ggml_type) type, 256);
         run_once(ggml_cpy(ctx, a, d));
         check_values(d, want, "copy");
+        for (int r = 0; r < 15; r++) {
+            const uint8_t * after = (uint8_t *) gb_row_ptr(d, r % 5, r / 5, 0) + row;
+            for (size_t i = 0; i < ggml_type_size((enum ggml_type) type); i++) {
+                CHECK(after[i] == 0xff);
+            }
+        }
         struct ggml_tensor * c = ggml_cont(ctx, a);
         run_once(c);
         check_values(c, want, "cont");
         free(want);
+        end();
+    }
+}
+
+static void shared_copies(void) { // enough for several threads
+    static const enum ggml_type types[] = { GGML_TYPE_Q5_1, GGML_TYPE_Q3_K };
+    for (int t = 0; t < 2; t++) {
+        begin();
+        struct ggml_tensor * a      = random_tensor(GGML_TYPE_F32, DENSE, 768, 85, 1, 1);
+        struct ggml_tensor * q      = ggml_cpy(ctx, a, tensor(types[t], DENSE, 768, 85, 1, 1));
+        struct ggml_tensor * apart  = ggml_cpy(ctx, q, operand(types[t], PADDED, 768, 85, 1, 1));
+        struct ggml_tensor * back   = ggml_cpy(ctx, apart, tensor(GGML_TYPE_F32, PADDED, 768, 85, 1, 1));
+        uint8_t *            blocks = malloc(ggml_nbytes(q));
+        CHECK(is_shared(q) && is_shared(apart) && is_shared(back));
+        gb_quant_format_of(types[t])->from_float(a->data, blocks, 768 * 85);
+        for (int threads = 1; threads <= 5; threads++) {
+            memset(q->data, 0, ggml_nbytes(q));
+            CHECK(run_node(q, threads, gb_kernels_default()) == GGML_STATUS_SUCCESS);
+            CHECK(memcmp(q->data, blocks, ggml_nbytes(q)) == 0);
+            double * want = values_of(q);
+            CHECK(run_node(apart, threads, gb_kernels_default()) == GGML_STATUS_SUCCESS);
+            check_values(apart, want, "copy");
+            CHECK(run_node(back, threads, gb_kernels_default()) == GGML_STATUS_SUCCESS);
+            check_values(back, want, "copy");
+            memset(apart->view_src->data, 0, ggml_nbytes(apart->view_src));
+            free(want);
+        }
+        free(blocks);
         end();
     }
 }
@@ -499,5 +534,5 @@ static void refused(void) {
 }
 
 TEST_MAIN(TEST(mul_mat_batches), TEST(mul_mat_activations), TEST(mul_mat_broadcast), TEST(mul_mat_large), TEST(mul_mat_id), TEST(out_prod),
-          TEST(get_rows), TEST(dequantizing_copies), TEST(quantizing_copies), TEST(same_format_copies), TEST(sums), TEST(hostile_blocks),
+          TEST(get_rows), TEST(dequantizing_copies), TEST(quantizing_copies), TEST(same_format_copies), TEST(shared_copies), TEST(sums), TEST(hostile_blocks),
           TEST(refused))

@@ -4,7 +4,7 @@
 
 enum { QS = 0, QH = 32, SCALES = 48 };
 
-static const struct gb_grid_format format = { .grid = &gb_grid_iq1, .per_scale = 16, .n_scales = 8, .unit = 0.125f, .per_offset = 8, .low = 1, .high = 3 };
+static const struct gb_grid_format format = { .grid = &gb_grid_iq1, .per_scale = 16, .n_scales = 8, .unit = 0.125f, .per_offset = 8, .low = 0.85f, .high = 2.8f };
 
 static void read(const uint8_t * block, struct gb_grid_block * g) {
     uint32_t d = 0;

@@ -4,7 +4,7 @@
 
 enum { D = 0, QS = 2, QH = 34 };
 
-static const struct gb_grid_format format = { .grid = &gb_grid_iq1, .per_scale = 32, .n_scales = 8, .unit = 0.125f, .per_offset = 32, .low = 1, .high = 3 };
+static const struct gb_grid_format format = { .grid = &gb_grid_iq1, .per_scale = 32, .n_scales = 8, .unit = 0.125f, .per_offset = 32, .low = 0.85f, .high = 2.8f };
 
 static void read(const uint8_t * block, struct gb_grid_block * g) {
     g->d = gb_load_f16(block + D);

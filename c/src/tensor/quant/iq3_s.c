@@ -4,7 +4,7 @@
 
 enum { D = 0, QS = 2, QH = 66, SIGNS = 74, SCALES = 106 };
 
-static const struct gb_grid_format format = { .grid = &gb_grid_iq3_s, .per_scale = 32, .n_scales = 16, .unit = 1, .low = 0.7f, .high = 1.1f };
+static const struct gb_grid_format format = { .grid = &gb_grid_iq3_s, .per_scale = 32, .n_scales = 16, .unit = 1, .low = 0.65f, .high = 1.3f };
 
 static void read(const uint8_t * block, struct gb_grid_block * g) {
     g->d = gb_load_f16(block + D);
