@@ -1,369 +1,247 @@
-// plan.c - two planners and their judge.
+// plan.c - the driver of the planner: what is tried, in which order, and when it is enough.
 //
-// In-order best fit is what an allocator does that meets the items one by one; first fit by decreasing size sees all of
-// them first. Neither is always better, so both run and the smaller peak wins. The second one looks at every pair of
-// items whose spans overlap; where these are too many (MAX_PAIRS) only the first runs. Offsets are written only when
-// all went well.
+// In-order best fit first, as nothing may be worse; then first fit by several keys, skylines, and at last the search. Each stage
+// ends when the plan of the part needs no more than the goal: the lower bound of all parts, the capacity that is asked for, or the peak that
+// another part needs anyway. Offsets are written only when all went well.
 #include "alloc/plan.h"
 
-#include <stdlib.h>
 #include <string.h>
 
-#include "alloc/offset_pool.h"
+#include "alloc/plan_impl.h"
+#include "base/env.h"
 #include "base/mem.h"
 #include "base/status.h"
+#include "ggml-alloc.h"
 
-#define MAX_PAIRS ((uint64_t) 1 << 24)
+#define STEPS_PER_MS 300000 // about half of what an ordinary processor does
+#define MAX_STEPS_BY_SIZE ((uint64_t) 1 << 27)
+#define HEURISTIC_STEPS ((uint64_t) 1 << 24) // for what comes after first fit by size
+#define CLOCK_STEPS ((uint64_t) 1 << 16)
+#define MAX_SEARCH_BUFFERS 4096
+#define MAX_SEARCH_PAIRS ((uint64_t) 1 << 22)
 
-struct keyed { // an item index with what it is sorted by
-    int64_t key;
-    size_t  index;
-};
-
-static int by_key(const void * pa, const void * pb) {
-    const struct keyed *a = pa, *b = pb;
-    if (a->key != b->key) {
-        return a->key < b->key ? -1 : 1;
+bool gb_plan_spend(struct gb_plan_budget * budget, uint64_t steps) {
+    budget->unread += steps;
+    if (budget->deadline != INT64_MAX && budget->unread >= CLOCK_STEPS) {
+        budget->unread = 0;
+        budget->steps  = gb_time_ns() < budget->deadline ? budget->steps : 0;
     }
-    return a->index < b->index ? -1 : a->index > b->index;
+    const bool enough = steps <= budget->steps;
+    budget->steps -= enough ? steps : budget->steps;
+    return enough;
 }
 
-struct planner {
-    const struct gb_plan_item * items;
-    size_t         n;
-    size_t *       sizes;   // owned: rounded up
-    struct keyed * starts;  // owned: sorted by lower
-    struct keyed * ends;    // owned: sorted by upper
-    size_t *       offsets; // owned: of the plan being made
-    size_t *       best;    // owned: of the better plan
-};
-
-static void planner_free(struct planner * p) {
-    gb_free(p->sizes);
-    gb_free(p->starts);
-    gb_free(p->ends);
-    gb_free(p->offsets);
-    gb_free(p->best);
-}
-
-static enum ggml_status planner_init(struct planner * p, const struct gb_plan_item * items, size_t n,
-                                     size_t alignment) {
-    *p         = (struct planner){ .items = items, .n = n };
-    p->sizes   = gb_calloc(n, sizeof(*p->sizes));
-    p->starts  = gb_calloc(n, sizeof(*p->starts));
-    p->ends    = gb_calloc(n, sizeof(*p->ends));
-    p->offsets = gb_calloc(n, sizeof(*p->offsets));
-    p->best    = gb_calloc(n, sizeof(*p->best));
-    if (!p->sizes || !p->starts || !p->ends || !p->offsets || !p->best) {
-        return GGML_STATUS_ALLOC_FAILED;
-    }
-    size_t total = 0;
-    for (size_t i = 0; i < n; i++) {
-        GB_FAIL_IF(items[i].lower > items[i].upper, GGML_STATUS_INVALID_ARGUMENT, GGML_STATUS_INVALID_ARGUMENT,
-                   "gb_plan_offsets: item %zu ends at %lld, before its start %lld", i, (long long) items[i].upper,
-                   (long long) items[i].lower);
-        GB_FAIL_IF(!gb_pad_size(items[i].size, alignment, &p->sizes[i]) || !gb_add_size(total, p->sizes[i], &total),
-                   GGML_STATUS_INVALID_ARGUMENT, GGML_STATUS_INVALID_ARGUMENT,
-                   "gb_plan_offsets: the sizes of %zu items overflow", n);
-        if (items[i].lower == items[i].upper) {
-            p->sizes[i] = 0; // lives never
-        }
-        p->starts[i] = (struct keyed){ items[i].lower, i };
-        p->ends[i]   = (struct keyed){ items[i].upper, i };
-    }
-    qsort(p->starts, n, sizeof(*p->starts), by_key);
-    qsort(p->ends, n, sizeof(*p->ends), by_key);
-    return GGML_STATUS_SUCCESS;
-}
-
-// The most bytes alive at once, and how many pairs of items are.
-static void measure_load(const struct planner * p, size_t * lower_bound, uint64_t * n_pairs) {
-    size_t load = 0, n_alive = 0, ended = 0;
-    *lower_bound = 0;
-    *n_pairs     = 0;
-    for (size_t s = 0; s < p->n; s++) {
-        const struct keyed start = p->starts[s];
-        for (; ended < p->n && p->ends[ended].key <= start.key; ended++) {
-            const size_t gone = p->ends[ended].index;
-            load -= p->sizes[gone];
-            n_alive -= p->sizes[gone] > 0;
-        }
-        if (p->sizes[start.index] > 0) {
-            *n_pairs += n_alive++;
-            load += p->sizes[start.index];
-            *lower_bound = GB_MAX(*lower_bound, load);
-        }
+// The trial becomes the plan of the part if it is smaller.
+static void keep_if_smaller(struct gb_plan_part * part, size_t peak) {
+    if (peak < part->peak) {
+        part->peak = peak;
+        memcpy(part->offsets, part->trial, part->n * sizeof(*part->offsets));
     }
 }
 
-// --------------------------------------------------------------------------------------------------- in-order best fit
+// -------------------------------------------------------------------------------------------------------------- the heuristics
 
-static enum ggml_status plan_in_order(struct planner * p, size_t * peak) {
-    struct gb_offset_pool pool;
-    if (!gb_pool_init(&pool, 0, SIZE_MAX)) {
-        return GGML_STATUS_ALLOC_FAILED;
-    }
-    enum gb_pool_result result = GB_POOL_OK;
-    size_t              ended  = 0;
-    for (size_t s = 0; s < p->n && result == GB_POOL_OK; s++) {
-        const struct keyed start = p->starts[s];
-        for (; ended < p->n && p->ends[ended].key <= start.key; ended++) {
-            const size_t gone = p->ends[ended].index;
-            gb_pool_give_back(&pool, p->offsets[gone], p->sizes[gone]);
-        }
-        result = gb_pool_take(&pool, p->sizes[start.index], &p->offsets[start.index]);
-    }
-    *peak = pool.high;
-    gb_pool_free(&pool);
-    return result == GB_POOL_OK ? GGML_STATUS_SUCCESS
-           : result == GB_POOL_FULL
-               ? gb_fail(GGML_STATUS_ALLOC_FAILED, "gb_plan_offsets: the plan exceeds the address space")
-               : GGML_STATUS_ALLOC_FAILED;
-}
-
-// ---------------------------------------------------------------------------------------- first fit by decreasing size
-
-// The placed items, in a complete binary tree over the order of starts: each inner node holds the latest end below it,
-// so that those overlapping a span are found without looking at the others. An absent item ends at INT64_MIN.
-struct span_tree {
-    int64_t * latest; // owned; 2 * width entries, the root is 1, the leaf of position s is width + s
-    size_t    width;  // power of two >= n
-};
-
-static bool tree_init(struct span_tree * tree, size_t n) {
-    tree->width = 1;
-    while (tree->width < n) {
-        tree->width *= 2;
-    }
-    tree->latest = gb_calloc(2 * tree->width, sizeof(*tree->latest));
-    for (size_t i = 0; tree->latest && i < 2 * tree->width; i++) {
-        tree->latest[i] = INT64_MIN;
-    }
-    return tree->latest != NULL;
-}
-
-static void tree_insert(struct span_tree * tree, size_t position, int64_t end) {
-    for (size_t i = tree->width + position; i > 0; i /= 2) {
-        tree->latest[i] = GB_MAX(tree->latest[i], end);
-    }
-}
-
-// The first position >= from whose item is placed and ends after `lower`; width if there is none.
-static size_t tree_next(const struct span_tree * tree, size_t from, int64_t lower) {
-    if (from >= tree->width) {
-        return tree->width;
-    }
-    size_t i = tree->width + from;
-    while (tree->latest[i] <= lower) { // up and to the right until a subtree has one
-        while (i & 1) {
-            i /= 2;
-        }
-        if (i == 0) {
-            return tree->width;
-        }
-        i++;
-    }
-    while (i < tree->width) { // down to its first
-        i *= 2;
-        i += tree->latest[i] <= lower;
-    }
-    return i - tree->width;
-}
-
-static int by_offset(const void * pa, const void * pb) {
-    const struct gb_free_block *a = pa, *b = pb;
-    return a->offset < b->offset ? -1 : a->offset > b->offset;
-}
-
-struct first_fit {
-    struct span_tree       tree;
-    struct keyed *         by_size; // owned; key: the negated size, index: the position in starts
-    struct gb_free_block * taken;   // owned; what overlaps the item being placed
-};
-
-// The lowest gap of `size` bytes between the n taken ranges.
-static size_t lowest_gap(struct gb_free_block * taken, size_t n, size_t size) {
-    qsort(taken, n, sizeof(*taken), by_offset);
-    size_t at = 0;
-    for (size_t i = 0; i < n; i++) {
-        if (taken[i].offset >= at && taken[i].offset - at >= size) {
+static enum ggml_status fit_gaps(struct gb_plan_part * part, size_t goal, struct gb_plan_budget * budget) {
+    static const enum gb_plan_key keys[] = { GB_PLAN_BY_SIZE, GB_PLAN_BY_AREA, GB_PLAN_BY_WIDTH, GB_PLAN_BY_LOAD, GB_PLAN_BY_BIRTH,
+                                             GB_PLAN_BY_DEATH, GB_PLAN_BY_WIDTH_AREA_LOAD, GB_PLAN_BY_LOAD_AREA_WIDTH };
+    const uint64_t steps = gb_plan_first_fit_steps(part);
+    for (size_t k = 0; k < 2 * GB_ARRAY_LEN(keys) && part->peak > goal; k++) {
+        const bool by_size = k == 0;
+        if (by_size ? steps > MAX_STEPS_BY_SIZE : !gb_plan_spend(budget, steps)) {
             break;
         }
-        at = GB_MAX(at, taken[i].offset + taken[i].size);
-    }
-    return at;
-}
-
-static void place_first_fit(struct planner * p, struct first_fit * f, size_t position) {
-    const size_t                index = p->starts[position].index;
-    const struct gb_plan_item * item  = &p->items[index];
-    size_t                      n     = 0;
-    for (size_t s = tree_next(&f->tree, 0, item->lower); s < p->n && p->starts[s].key < item->upper;
-         s        = tree_next(&f->tree, s + 1, item->lower)) {
-        const size_t other = p->starts[s].index;
-        f->taken[n++]      = (struct gb_free_block){ p->offsets[other], p->sizes[other] };
-    }
-    p->offsets[index] = lowest_gap(f->taken, n, p->sizes[index]);
-    tree_insert(&f->tree, position, item->upper);
-}
-
-static enum ggml_status plan_by_size(struct planner * p, size_t * peak) {
-    struct first_fit f = { 0 };
-    f.by_size          = gb_calloc(p->n, sizeof(*f.by_size));
-    f.taken            = gb_calloc(p->n, sizeof(*f.taken));
-    const bool ok      = f.by_size && f.taken && tree_init(&f.tree, p->n);
-    for (size_t s = 0; ok && s < p->n; s++) {
-        const size_t size = p->sizes[p->starts[s].index];
-        f.by_size[s]      = (struct keyed){ size > INT64_MAX ? INT64_MIN : -(int64_t) size, s };
-    }
-    *peak = 0;
-    if (ok) {
-        qsort(f.by_size, p->n, sizeof(*f.by_size), by_key);
-    }
-    for (size_t k = 0; ok && k < p->n; k++) {
-        const size_t index = p->starts[f.by_size[k].index].index;
-        p->offsets[index]  = 0;
-        if (p->sizes[index] > 0) {
-            place_first_fit(p, &f, f.by_size[k].index);
-            *peak = GB_MAX(*peak, p->offsets[index] + p->sizes[index]);
-        }
-    }
-    gb_free(f.by_size);
-    gb_free(f.taken);
-    gb_free(f.tree.latest);
-    return ok ? GGML_STATUS_SUCCESS : GGML_STATUS_ALLOC_FAILED;
-}
-
-// ------------------------------------------------------------------------------------------------------ the better one
-
-static enum ggml_status plan_both(struct planner * p, struct gb_plan_result * result) {
-    uint64_t n_pairs;
-    measure_load(p, &result->lower_bound, &n_pairs);
-    GB_TRY(plan_in_order(p, &result->peak));
-    memcpy(p->best, p->offsets, p->n * sizeof(*p->best));
-    if (result->peak > result->lower_bound && n_pairs <= MAX_PAIRS) {
         size_t peak;
-        GB_TRY(plan_by_size(p, &peak));
-        if (peak < result->peak) {
-            result->peak = peak;
-            memcpy(p->best, p->offsets, p->n * sizeof(*p->best));
-        }
+        GB_TRY(gb_plan_first_fit(part, keys[k % GB_ARRAY_LEN(keys)], k >= GB_ARRAY_LEN(keys), &peak));
+        keep_if_smaller(part, peak);
     }
     return GGML_STATUS_SUCCESS;
 }
 
-enum ggml_status gb_plan_offsets(struct gb_plan_item * items, size_t n, size_t alignment,
-                                 struct gb_plan_result * result) {
-    GB_CHECK_ARG(result, GGML_STATUS_INVALID_ARGUMENT);
-    GB_FAIL_IF(n > 0 && items == NULL, GGML_STATUS_INVALID_ARGUMENT, GGML_STATUS_INVALID_ARGUMENT,
-               "%s: argument 'items' is NULL", __func__);
-    GB_FAIL_IF(alignment == 0 || (alignment & (alignment - 1)) != 0, GGML_STATUS_INVALID_ARGUMENT,
-               GGML_STATUS_INVALID_ARGUMENT, "%s: argument 'alignment': %zu is no power of two", __func__, alignment);
-    struct gb_plan_result found = { 0, 0 };
-    if (n > 0) {
-        struct planner   planner;
-        enum ggml_status status = planner_init(&planner, items, n, alignment);
-        if (status == GGML_STATUS_SUCCESS) {
-            status = plan_both(&planner, &found);
-        }
-        for (size_t i = 0; status == GGML_STATUS_SUCCESS && i < n; i++) {
-            items[i].offset = planner.best[i];
-        }
-        planner_free(&planner);
-        GB_TRY(status);
+static enum ggml_status fill_valleys(struct gb_plan_part * part, size_t goal, struct gb_plan_budget * budget) {
+    static const enum gb_plan_key keys[] = { GB_PLAN_BY_WIDTH, GB_PLAN_BY_SIZE, GB_PLAN_BY_AREA };
+    for (size_t k = 0; k < GB_ARRAY_LEN(keys) && part->peak > goal && budget->steps > 0; k++) {
+        size_t peak;
+        GB_TRY(gb_plan_skyline(part, keys[k], budget, &peak));
+        keep_if_smaller(part, peak);
     }
-    *result = found;
     return GGML_STATUS_SUCCESS;
 }
 
-// ----------------------------------------------------------------------------------------------------------- the judge
+// ------------------------------------------------------------------------------------------------------------------ the search
 
-// A sweep over time keeps the live items sorted by offset; as these are disjoint, a new one can only collide with its
-// neighbours.
-struct sweep_event {
-    int64_t time;
-    bool    starts;
-    size_t  item;
+// One search of a part, at several capacities with more and more nodes.
+struct search {
+    struct gb_plan_part *   part;
+    struct gb_plan_exact *  exact;
+    struct gb_plan_budget * budget;
+    size_t                  goal, unit;
 };
 
-static int by_time(const void * pa, const void * pb) {
-    const struct sweep_event *a = pa, *b = pb;
-    if (a->time != b->time) {
-        return a->time < b->time ? -1 : 1;
+// Tries several ranks in turn: each finds at once what others look for in vain.
+static enum gb_plan_outcome try_capacity(struct search * s, size_t capacity, uint64_t nodes) {
+    static const struct {
+        enum gb_plan_key key;
+        bool             rerank;
+    } ways[] = { { GB_PLAN_BY_LOAD_AREA_WIDTH, true },       { GB_PLAN_BY_LOAD_WIDTH_AREA, true },  { GB_PLAN_BY_WIDTH_AREA_LOAD, true },
+                 { GB_PLAN_BY_BIRTH, true },                 { GB_PLAN_BY_DEATH_LOAD_WIDTH, true }, { GB_PLAN_BY_AREA_WIDTH_LOAD, true },
+                 { GB_PLAN_BY_BIRTH_LOAD_WIDTH, true },      { GB_PLAN_BY_LOAD_WIDTH_AREA, false }, { GB_PLAN_BY_LATE_BIRTH_LOAD_WIDTH, true },
+                 { GB_PLAN_BY_DEATH_NARROW, true } };
+    enum gb_plan_outcome outcome = GB_PLAN_GAVE_UP;
+    for (size_t k = 0; k < GB_ARRAY_LEN(ways) && outcome == GB_PLAN_GAVE_UP && s->budget->steps > 0; k++) {
+        outcome = gb_plan_exact_run(s->exact, capacity, ways[k].key, ways[k].rerank, nodes, s->budget);
     }
-    if (a->starts != b->starts) {
-        return a->starts ? 1 : -1; // ends come first: spans are half-open
+    struct gb_plan_part * part = s->part;
+    if (outcome == GB_PLAN_FOUND) {
+        size_t peak = 0;
+        for (uint32_t b = 0; b < part->n; b++) {
+            peak = GB_MAX(peak, part->trial[b] + part->buffers[b].size);
+        }
+        keep_if_smaller(part, peak);
+    } else if (outcome == GB_PLAN_INFEASIBLE) {
+        part->bound = GB_MAX(part->bound, capacity + s->unit);
+        s->goal     = GB_MAX(s->goal, part->bound);
     }
-    return a->item < b->item ? -1 : a->item > b->item;
+    return outcome;
 }
 
-// Position of the first live item at or behind `offset`.
-static size_t live_position(const struct gb_plan_item * items, const size_t * live, size_t n_live, size_t offset) {
-    size_t low = 0, high = n_live;
-    while (low < high) {
-        const size_t middle = (low + high) / 2;
-        if (items[live[middle]].offset < offset) {
-            low = middle + 1;
-        } else {
-            high = middle;
+// Narrows the gap between the goal, which was not reached, and the plan.
+static enum gb_plan_outcome bisect(struct search * s, uint64_t nodes) {
+    enum gb_plan_outcome outcome   = GB_PLAN_GAVE_UP;
+    size_t               low       = s->goal;
+    const size_t         precision = GB_MAX(s->unit, s->part->bound / 512);
+    while (s->part->peak > low && s->part->peak - low > precision && outcome != GB_PLAN_NO_MEMORY && s->budget->steps > 0) {
+        const size_t half   = (s->part->peak - low) / 2;
+        const size_t middle = low + GB_MAX(half - half % s->unit, s->unit);
+        if (middle >= s->part->peak) {
+            break;
         }
+        outcome = try_capacity(s, middle, nodes);
+        low     = outcome == GB_PLAN_FOUND ? low : middle;
     }
-    return low;
+    return outcome;
 }
 
-static const char * check_sweep(const struct gb_plan_item * items, const struct sweep_event * events, size_t n_events,
-                                size_t * live, size_t * item_a, size_t * item_b) {
-    size_t n_live = 0;
-    for (size_t e = 0; e < n_events; e++) {
-        const struct gb_plan_item * item = &items[events[e].item];
-        const size_t                at   = live_position(items, live, n_live, item->offset);
-        if (!events[e].starts) {
-            memmove(live + at, live + at + 1, (n_live - at - 1) * sizeof(*live));
-            n_live--;
-            continue;
-        }
-        const size_t before = at > 0 ? live[at - 1] : SIZE_MAX;
-        const size_t behind = at < n_live ? live[at] : SIZE_MAX;
-        size_t       other  = SIZE_MAX;
-        if (before != SIZE_MAX && items[before].offset + items[before].size > item->offset) {
-            other = before;
-        } else if (behind != SIZE_MAX && items[behind].offset < item->offset + item->size) {
-            other = behind;
-        }
-        if (other != SIZE_MAX) {
-            *item_a = events[e].item;
-            *item_b = other;
-            return "two items alive at the same time overlap";
-        }
-        memmove(live + at + 1, live + at, (n_live - at) * sizeof(*live));
-        live[at] = events[e].item;
-        n_live++;
+static enum ggml_status search_part(struct gb_plan_part * part, size_t goal, size_t capacity, size_t unit, struct gb_plan_budget * budget) {
+    struct search s = { part, NULL, budget, goal, unit };
+    if (part->peak <= goal || budget->steps == 0 || part->n > MAX_SEARCH_BUFFERS || part->n_pairs > MAX_SEARCH_PAIRS) {
+        return GGML_STATUS_SUCCESS;
     }
-    return NULL;
+    s.exact                      = gb_plan_exact_new(part);
+    enum gb_plan_outcome outcome = s.exact ? GB_PLAN_GAVE_UP : GB_PLAN_NO_MEMORY;
+    uint64_t             nodes   = (uint64_t) 4 * part->n;
+    while (outcome != GB_PLAN_NO_MEMORY && part->peak > s.goal && budget->steps > 0) {
+        outcome = try_capacity(&s, s.goal, nodes);
+        if (outcome == GB_PLAN_INFEASIBLE && capacity > 0) {
+            break; // nothing fits
+        }
+        if (outcome == GB_PLAN_GAVE_UP) {
+            outcome = capacity > 0 ? outcome : bisect(&s, nodes / 4);
+            nodes *= 4;
+        }
+    }
+    gb_plan_exact_free(s.exact);
+    return outcome == GB_PLAN_NO_MEMORY ? GGML_STATUS_ALLOC_FAILED : GGML_STATUS_SUCCESS;
 }
 
-const char * gb_plan_check(const struct gb_plan_item * items, size_t n, size_t alignment, size_t * item_a,
-                           size_t * item_b) {
-    struct sweep_event * events   = gb_calloc(2 * n + 1, sizeof(*events));
-    size_t *             live     = gb_calloc(n + 1, sizeof(*live));
-    const char *         problem  = events && live ? NULL : "no memory to check the plan";
-    size_t               n_events = 0;
-    for (size_t i = 0; problem == NULL && i < n; i++) {
-        *item_a = *item_b = i;
-        if (items[i].offset % alignment != 0) {
-            problem = "an offset is not aligned";
-        } else if (items[i].offset + items[i].size < items[i].offset) {
-            problem = "an item reaches past the address space";
-        } else if (items[i].size > 0 && items[i].lower < items[i].upper) {
-            events[n_events++] = (struct sweep_event){ items[i].lower, true, i };
-            events[n_events++] = (struct sweep_event){ items[i].upper, false, i };
-        }
+// -------------------------------------------------------------------------------------------------------------------- the whole
+
+static enum ggml_status plan_parts(struct gb_plan_problem * p, const struct gb_plan_effort * effort, struct gb_plan_result * result) {
+    const int64_t deadline = effort->limit_ns > 0 ? gb_time_ns() + effort->limit_ns : INT64_MAX;
+    struct gb_plan_budget heuristic = { HEURISTIC_STEPS + effort->steps / 2, deadline, 0 };
+    struct gb_plan_budget search    = { effort->steps, deadline, 0 };
+    size_t                goal      = GB_MAX(p->bound, effort->capacity);
+    *result                         = (struct gb_plan_result){ .lower_bound = p->bound, .bound = p->bound };
+    for (size_t k = 0; k < p->n_parts; k++) {
+        struct gb_plan_part * part = &p->parts[k];
+        size_t                peak;
+        part->peak = SIZE_MAX;
+        GB_TRY(gb_plan_in_order(part, &peak));
+        keep_if_smaller(part, peak);
+        result->best_fit = GB_MAX(result->best_fit, peak);
+        GB_TRY(fit_gaps(part, goal, &heuristic));
+        GB_TRY(fill_valleys(part, goal, &heuristic));
+        GB_TRY(search_part(part, goal, effort->capacity, p->unit, &search));
+        result->peak  = GB_MAX(result->peak, part->peak);
+        result->bound = GB_MAX(result->bound, part->bound);
+        goal          = GB_MAX(goal, part->peak); // the others need not be smaller
     }
-    if (problem == NULL) {
-        qsort(events, n_events, sizeof(*events), by_time);
-        problem = check_sweep(items, events, n_events, live, item_a, item_b);
+    result->proved = result->peak <= result->bound;
+    return GGML_STATUS_SUCCESS;
+}
+
+static void write_offsets(const struct gb_plan_problem * p, struct gb_plan_item * items, size_t n) {
+    for (size_t i = 0; i < n; i++) {
+        items[i].offset = 0;
     }
-    gb_free(events);
-    gb_free(live);
-    return problem;
+    for (size_t i = 0; i < p->n; i++) {
+        items[p->buffers[i].item].offset = p->offsets[i];
+    }
+}
+
+enum ggml_status gb_plan_search(struct gb_plan_item * items, size_t n, size_t alignment, const struct gb_plan_effort * effort,
+                                struct gb_plan_result * result) {
+    GB_CHECK_ARG(result, GGML_STATUS_INVALID_ARGUMENT);
+    GB_FAIL_IF(n > 0 && items == NULL, GGML_STATUS_INVALID_ARGUMENT, GGML_STATUS_INVALID_ARGUMENT,
+               "gb_plan_offsets: argument 'items' is NULL");
+    GB_FAIL_IF(alignment == 0 || (alignment & (alignment - 1)) != 0, GGML_STATUS_INVALID_ARGUMENT,
+               GGML_STATUS_INVALID_ARGUMENT, "gb_plan_offsets: argument 'alignment': %zu is no power of two", alignment);
+    struct gb_plan_problem p;
+    struct gb_plan_result  found;
+    enum ggml_status       status = gb_plan_problem_init(&p, items, n, alignment);
+    if (status == GGML_STATUS_SUCCESS) {
+        status = plan_parts(&p, effort, &found);
+    }
+    if (status == GGML_STATUS_SUCCESS) {
+        write_offsets(&p, items, n);
+        *result = found;
+    }
+    gb_plan_problem_free(&p);
+    return status;
+}
+
+enum ggml_status gb_plan_offsets(struct gb_plan_item * items, size_t n, size_t alignment, struct gb_plan_result * result) {
+    // The clock is there for machines that are ten times slower: where it ends the search plans are still valid, only not always the same.
+    const struct gb_plan_effort effort = { .steps = 20 * STEPS_PER_MS, .limit_ns = 200 * (int64_t) 1000000 };
+    return gb_plan_search(items, n, alignment, &effort, result);
+}
+
+// ------------------------------------------------------------------------------------------------------------------ for programs
+
+static enum ggml_status plan_arrays(size_t n, const int64_t * lower, const int64_t * upper, const size_t * size, size_t alignment,
+                                    const struct gb_plan_effort * effort, size_t * offsets, struct gb_plan_result * result) {
+    struct gb_plan_item * items = gb_calloc(n + 1, sizeof(*items));
+    if (items == NULL) {
+        return GGML_STATUS_ALLOC_FAILED;
+    }
+    for (size_t i = 0; i < n; i++) {
+        items[i] = (struct gb_plan_item){ lower[i], upper[i], size[i], 0 };
+    }
+    const enum ggml_status status = gb_plan_search(items, n, alignment, effort, result);
+    for (size_t i = 0; status == GGML_STATUS_SUCCESS && i < n; i++) {
+        offsets[i] = items[i].offset;
+    }
+    gb_free(items);
+    return status;
+}
+
+enum ggml_status ggml_plan_memory(size_t n, const int64_t * lower, const int64_t * upper, const size_t * size, size_t alignment,
+                                  size_t capacity, int64_t budget_ms, size_t * offsets, struct ggml_plan_info * info) {
+    GB_FAIL_IF(n > 0 && (!lower || !upper || !size || !offsets), GGML_STATUS_INVALID_ARGUMENT, GGML_STATUS_INVALID_ARGUMENT,
+               "%s: an array is NULL", __func__);
+    GB_FAIL_IF(n > INT32_MAX, GGML_STATUS_INVALID_ARGUMENT, GGML_STATUS_INVALID_ARGUMENT, "%s: argument 'n': %zu, at most %d", __func__, n,
+               INT32_MAX);
+    GB_FAIL_IF(budget_ms < 0, GGML_STATUS_INVALID_ARGUMENT, GGML_STATUS_INVALID_ARGUMENT, "%s: argument 'budget_ms': %lld is negative",
+               __func__, (long long) budget_ms);
+    const int64_t               start  = gb_time_ns();
+    const int64_t               ms     = GB_MIN(budget_ms, (int64_t) 1000 * 1000 * 1000);
+    const struct gb_plan_effort effort = { capacity, (uint64_t) ms * STEPS_PER_MS, ms * 1000000 };
+    struct gb_plan_result       result;
+    GB_TRY(plan_arrays(n, lower, upper, size, alignment, &effort, offsets, &result));
+    if (info) {
+        *info = (struct ggml_plan_info){ result.peak, result.lower_bound, result.best_fit, result.proved, (double) (gb_time_ns() - start) / 1e6 };
+    }
+    GB_FAIL_IF(capacity > 0 && result.peak > capacity, GGML_STATUS_ALLOC_FAILED, GGML_STATUS_ALLOC_FAILED,
+               "%s: needs %zu bytes, has %zu%s", __func__, result.peak, capacity,
+               result.bound > capacity ? ": no plan fits" : "; none smaller was found within the budget");
+    return GGML_STATUS_SUCCESS;
 }

@@ -2,6 +2,8 @@
 //
 // Invariant of a result: two items whose spans [lower, upper) overlap do not overlap in [offset, offset + size), and
 // every offset is a multiple of the alignment. gb_plan_check, which shares no code with the planner, judges that.
+//
+// The most bytes alive at once bound every plan from below; a plan that needs no more is optimal, and most are.
 #ifndef GB_ALLOC_PLAN_H
 #define GB_ALLOC_PLAN_H
 
@@ -17,15 +19,27 @@ struct gb_plan_item {
     size_t  offset;       // result
 };
 
+// How much searching a plan is worth. Work is counted in steps, so that the same items give the same plan on any machine; the
+// clock only ends what takes far longer than expected.
+struct gb_plan_effort {
+    size_t   capacity; // a plan that needs no more than this is good enough; 0: as small as can be
+    uint64_t steps;    // of search beyond the heuristics; 0: none
+    int64_t  limit_ns; // of time for search; 0: none
+};
+
 struct gb_plan_result {
     size_t peak;        // max of offset + size (size rounded up to the alignment)
     size_t lower_bound; // max over time of the sum of live sizes: no plan can be smaller
+    size_t bound;       // no plan can be smaller either: the lower bound, or more when the search has proved more
+    size_t best_fit;    // the peak that in-order best fit gives, for comparison; never less than peak
+    bool   proved;      // no plan has a smaller peak
 };
 
-// Best of in-order best fit and first fit by size: never worse than either. alignment a power of two. Beyond 2^24 pairs
-// of items alive together only the first is tried. On failure no offset is written.
-enum ggml_status gb_plan_offsets(struct gb_plan_item * items, size_t n, size_t alignment,
-                                 struct gb_plan_result * result);
+// Never worse than in-order best fit or first fit by size (beyond about 10^8 steps only the first is tried). Searches as much as a
+// plan made while a program runs may. alignment a power of two. On failure no offset is written.
+enum ggml_status gb_plan_offsets(struct gb_plan_item * items, size_t n, size_t alignment, struct gb_plan_result * result);
+enum ggml_status gb_plan_search(struct gb_plan_item * items, size_t n, size_t alignment, const struct gb_plan_effort * effort,
+                                struct gb_plan_result * result);
 
 // NULL when the plan is valid, else what is wrong (static string) and the two items concerned.
 const char * gb_plan_check(const struct gb_plan_item * items, size_t n, size_t alignment, size_t * item_a,

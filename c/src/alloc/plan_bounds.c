@@ -1,0 +1,242 @@
+// plan_bounds.c - from items to parts: what of times and sizes matters for a plan.
+//
+// Sizes are rounded up to the alignment; items that are empty or never live are left out. Times become sections. Where nobody is
+// alive a new part begins. The load of a section is the sum of the sizes alive in it: the largest is the lower bound.
+#include "alloc/plan_impl.h"
+
+#include <stdlib.h>
+
+#include "base/mem.h"
+#include "base/status.h"
+
+struct birth {
+    int64_t  lower, upper;
+    size_t   size;
+    uint32_t item;
+};
+
+static int by_birth(const void * pa, const void * pb) {
+    const struct birth *a = pa, *b = pb;
+    if (a->lower != b->lower) {
+        return a->lower < b->lower ? -1 : 1;
+    }
+    return a->item < b->item ? -1 : a->item > b->item;
+}
+
+static int by_time(const void * pa, const void * pb) {
+    const int64_t a = *(const int64_t *) pa, b = *(const int64_t *) pb;
+    return a < b ? -1 : a > b;
+}
+
+struct sections {
+    struct birth * births; // owned; by lower
+    int64_t *      deaths; // owned; sorted
+    int64_t *      starts; // owned; by section, of the whole: its first birth
+    size_t         n, n_starts;
+};
+
+static void sections_free(struct sections * s) {
+    gb_free(s->births);
+    gb_free(s->deaths);
+    gb_free(s->starts);
+}
+
+static size_t greatest_divisor(size_t a, size_t b) {
+    while (b != 0) {
+        const size_t rest = a % b;
+        a                 = b;
+        b                 = rest;
+    }
+    return a;
+}
+
+static enum ggml_status collect(struct gb_plan_problem * p, struct sections * s, const struct gb_plan_item * items, size_t n,
+                                size_t alignment) {
+    GB_FAIL_IF(n > INT32_MAX, GGML_STATUS_INVALID_ARGUMENT, GGML_STATUS_INVALID_ARGUMENT, "gb_plan_offsets: %zu items are too many", n);
+    s->births = gb_calloc(n + 1, sizeof(*s->births));
+    s->deaths = gb_calloc(n + 1, sizeof(*s->deaths));
+    s->starts = gb_calloc(n + 1, sizeof(*s->starts));
+    if (!s->births || !s->deaths || !s->starts) {
+        return GGML_STATUS_ALLOC_FAILED;
+    }
+    size_t total = 0;
+    for (size_t i = 0; i < n; i++) {
+        size_t size;
+        GB_FAIL_IF(items[i].lower > items[i].upper, GGML_STATUS_INVALID_ARGUMENT, GGML_STATUS_INVALID_ARGUMENT,
+                   "gb_plan_offsets: item %zu ends at %lld, before its start %lld", i, (long long) items[i].upper,
+                   (long long) items[i].lower);
+        GB_FAIL_IF(!gb_pad_size(items[i].size, alignment, &size) || !gb_add_size(total, size, &total), GGML_STATUS_INVALID_ARGUMENT,
+                   GGML_STATUS_INVALID_ARGUMENT, "gb_plan_offsets: the sizes of %zu items overflow", n);
+        if (size > 0 && items[i].lower < items[i].upper) {
+            s->births[s->n] = (struct birth){ items[i].lower, items[i].upper, size, (uint32_t) i };
+            s->deaths[s->n++] = items[i].upper;
+            p->unit           = greatest_divisor(size, p->unit);
+        }
+    }
+    qsort(s->births, s->n, sizeof(*s->births), by_birth);
+    qsort(s->deaths, s->n, sizeof(*s->deaths), by_time);
+    return GGML_STATUS_SUCCESS;
+}
+
+// Gives every buffer its first section, counted over the whole, and begins parts.
+static void open_sections(struct gb_plan_problem * p, struct sections * s) {
+    size_t ended = 0;
+    for (size_t i = 0; i < s->n; i++) {
+        const struct birth * b     = &s->births[i];
+        const size_t         alive = ended;
+        while (ended < s->n && s->deaths[ended] <= b->lower) {
+            ended++;
+        }
+        if (i == 0 || ended > alive) {
+            s->starts[s->n_starts++] = b->lower;
+        }
+        if (i == ended) { // all before are dead
+            p->parts[p->n_parts++] = (struct gb_plan_part){ .buffers = p->buffers + i, .offsets = p->offsets + i, .trial = p->trial + i,
+                                                            .load = p->load + s->n_starts - 1, .born = p->born + s->n_starts - 1 };
+        }
+        p->parts[p->n_parts - 1].n++;
+        p->buffers[i] = (struct gb_plan_buffer){ (uint32_t) (s->n_starts - 1), 0, b->item, b->size };
+    }
+}
+
+// The number of sections that open before `time`.
+static uint32_t sections_before(const struct sections * s, int64_t time) {
+    size_t low = 0, high = s->n_starts;
+    while (low < high) {
+        const size_t middle = low + (high - low) / 2;
+        if (s->starts[middle] < time) {
+            low = middle + 1;
+        } else {
+            high = middle;
+        }
+    }
+    return (uint32_t) low;
+}
+
+static void fill_part(struct gb_plan_part * part, const struct gb_plan_problem * p, const struct sections * s) {
+    const uint32_t base = part->buffers[0].first;
+    size_t *       load = p->load + (part->load - p->load);
+    uint32_t *     born = p->born + (part->born - p->born);
+    for (uint32_t i = 0; i < part->n; i++) {
+        struct gb_plan_buffer * b = &part->buffers[i];
+        b->last                   = sections_before(s, s->births[b - p->buffers].upper) - base;
+        b->first -= base;
+        part->n_sections = GB_MAX(part->n_sections, b->last);
+        load[b->first] += b->size;
+        born[b->first] = i + 1;
+    }
+    // load holds what is born in a section, and now less what ended before; unsigned, the sums come out right
+    for (uint32_t i = 0; i < part->n; i++) {
+        if (part->buffers[i].last < part->n_sections) {
+            load[part->buffers[i].last] -= part->buffers[i].size;
+        }
+    }
+    for (uint32_t k = 0; k < part->n_sections; k++) {
+        load[k] += k > 0 ? load[k - 1] : 0;
+        part->bound = GB_MAX(part->bound, load[k]);
+    }
+    for (uint32_t i = 0; i < part->n; i++) {
+        part->n_pairs += born[part->buffers[i].last - 1] - 1 - i;
+    }
+}
+
+static int by_bound(const void * pa, const void * pb) {
+    const struct gb_plan_part *a = pa, *b = pb;
+    if (a->bound != b->bound) {
+        return a->bound > b->bound ? -1 : 1;
+    }
+    return a->buffers < b->buffers ? -1 : a->buffers > b->buffers;
+}
+
+enum ggml_status gb_plan_problem_init(struct gb_plan_problem * p, const struct gb_plan_item * items, size_t n, size_t alignment) {
+    *p = (struct gb_plan_problem){ .unit = 0 };
+    struct sections  s      = { 0 };
+    enum ggml_status status = collect(p, &s, items, n, alignment);
+    if (status == GGML_STATUS_SUCCESS) {
+        p->n       = s.n;
+        p->buffers = gb_calloc(s.n + 1, sizeof(*p->buffers));
+        p->offsets = gb_calloc(s.n + 1, sizeof(*p->offsets));
+        p->trial   = gb_calloc(s.n + 1, sizeof(*p->trial));
+        p->load    = gb_calloc(s.n + 1, sizeof(*p->load));
+        p->born    = gb_calloc(s.n + 1, sizeof(*p->born));
+        p->parts   = gb_calloc(s.n + 1, sizeof(*p->parts));
+        status     = p->buffers && p->offsets && p->trial && p->load && p->born && p->parts ? status : GGML_STATUS_ALLOC_FAILED;
+    }
+    if (status == GGML_STATUS_SUCCESS) {
+        open_sections(p, &s);
+        for (size_t k = 0; k < p->n_parts; k++) {
+            fill_part(&p->parts[k], p, &s);
+            p->bound = GB_MAX(p->bound, p->parts[k].bound);
+        }
+        qsort(p->parts, p->n_parts, sizeof(*p->parts), by_bound);
+    }
+    sections_free(&s);
+    return status;
+}
+
+void gb_plan_problem_free(struct gb_plan_problem * p) {
+    gb_free(p->buffers);
+    gb_free(p->offsets);
+    gb_free(p->trial);
+    gb_free(p->load);
+    gb_free(p->born);
+    gb_free(p->parts);
+    *p = (struct gb_plan_problem){ 0 };
+}
+
+// -------------------------------------------------------------------------------------------------------------------- ranks
+
+static uint64_t area(const struct gb_plan_buffer * b) {
+    const uint64_t width = b->last - b->first;
+    return b->size > UINT64_MAX / width ? UINT64_MAX : b->size * width;
+}
+
+static uint64_t largest_load(const struct gb_plan_buffer * b, const size_t * load) {
+    uint64_t most = 0;
+    for (uint32_t s = b->first; s < b->last; s++) {
+        most = GB_MAX(most, load[s]);
+    }
+    return most;
+}
+
+struct gb_plan_ranked gb_plan_rank(const struct gb_plan_buffer * b, uint32_t index, enum gb_plan_key key, const size_t * load) {
+    struct gb_plan_ranked r     = { { 0, 0, 0 }, b->first, b->last, b->size, index };
+    uint64_t * const      k     = r.key;
+    const uint64_t        width = b->last - b->first;
+    switch (key) {
+        case GB_PLAN_BY_SIZE: k[0] = b->size; break;
+        case GB_PLAN_BY_AREA: k[0] = area(b); break;
+        case GB_PLAN_BY_WIDTH: k[0] = width; break;
+        case GB_PLAN_BY_LOAD: k[0] = largest_load(b, load); break;
+        case GB_PLAN_BY_BIRTH: k[0] = UINT32_MAX - b->first; break;
+        case GB_PLAN_BY_DEATH: k[0] = b->last; break;
+        case GB_PLAN_BY_WIDTH_AREA_LOAD: k[0] = width, k[1] = area(b), k[2] = largest_load(b, load); break;
+        case GB_PLAN_BY_LOAD_AREA_WIDTH: k[0] = largest_load(b, load), k[1] = area(b), k[2] = width; break;
+        case GB_PLAN_BY_LOAD_WIDTH_AREA: k[0] = largest_load(b, load), k[1] = width, k[2] = area(b); break;
+        case GB_PLAN_BY_AREA_WIDTH_LOAD: k[0] = area(b), k[1] = width, k[2] = largest_load(b, load); break;
+        case GB_PLAN_BY_BIRTH_LOAD_WIDTH: k[0] = UINT32_MAX - b->first, k[1] = largest_load(b, load), k[2] = width; break;
+        case GB_PLAN_BY_DEATH_LOAD_WIDTH: k[0] = b->last, k[1] = largest_load(b, load), k[2] = width; break;
+        case GB_PLAN_BY_DEATH_NARROW: k[0] = b->last, k[1] = b->first; break;
+        case GB_PLAN_BY_LATE_BIRTH_LOAD_WIDTH: k[0] = b->first, k[1] = largest_load(b, load), k[2] = width; break;
+    }
+    return r;
+}
+
+int gb_plan_by_rank(const void * pa, const void * pb) {
+    const struct gb_plan_ranked *a = pa, *b = pb;
+    for (int k = 0; k < 3; k++) {
+        if (a->key[k] != b->key[k]) {
+            return a->key[k] > b->key[k] ? -1 : 1;
+        }
+    }
+    if (a->size != b->size) {
+        return a->size > b->size ? -1 : 1;
+    }
+    if (a->first != b->first) {
+        return a->first < b->first ? -1 : 1;
+    }
+    if (a->last != b->last) {
+        return a->last > b->last ? -1 : 1;
+    }
+    return a->buffer < b->buffer ? -1 : a->buffer > b->buffer;
+}
