@@ -79,17 +79,16 @@ static void list_names(char * text, size_t size) {
 
 // A copy of entry i, without the buffer type if it is built in; false and reported when there is none.
 static bool get_entry(const char * func, size_t i, struct entry * entry) {
+    *entry = (struct entry){ NULL, NULL, NULL, NULL };
     gb_mutex_lock(&lock);
-    const size_t n  = count_locked();
-    const bool   ok = i < n;
-    if (ok && i >= N_BUILTIN) {
+    const size_t n = count_locked();
+    if (i < N_BUILTIN) {
+        *entry = (struct entry){ builtin[i].name, builtin[i].init, NULL, NULL };
+    } else if (i < n) {
         *entry = added.data[i - N_BUILTIN];
     }
     gb_mutex_unlock(&lock);
-    GB_FAIL_IF(!ok, false, GGML_STATUS_INVALID_ARGUMENT, "%s: argument 'i': %zu, there are %zu backends", func, i, n);
-    if (i < N_BUILTIN) {
-        *entry = (struct entry){ builtin[i].name, builtin[i].init, NULL, NULL };
-    }
+    GB_FAIL_IF(i >= n, false, GGML_STATUS_INVALID_ARGUMENT, "%s: argument 'i': %zu, there are %zu backends", func, i, n);
     return true;
 }
 
