@@ -49,6 +49,21 @@ else
     echo "skipped: aarch64-linux-gnu-gcc and qemu-aarch64-static are not installed (Debian: gcc-aarch64-linux-gnu qemu-user-static)"
 fi
 
+step "GGUF files from a fuzzer, 10 minutes"
+if command -v clang >/dev/null; then
+    fuzz="-fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer"
+    cmake -S . -B build/fuzz -DCMAKE_C_COMPILER=clang -DCMAKE_BUILD_TYPE=RelWithDebInfo -DGGML_BACKEND_TESTS=OFF \
+        -DCMAKE_C_FLAGS="$fuzz -fsanitize=fuzzer-no-link" >/dev/null
+    cmake --build build/fuzz --target ggml_backend -j "$jobs" >build/fuzz.log 2>&1 || { tail -n 50 build/fuzz.log; exit 1; }
+    # shellcheck disable=SC2086
+    clang -g -O1 $fuzz -fsanitize=fuzzer -Ic/include tests/fuzz/fuzz_gguf.c build/fuzz/c/libggml_backend.a -lm -lpthread -o build/fuzz/fuzz_gguf
+    mkdir -p build/fuzz/corpus
+    build/fuzz/fuzz_gguf -max_total_time="${GGUF_FUZZ_SECONDS:-600}" -rss_limit_mb=512 -max_len=8192 -artifact_prefix=build/fuzz/ \
+        build/fuzz/corpus tests/fuzz/corpus_gguf >build/fuzz.log 2>&1 || { tail -n 50 build/fuzz.log; exit 1; }
+else
+    echo "skipped: clang is not installed"
+fi
+
 step "random graphs over simulated devices"
 GGML_TEST_RANDOM_GRAPHS=5000 build/dev/tests/c/test_sched_random
 

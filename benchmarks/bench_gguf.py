@@ -1,0 +1,116 @@
+"""Quantizing, dequantizing and opening GGUF files, beside the ``gguf`` package.
+
+    python benchmarks/bench_gguf.py [--only NAME ...] [--repeats N] [--json FILE]
+
+GB/s counts the float32 side. Rounds of both sides alternate; printed are the median of ours and the median, round by round, of how many times as long
+the package takes ("-" where it cannot do it). Quantizing to formats that need them uses importance weights of one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+
+import ggml_backend as gb
+
+ROWS, COLUMNS = 512, 4096
+SMALL_ROWS = 16  # for searches that take long
+Run = Callable[[], Any]
+
+
+def seconds(run: Run) -> float:
+    start = time.perf_counter()
+    run()
+    return time.perf_counter() - start
+
+
+def package_can(run: Run) -> bool:
+    try:
+        run()
+    except (NotImplementedError, KeyError):
+        return False
+    return True
+
+
+def measure(ours: Run, package: Run | None, repeats: int) -> tuple[float, float | None]:
+    """Median seconds, and the median ratio of theirs to ours."""
+    ours()
+    times, ratios = [], []
+    for _ in range(repeats):
+        times.append(seconds(ours))
+        if package is not None:
+            ratios.append(seconds(package) / times[-1])
+    return statistics.median(times), statistics.median(ratios) if ratios else None
+
+
+def formats(only: list[str]) -> list[gb.DType]:
+    every = [d for d in vars(gb).values() if isinstance(d, gb.DType) and (d.is_quantized or d.name == "bfloat16")]
+    return [d for d in sorted(set(every), key=lambda d: d.id) if not only or d.name in only]
+
+
+def bench_format(dtype: gb.DType, repeats: int) -> dict[str, tuple[float, float | None]]:
+    kind = gguf.GGMLQuantizationType(dtype.id)
+    rng = np.random.default_rng(0)
+    slow = dtype.name.startswith("iq")
+    x = rng.standard_normal((SMALL_ROWS if slow else ROWS, COLUMNS), np.float32)
+    weights = np.ones(COLUMNS, np.float32) if dtype.name in ("iq2_xxs", "iq2_xs", "iq1_s") else None
+    small = x[:16]
+    can = package_can(lambda: gguf.quants.quantize(small, kind))
+    time_q, ratio_q = measure(
+        lambda: gb.quantize(x, dtype, weights), (lambda: gguf.quants.quantize(x, kind)) if can else None, 1 if slow else repeats
+    )
+    blocks = np.tile(gb.quantize(small, dtype, weights), (ROWS // 16, 1))
+    can = package_can(lambda: gguf.quants.dequantize(blocks[:1], kind))
+    time_d, ratio_d = measure(lambda: gb.dequantize(blocks, dtype), (lambda: gguf.quants.dequantize(blocks, kind)) if can else None, repeats)
+    return {
+        f"quantize {dtype.name}": (x.nbytes / time_q / 1e9, ratio_q),
+        f"dequantize {dtype.name}": (ROWS * COLUMNS * 4 / time_d / 1e9, ratio_d),
+    }
+
+
+def bench_open(repeats: int) -> tuple[float, float | None]:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "keys.gguf"
+        with gb.gguf.Writer(path) as writer:
+            writer.add("general.architecture", "test")
+            for i in range(100_000):
+                writer.add(f"key.number.{i}", i)
+        ours, ratio = measure(lambda: gb.gguf.open(path), lambda: gguf.GGUFReader(path), max(1, repeats // 3))
+    return ours * 1e3, ratio
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", nargs="*", default=[])
+    parser.add_argument("--repeats", type=int, default=7)
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    cases: dict[str, dict[str, Any]] = {}
+
+    def report(name: str, value: float, unit: str, ratio: float | None) -> None:
+        cases[name] = {"median": value, "unit": unit, "ratio": ratio}
+        print(f"{name:<24} {value:9.3f} {unit:<5} x {ratio:8.1f}" if ratio else f"{name:<24} {value:9.3f} {unit:<5} x        -", flush=True)
+
+    print(f"{'':<24} {'ours':>15} {'x package':>10}")
+    for dtype in formats(options.only):
+        for name, (rate, ratio) in bench_format(dtype, options.repeats).items():
+            report(name, rate, "GB/s", ratio)
+    if not options.only or "open" in options.only:
+        value, ratio = bench_open(options.repeats)
+        report("open 100000 keys", value, "ms", ratio)
+    if options.json:
+        config = gb.show_config("dict")
+        options.json.write_text(json.dumps({"config": config, "cases": cases}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
