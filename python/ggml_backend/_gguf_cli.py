@@ -21,7 +21,7 @@ from .dtypes import DType, as_dtype, dtypes
 from .gguf import GGUFFile, Writer, fallback_dtype
 from .gguf import open as open_gguf
 
-__all__ = ["add_commands", "run"]
+__all__ = ["add_gguf_commands"]
 
 _FLOATS = ("float32", "float16", "bfloat16")
 
@@ -244,14 +244,14 @@ def _conversion(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--quiet", action="store_true", help="do not list the tensors")
 
 
-def add_commands(commands: Any) -> None:
-    """The subcommands of ``gguf``. Each leaves its function in ``options.run``."""
+def add_gguf_commands(commands: Any) -> None:
+    """The subcommands of ``gguf``. Each leaves its function, which takes the options, in ``options.run``."""
     parser = commands.add_parser("gguf", help="look at, check, quantize and make GGUF files")
     actions = parser.add_subparsers(dest="action", required=True, metavar="action")
 
     def action(name: str, function: Callable[[argparse.Namespace], int], text: str) -> argparse.ArgumentParser:
         made: argparse.ArgumentParser = actions.add_parser(name, help=text, description=text)
-        made.set_defaults(run=function)
+        made.set_defaults(run=partial(_guarded, function))
         return made
 
     info = action("info", _info, "keys, values and a summary of the tensors")
@@ -275,10 +275,10 @@ def add_commands(commands: Any) -> None:
     _conversion(convert)
 
 
-def run(options: argparse.Namespace) -> int:
+def _guarded(function: Callable[[argparse.Namespace], int], options: argparse.Namespace) -> int:
+    """The exit status; errors become messages."""
     try:
-        status: int = options.run(options)
-        return status
+        return function(options)
     except (GgmlError, OSError, TypeError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

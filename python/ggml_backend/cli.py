@@ -11,8 +11,8 @@ from typing import Any, Literal, overload
 
 import numpy as np
 
-from . import _gguf_cli
 from ._ffi import ffi, lib
+from ._gguf_cli import add_gguf_commands
 from .backend import backends, cpu_levels
 from .buffer import BufferType, text
 from .dtypes import dtypes
@@ -85,10 +85,10 @@ def main(argv: list[str] | None = None) -> int:
     commands = parser.add_subparsers(dest="command", required=True, metavar="command")
     info = commands.add_parser("info", help="what this build has and what it found on this machine")
     info.add_argument("--json", action="store_true", help="as JSON")
-    _gguf_cli.add_commands(commands)
+    add_gguf_commands(commands)
     options = parser.parse_args(argv)
-    if options.command == "gguf":
-        return _gguf_cli.run(options)
+    if hasattr(options, "run"):
+        return int(options.run(options))
     if options.json:
         json.dump(show_config("dict"), sys.stdout, indent=2)
         print()
