@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 BITS = ((31, -1), (31, 0), (32, -1), (32, 0), (63, -1), (63, 0), (64, -1))
-EXTREMES = {"0": 0, "1": 1} | {f"2^{bits}{d or ''}": 2**bits + d for bits, d in BITS}
+EXTREMES = {"0": 0, "1": 1} | {f"2to{bits}{d or ''}": 2**bits + d for bits, d in BITS}
 U8, I8, U16, I16, U32, I32, F32, BOOL, STR, ARR, U64, I64, F64 = range(13)
 T_F32, T_Q4_0, T_Q4_K = 0, 2, 12
 
@@ -119,7 +119,7 @@ def shapes() -> Iterator[tuple[str, bytes, str]]:
             if n != 1:
                 yield f"ne{dim}-{label}", whole([], [info(b"t", tuple(ne), T_F32, 0)]), "'t'"
     for label, ne in {
-        "wrap-2^32x2^32": (2**32, 2**32), "wrap-2^63x2": (2**62, 4), "wrap-to-1": (2**63 + 1, 2**63 + 1), "wrap-4": (2**16,) * 4,
+        "wrap-2to32x2to32": (2**32, 2**32), "wrap-2to63x2": (2**62, 4), "wrap-to-1": (2**63 + 1, 2**63 + 1), "wrap-4": (2**16,) * 4,
         "wrap-to-8": ((2**64 - 8) % 2**63, 3, 5, 7), "bytes-wrap": (2**61, 1), "bytes-wrap-2": (2**62, 1),
         "zero-times-huge": (0, 2**62, 2**62),
     }.items():  # fmt: skip
