@@ -67,6 +67,9 @@ fi
 step "random graphs over simulated devices"
 GGML_TEST_RANDOM_GRAPHS=5000 build/dev/tests/c/test_sched_random
 
+step "memory plans: slow instances and thousands of small ones"
+GGML_TEST_LONG=1 build/dev/tests/c/test_plan_exact
+
 step "pytest, address sanitizer"
 rm -rf build/asan-site
 "$py" -m pip --disable-pip-version-check -q install --no-deps --target build/asan-site . \

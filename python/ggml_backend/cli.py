@@ -15,6 +15,7 @@ from ._ffi import ffi, lib
 from ._gguf_cli import add_gguf_commands
 from .backend import backends, cpu_levels
 from .buffer import BufferType, text
+from .cli_plan import add_plan_command
 from .dtypes import dtypes
 
 __all__ = ["main", "show_config"]
@@ -86,6 +87,7 @@ def main(argv: list[str] | None = None) -> int:
     info = commands.add_parser("info", help="what this build has and what it found on this machine")
     info.add_argument("--json", action="store_true", help="as JSON")
     add_gguf_commands(commands)
+    add_plan_command(commands)
     options = parser.parse_args(argv)
     if hasattr(options, "run"):
         return int(options.run(options))

@@ -1,0 +1,95 @@
+"""The memory planner on published instances, graphs of models and synthetic graphs: peak beside lower bound and in-order best fit.
+
+    python benchmarks/bench_plan.py [--budget-ms N] [--json FILE] [--markdown] [FILE.csv ...]
+
+Without files: tests/data/minimalloc, tests/data/model-graphs and two graphs of 10,000 buffers. For instances whose lower bound is not known to be
+reachable, the published capacity is asked for too. Percentages are above the lower bound. Milliseconds are wall time of one call.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import ggml_backend as gb
+from ggml_backend.planning import read_instance
+
+DATA = Path(__file__).parent.parent / "tests" / "data"
+
+
+def deep_transformer(layers: int = 833) -> tuple[np.ndarray, ...]:
+    """About 12 buffers a layer, each layer's input alive across it (the residual), one mask alive throughout."""
+    mib = 1 << 20
+    spans = [(0, 14 * layers, 4 * mib)]
+    for layer in range(layers):
+        t = 14 * layer
+        spans += [(t, t + 9, 8 * mib), (t + 1, t + 5, 8 * mib), (t + 2, t + 5, 8 * mib), (t + 3, t + 5, 2 * mib), (t + 4, t + 7, 2 * mib)]
+        spans += [(t + 5, t + 6, 64 * mib), (t + 6, t + 8, 64 * mib), (t + 8, t + 9, 8 * mib), (t + 9, t + 14, 8 * mib)]
+        spans += [(t + 10, t + 12, 22 * mib), (t + 11, t + 13, 22 * mib), (t + 13, t + 14, 8 * mib)]
+    return tuple(np.array(column) for column in zip(*spans, strict=True))
+
+
+def dense_random(n: int = 10000) -> tuple[np.ndarray, ...]:
+    rng = np.random.default_rng(1)
+    lower = np.arange(n)
+    return lower, lower + 1 + (rng.random(n) * (2 * n - lower)).astype(np.int64), rng.integers(1, 1 << 20, n)
+
+
+def row(name: str, instance: tuple[Any, ...], budget: int, capacity: int | None = None) -> dict[str, Any]:
+    plan = gb.plan_memory(*instance, capacity=capacity, budget_ms=budget)
+    over = lambda peak: 100 * (peak / plan.lower_bound - 1)  # noqa: E731
+    return {
+        "instance": name, "buffers": len(instance[0]), "lower bound": plan.lower_bound, "best fit": over(plan.best_fit),
+        "peak": plan.peak, "above bound": over(plan.peak), "proved": plan.proved, "ms": plan.milliseconds,
+    }  # fmt: skip
+
+
+def rows(files: list[Path], budget: int) -> list[dict[str, Any]]:
+    if files:
+        return [row(f.stem, read_instance(f)[1:], budget) for f in files]
+    result = []
+    for f in sorted((DATA / "minimalloc").glob("*.csv")):
+        letter = f.stem.split(".")[0]
+        result.append(row(letter, read_instance(f)[1:], budget))
+        if letter in "DJ":
+            result.append(row(f"{letter}, 1 MiB will do", read_instance(f)[1:], budget, 1 << 20))
+    result += [row(f.stem, read_instance(f)[1:], 20) for f in sorted((DATA / "model-graphs").glob("*.csv"))]
+    result.append(row("deep transformer", deep_transformer(), 20))
+    result.append(row("dense random", dense_random(), 20))
+    return result
+
+
+def cells(r: dict[str, Any]) -> list[str]:
+    return [
+        r["instance"], str(r["buffers"]), str(r["lower bound"]), f"+{r['best fit']:.2f} %", str(r["peak"]), f"+{r['above bound']:.3f} %",
+        "yes" if r["proved"] else "no", f"{r['ms']:.2f}",
+    ]  # fmt: skip
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("files", nargs="*", type=Path)
+    parser.add_argument("--budget-ms", type=int, default=5000, help="for published instances and given files (5000)")
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--markdown", action="store_true")
+    options = parser.parse_args()
+    result = rows(options.files, options.budget_ms)
+    if options.json:
+        options.json.write_text(json.dumps(result, indent=2) + "\n")
+    table = [["instance", "buffers", "lower bound", "best fit", "ours", "above bound", "proved", "ms"], *map(cells, result)]
+    if options.markdown:
+        table.insert(1, ["---"] * len(table[0]))
+        print("\n".join(f"| {' | '.join(line)} |" for line in table))
+    else:
+        widths = [max(len(line[k]) for line in table) for k in range(len(table[0]))]
+        print("\n".join("  ".join(c.rjust(w) if k else c.ljust(w) for k, (c, w) in enumerate(zip(line, widths, strict=True))) for line in table))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

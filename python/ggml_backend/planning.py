@@ -1,0 +1,108 @@
+"""Static memory planning on plain numbers: from lifetimes and sizes to offsets.
+
+    plan = gb.plan_memory(lower=[0, 1, 3], upper=[3, 4, 9], size=[100, 50, 100], alignment=32)
+    plan.offsets, plan.peak, plan.proved
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from os import PathLike
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from ._errors import InvalidArgumentError, check
+from ._ffi import ffi, lib
+
+__all__ = ["MemoryPlan", "plan_memory"]
+
+
+@dataclass(frozen=True)
+class MemoryPlan:
+    """Where each buffer lies, and how good that is. All numbers are bytes, but ``milliseconds``."""
+
+    offsets: NDArray[np.uint64] = field(repr=False)  #: by buffer; multiples of the alignment
+    peak: int  #: of offset + size, sizes rounded up to the alignment
+    lower_bound: int  #: most bytes alive at once: no plan has a smaller peak
+    best_fit: int  #: the peak of in-order best fit, for comparison
+    proved: bool  #: no plan has a smaller peak than this one
+    milliseconds: float  #: that it took
+
+    @property
+    def gap(self) -> float:
+        """How much the peak is above the lower bound: 0.01 is 1 %."""
+        return self.peak / self.lower_bound - 1.0 if self.lower_bound else 0.0
+
+
+def _integers(values: ArrayLike, dtype: type[np.integer[Any]], name: str) -> NDArray[Any]:
+    array = np.asarray(values)
+    if array.ndim != 1:
+        raise InvalidArgumentError(f"plan_memory: {name} must have one dimension, has {array.ndim}")
+    if array.size and not np.issubdtype(array.dtype, np.integer):
+        raise InvalidArgumentError(f"plan_memory: {name} must be integers, is {array.dtype}")
+    limits = np.iinfo(dtype)
+    if array.size and (int(array.min()) < limits.min or int(array.max()) > limits.max):
+        raise InvalidArgumentError(f"plan_memory: {name} is out of range for {limits.dtype}")
+    return np.ascontiguousarray(array, dtype=dtype)
+
+
+def plan_memory(
+    lower: ArrayLike, upper: ArrayLike, size: ArrayLike, alignment: int = 1, capacity: int | None = None, budget_ms: int = 1000
+) -> MemoryPlan:
+    """Offsets for buffers such that no two that are alive at the same time overlap and little memory is needed.
+
+    Buffer ``i`` is alive from ``lower[i]`` up to, not including, ``upper[i]`` and has ``size[i]`` bytes. The result is never worse than
+    in-order best fit. ``alignment`` is a power of two. With a ``capacity`` in bytes any plan within it will do, and
+    :class:`AllocationError` is raised if none is found. ``budget_ms`` is for search where heuristics do not reach the lower bound; 0: none.
+    It is spent in counted steps, so that equal inputs give equal plans; the clock only ends what takes longer.
+    """
+    lowers, uppers, sizes = _integers(lower, np.int64, "lower"), _integers(upper, np.int64, "upper"), _integers(size, np.uint64, "size")
+    if not lowers.size == uppers.size == sizes.size:
+        raise InvalidArgumentError(f"plan_memory: {lowers.size} lower, {uppers.size} upper, {sizes.size} sizes: not as many of each")
+    for name, value in (("alignment", alignment), ("capacity", 0 if capacity is None else capacity), ("budget_ms", budget_ms)):
+        if not 0 <= value < 2**63:
+            raise InvalidArgumentError(f"plan_memory: {name} must not be negative nor huge, is {value}")
+    if capacity == 0 and any(int(s) for s in sizes):
+        raise InvalidArgumentError("plan_memory: capacity is 0: None means no limit")
+    offsets = np.zeros(lowers.size, np.uint64)
+    info = ffi.new("struct ggml_plan_info *")
+    status = lib.ggml_plan_memory(
+        lowers.size, ffi.from_buffer("int64_t[]", lowers), ffi.from_buffer("int64_t[]", uppers), ffi.from_buffer("size_t[]", sizes),
+        alignment, capacity or 0, budget_ms, ffi.from_buffer("size_t[]", offsets, require_writable=True), info,
+    )  # fmt: skip
+    check(status, "plan_memory")
+    return MemoryPlan(offsets, int(info.peak), int(info.lower_bound), int(info.best_fit), bool(info.proved), float(info.milliseconds))
+
+
+def read_instance(path: str | PathLike[str]) -> tuple[list[str], NDArray[np.int64], NDArray[np.int64], NDArray[np.uint64]]:
+    """ids, lower, upper, size from a CSV file with a heading that has these four columns, in any order."""
+    with open(path, newline="", encoding="utf-8") as file:
+        rows = csv.DictReader(file)
+        missing = {"id", "lower", "upper", "size"} - set(rows.fieldnames or ())
+        if missing:
+            raise InvalidArgumentError(f"{path}: no column {', '.join(sorted(missing))}")
+        ids: list[str] = []
+        numbers: list[tuple[int, int, int]] = []
+        for row in rows:
+            try:
+                numbers.append((int(row["lower"]), int(row["upper"]), int(row["size"])))
+            except (TypeError, ValueError):
+                raise InvalidArgumentError(f"{path}: line {rows.line_num}: lower, upper and size must be integers") from None
+            ids.append(row["id"])
+    lower, upper, size = ([row[k] for row in numbers] for k in range(3))
+    return ids, _integers(lower, np.int64, "lower"), _integers(upper, np.int64, "upper"), _integers(size, np.uint64, "size")
+
+
+def write_plan(
+    path: str | PathLike[str], ids: Sequence[str], lower: ArrayLike, upper: ArrayLike, size: ArrayLike, offsets: ArrayLike
+) -> None:
+    """The instance with its offsets: id,lower,upper,size,offset."""
+    columns = [np.asarray(c).tolist() for c in (lower, upper, size, offsets)]
+    with open(path, "w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(["id", "lower", "upper", "size", "offset"])
+        writer.writerows(zip(ids, *columns, strict=True))
