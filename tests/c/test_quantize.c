@@ -158,7 +158,8 @@ static void codebooks(void) {
     }
 }
 
-// Values of random blocks: the search finds their rows, signs and scales again, or something close.
+// Values of random blocks: the search finds their rows, signs and scales again, or something close. (IQ1 less so: it never takes a negative d,
+// which half of these blocks have.)
 static void random_blocks(void) {
     static const struct {
         enum ggml_type type;
