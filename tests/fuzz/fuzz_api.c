@@ -283,20 +283,6 @@ static void do_flags(void) {
     }
 }
 
-// A view bound to where its source was before that was placed anew. The CPU engine does not notice yet, so such graphs are not
-// given to it; everything else gets them.
-static bool has_moved_views(const struct ggml_cgraph * g) {
-    for (int i = 0; g != NULL && i < g->n_nodes; i++) {
-        for (int s = -1; s < GGML_MAX_SRC; s++) {
-            const struct ggml_tensor * t = s < 0 ? g->nodes[i] : g->nodes[i]->src[s];
-            if (t != NULL && t->view_src != NULL && (uintptr_t) t->data != (uintptr_t) t->view_src->data + t->view_offs) {
-                return true;
-            }
-        }
-    }
-    return false;
-}
-
 static void do_graph(void) {
     const unsigned i = pick(N_GRAPHS);
     struct ggml_cgraph view;
@@ -309,9 +295,7 @@ static void do_graph(void) {
         case 5: ggml_build_backward_expand(ctx(), live.g[i], graph(), pick(2) == 1); break;
         case 6:
             view = ggml_graph_view(live.g[i], (int) pick(4), (int) pick(8));
-            if (!has_moved_views(&view)) {
-                ggml_backend_graph_compute(backend(), &view);
-            }
+            ggml_backend_graph_compute(backend(), &view);
             break;
         default:
             if (live.g[i] == NULL) {
@@ -336,9 +320,6 @@ static void do_compute(void) {
     ggml_backend_t b = live.backend[pick(2) ? pick(N_BACKENDS) : 0];
     struct ggml_cgraph * g = graph();
     const unsigned i = pick(N_PLANS);
-    if (has_moved_views(g) || has_moved_views(live.plan[i].graph)) {
-        return;
-    }
     switch (pick(10)) {
         case 0:
             count(&n_computed, ggml_graph_compute_with_ctx(ctx(), g, 1 + (int) pick(2)) == GGML_STATUS_SUCCESS && g->n_nodes > 0);

@@ -77,6 +77,46 @@ static bool is_idle(const struct ggml_tensor * node) {
     return gb_op_is_view(node->op) || (ggml_nelements(node) == 0 && !is_custom(node->op));
 }
 
+// Sources without which an op cannot even be looked at. Builders always set them; a hand-made node may not have them.
+static int required_sources(const struct ggml_tensor * node) {
+    switch (node->op) {
+        case GGML_OP_FLASH_FF: return 5;
+        case GGML_OP_FLASH_ATTN_BACK: return 4;
+        case GGML_OP_FLASH_ATTN:
+        case GGML_OP_ADD_REL_POS:
+        case GGML_OP_CROSS_ENTROPY_LOSS_BACK:
+        case GGML_OP_MAP_CUSTOM3:
+        case GGML_OP_MAP_CUSTOM3_F32: return 3;
+        case GGML_OP_MUL_MAT_ID: return 2 + GB_MAX(1, GB_MIN(gb_op_param_i32(node, 1), GGML_MAX_SRC - 2));
+        case GGML_OP_ADD:
+        case GGML_OP_ADD1:
+        case GGML_OP_ACC:
+        case GGML_OP_SUB:
+        case GGML_OP_MUL:
+        case GGML_OP_DIV:
+        case GGML_OP_SET:
+        case GGML_OP_CONCAT:
+        case GGML_OP_SILU_BACK:
+        case GGML_OP_RMS_NORM_BACK:
+        case GGML_OP_MUL_MAT:
+        case GGML_OP_OUT_PROD:
+        case GGML_OP_CPY:
+        case GGML_OP_GET_ROWS:
+        case GGML_OP_GET_ROWS_BACK:
+        case GGML_OP_SOFT_MAX_BACK:
+        case GGML_OP_ROPE:
+        case GGML_OP_ROPE_BACK:
+        case GGML_OP_IM2COL:
+        case GGML_OP_CONV_TRANSPOSE_1D:
+        case GGML_OP_CONV_TRANSPOSE_2D:
+        case GGML_OP_MAP_BINARY:
+        case GGML_OP_MAP_CUSTOM2:
+        case GGML_OP_MAP_CUSTOM2_F32:
+        case GGML_OP_CROSS_ENTROPY_LOSS: return 2;
+        default: return 1;
+    }
+}
+
 const char * ggml_cpu_unsupported_reason(const struct ggml_tensor * node) {
     if (node == NULL) {
         return "there is no node";
@@ -87,6 +127,11 @@ const char * ggml_cpu_unsupported_reason(const struct ggml_tensor * node) {
     const struct gb_cpu_op * op = gb_cpu_op_of(node);
     if (op == NULL) {
         return "the operator is not implemented";
+    }
+    for (int i = required_sources(node); i > 0; i--) {
+        if (node->src[i - 1] == NULL) {
+            return "a source is missing";
+        }
     }
     return op->unsupported != NULL ? op->unsupported(node) : NULL;
 }
@@ -221,6 +266,11 @@ static enum ggml_status check_placed(const struct ggml_tensor * t, const struct 
                        gb_describe(t, text), ggml_op_name(node->op), gb_describe(node, reader));
     }
     const struct ggml_tensor * root = gb_root(t);
+    if (!gb_view_is_bound(t)) {
+        char text[GB_DESCRIBE_SIZE];
+        return gb_fail(GGML_STATUS_INVALID_STATE, "CPU: view %s does not lie where its source '%s' is now",
+                       gb_describe(t, text), root->name);
+    }
     if (root->buffer == NULL || root->buffer == *host) {
         return GGML_STATUS_SUCCESS;
     }

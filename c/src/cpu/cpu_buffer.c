@@ -66,13 +66,13 @@ static GGML_CALL void * buffer_base(ggml_backend_buffer_t buffer) {
 static GGML_CALL void buffer_set(ggml_backend_buffer_t buffer, struct ggml_tensor * tensor, const void * data,
                                  size_t offset, size_t size) {
     (void) buffer;
-    memcpy((char *) tensor->data + offset, data, size);
+    memmove((char *) tensor->data + offset, data, size); // `data` may be the tensor's own memory
 }
 
 static GGML_CALL void buffer_get(ggml_backend_buffer_t buffer, const struct ggml_tensor * tensor, void * data,
                                  size_t offset, size_t size) {
     (void) buffer;
-    memcpy(data, (const char *) tensor->data + offset, size);
+    memmove(data, (const char *) tensor->data + offset, size);
 }
 
 static GGML_CALL bool buffer_copy(ggml_backend_buffer_t buffer, const struct ggml_tensor * src,
