@@ -22,8 +22,8 @@ GRIDS = [  # name, class in the package, what the values of a row are divided in
 HEAD = """\
 // grids.c - the codebooks of the IQ formats. Made by tools/gen_grids.py from the PyPI package gguf {version}; do not edit.
 //
-// A row of 8 values is 8 codes of 2 bits, a row of 4 values is 4 codes of 4 bits; the first value has the lowest bits. grid.c says what
-// the codes stand for. Rows ascend: those whose upper byte is h are first[h] .. first[h + 1] - 1.
+// A row of 8 values is 8 codes of 2 bits, a row of 4 values is 4 codes of 4 bits; the first value has the lowest bits.
+// grid.c says what the codes stand for. Rows ascend: those whose upper byte is h are first[h] .. first[h + 1] - 1.
 #include "tensor/quant/grid.h"
 """
 
@@ -42,8 +42,8 @@ def packed(codes: np.ndarray) -> np.ndarray:
 
 def print_table(name: str, entries: list[str]) -> None:
     print(f"\nconst uint16_t {name}[{len(entries)}] = {{")
-    for i in range(0, len(entries), 16):
-        print("    " + " ".join(entries[i : i + 16]))
+    for i in range(0, len(entries), 14):
+        print("    " + " ".join(entries[i : i + 14]))
     print("};")
 
 

@@ -1,16 +1,19 @@
 // Operators on quantized tensors: every format that can be dequantized, against double precision on the dequantized
-// weights, at every kernel level, with the same bits for all numbers of threads. And what hostile blocks may do: nothing.
+// weights, at every kernel level, with the same bits for all numbers of threads. And what hostile blocks may do:
+// nothing.
 //
-// Blocks are random bytes. The formats themselves are tested in test_quantize.c and, against the gguf package, in Python.
+// Blocks are random bytes. The formats themselves are tested in test_quantize.c and, against the gguf package, in
+// Python.
 #include "test_cpu_ops.h"
 
 #include "tensor/quant/quant.h"
 
 #define FOR_FORMATS(type)                                                                                              \
     for (int type = 0; type < GGML_TYPE_COUNT; type++)                                                                 \
-        if (gb_quant_format_of((enum ggml_type) type) != NULL && gb_quant_format_of((enum ggml_type) type)->to_float != NULL)
+        if (gb_quant_format_of((enum ggml_type) type) != NULL &&                                                       \
+            gb_quant_format_of((enum ggml_type) type)->to_float != NULL)
 
-// -------------------------------------------------------------------------------------------------------------- operands
+// ------------------------------------------------------------------------------------------------------------ operands
 
 static void random_bytes(void * p, size_t n) {
     for (size_t i = 0; i < n; i++) {
@@ -31,7 +34,8 @@ static void random_block(enum ggml_type type, void * block) {
     }
 }
 
-// Float elements or random blocks. PADDED: between memory that makes NaN of what reads it, by whole blocks if quantized.
+// Float elements or random blocks. PADDED: between memory that makes NaN of what reads it, by whole blocks if
+// quantized.
 static struct ggml_tensor * operand(enum ggml_type type, int layout, int64_t n0, int64_t n1, int64_t n2, int64_t n3) {
     if (!ggml_is_quantized(type)) {
         return random_tensor(type, layout, n0, n1, n2, n3);
@@ -81,7 +85,7 @@ static int64_t index_of(const struct ggml_tensor * t, int64_t i0, int64_t i1, in
     return ((i3 * t->ne[2] + i2) * t->ne[1] + i1) * t->ne[0] + i0;
 }
 
-// --------------------------------------------------------------------------------------------------------------- running
+// ------------------------------------------------------------------------------------------------------------- running
 
 struct wanted {
     double value, slack;
@@ -95,7 +99,8 @@ static bool same_bits(struct ggml_tensor * node, char * first, bool is_first) {
     return memcmp(first, node->data, size) == 0;
 }
 
-// want: in logical order of the (dense f32) result; NULL: whatever comes out, as long as it is the same for all threads.
+// want: in logical order of the (dense f32) result; NULL: whatever comes out, as long as it is the same for all
+// threads.
 static void run_all(struct ggml_tensor * node, const struct wanted * want) {
     static const int threads[] = { 1, 2, 5 };
     REQUIRE(node != NULL);
@@ -116,11 +121,12 @@ static void run_all(struct ggml_tensor * node, const struct wanted * want) {
         for (int64_t i = 0; want != NULL && i < ggml_nelements(node); i++) {
             const double got = ((const float *) node->data)[i];
             if (!(fabs(got - want[i].value) <= want[i].slack)) {
-                test_fail(__FILE__, __LINE__, "%s, %s x %s, level %s: element %d of [%d %d %d %d] is %.9g, expected %.9g (+-%g)",
+                test_fail(__FILE__, __LINE__,
+                          "%s, %s x %s, level %s: element %d of [%d %d %d %d] is %.9g, expected %.9g (+-%g)",
                           ggml_op_name(node->op), ggml_type_name(node->src[0]->type),
                           node->src[1] != NULL ? ggml_type_name(node->src[1]->type) : "", level->name, (int) i,
-                          (int) node->ne[0], (int) node->ne[1], (int) node->ne[2], (int) node->ne[3], got, want[i].value,
-                          want[i].slack);
+                          (int) node->ne[0], (int) node->ne[1], (int) node->ne[2], (int) node->ne[3], got,
+                          want[i].value, want[i].slack);
                 break;
             }
         }
@@ -128,7 +134,7 @@ static void run_all(struct ggml_tensor * node, const struct wanted * want) {
     free(first);
 }
 
-// --------------------------------------------------------------------------------------------------------------- MUL_MAT
+// ------------------------------------------------------------------------------------------------------------- MUL_MAT
 
 static struct wanted dot(const double * a, int64_t a_step, const double * b, int64_t b_step, int64_t k) {
     struct wanted w = { 0, 0 };
@@ -144,10 +150,10 @@ static struct wanted * want_mul_mat(const struct ggml_tensor * node) {
     const struct ggml_tensor *a = node->src[0], *b = node->src[1];
     double *                  va = values_of(a), *vb = values_of(b);
     struct wanted *           w = malloc(sizeof(*w) * (size_t) ggml_nelements(node));
-    FOR_ELEMENTS (node, i) {
+    FOR_ELEMENTS(node, i) {
         const int64_t a2 = i[2] / (b->ne[2] / a->ne[2]), a3 = i[3] / (b->ne[3] / a->ne[3]);
-        w[index_of(node, i[0], i[1], i[2], i[3])] =
-            dot(va + index_of(a, 0, i[0], a2, a3), 1, vb + index_of(b, 0, i[1], i[2], i[3]), 1, a->ne[0]);
+        w[index_of(node, i[0], i[1], i[2], i[3])] = dot(va + index_of(a, 0, i[0], a2, a3), 1,
+                                                        vb + index_of(b, 0, i[1], i[2], i[3]), 1, a->ne[0]);
     }
     free(va);
     free(vb);
@@ -164,11 +170,11 @@ static void check_mul_mat(struct ggml_tensor * node) {
 // Batches 1 to 70 over the formats and a few rows of weights each; sums of one to several blocks.
 static void mul_mat_batches(void) {
     int64_t n = 0;
-    FOR_FORMATS (type) {
+    FOR_FORMATS(type) {
         for (int pass = 0; pass < 6; pass++) {
             begin();
-            const int64_t k = ggml_blck_size((enum ggml_type) type) * test_random_int(1, 5);
-            n               = pass == 0 ? 1 : pass == 1 ? 2 : n % 70 + 1;
+            const int64_t k        = ggml_blck_size((enum ggml_type) type) * test_random_int(1, 5);
+            n                      = pass == 0 ? 1 : pass == 1 ? 2 : n % 70 + 1;
             struct ggml_tensor * a = operand((enum ggml_type) type, random_layout(), k, test_random_int(1, 40), 1, 1);
             struct ggml_tensor * b = operand(GGML_TYPE_F32, random_layout(), k, n, 1, 1);
             check_mul_mat(ggml_mul_mat(ctx, a, b));
@@ -178,12 +184,13 @@ static void mul_mat_batches(void) {
 }
 
 static void mul_mat_activations(void) {
-    FOR_FORMATS (type) {
-        const enum ggml_type partner = gb_quant_format_of((enum ggml_type) type)->vec_dot_type;
+    FOR_FORMATS(type) {
+        const enum ggml_type partner   = gb_quant_format_of((enum ggml_type) type)->vec_dot_type;
         const enum ggml_type b_types[] = { GGML_TYPE_F16, GGML_TYPE_BF16, partner };
         for (int b = 0; b < 3; b++) {
             for (int64_t n = 1; n <= 9; n += 8) {
-                if (b == 2 && (!ggml_is_quantized(partner) || gb_quant_format_of(partner) == NULL || gb_quant_format_of(partner)->to_float == NULL)) {
+                if (b == 2 && (!ggml_is_quantized(partner) || gb_quant_format_of(partner) == NULL ||
+                               gb_quant_format_of(partner)->to_float == NULL)) {
                     continue;
                 }
                 begin();
@@ -196,7 +203,7 @@ static void mul_mat_activations(void) {
 }
 
 static void mul_mat_broadcast(void) {
-    FOR_FORMATS (type) {
+    FOR_FORMATS(type) {
         begin();
         struct ggml_tensor * a = operand((enum ggml_type) type, SWAPPED, 256, 7, 2, 2);
         check_mul_mat(ggml_mul_mat(ctx, a, operand(GGML_TYPE_F32, SWAPPED, 256, test_random_int(1, 5), 4, 6)));
@@ -219,7 +226,7 @@ static void mul_mat_large(void) { // several chunks and stretches, a tail in eac
 }
 
 static void mul_mat_id(void) {
-    FOR_FORMATS (type) {
+    FOR_FORMATS(type) {
         begin();
         struct ggml_tensor *as[3], *ids = fill_int(tensor(GGML_TYPE_I32, DENSE, 2, 11, 1, 1), 0, 2);
         double *            va[3];
@@ -245,19 +252,20 @@ static void mul_mat_id(void) {
 }
 
 static void out_prod(void) {
-    FOR_FORMATS (type) {
+    FOR_FORMATS(type) {
         for (int pass = 0; pass < 3; pass++) {
             begin();
             const int64_t        m = 256 * (1 + pass % 2), k = test_random_int(1, 30), n = test_random_int(1, 40);
-            struct ggml_tensor * a = operand((enum ggml_type) type, random_layout(), m, k, 1, 2);
-            struct ggml_tensor * b = pass == 2 ? operand(GGML_TYPE_F32, TRANSPOSED, n, k, 2, 2) : operand(float_types[pass], DENSE, n, k, 2, 2);
+            struct ggml_tensor * a    = operand((enum ggml_type) type, random_layout(), m, k, 1, 2);
+            struct ggml_tensor * b    = pass == 2 ? operand(GGML_TYPE_F32, TRANSPOSED, n, k, 2, 2)
+                                                  : operand(float_types[pass], DENSE, n, k, 2, 2);
             struct ggml_tensor * node = ggml_out_prod(ctx, a, b);
             REQUIRE(node != NULL);
             double *        va = values_of(a), *vb = values_of(b);
             struct wanted * want = malloc(sizeof(*want) * (size_t) ggml_nelements(node));
-            FOR_ELEMENTS (node, i) {
-                want[index_of(node, i[0], i[1], i[2], i[3])] =
-                    dot(va + index_of(a, i[0], 0, 0, i[3]), m, vb + index_of(b, i[1], 0, i[2], i[3]), n, k);
+            FOR_ELEMENTS(node, i) {
+                want[index_of(node, i[0], i[1], i[2], i[3])] = dot(va + index_of(a, i[0], 0, 0, i[3]), m,
+                                                                   vb + index_of(b, i[1], 0, i[2], i[3]), n, k);
             }
             run_all(node, want);
             free(va);
@@ -268,17 +276,17 @@ static void out_prod(void) {
     }
 }
 
-// --------------------------------------------------------------------------------------------------- rows, copies, sums
+// -------------------------------------------------------------------------------------------------- rows, copies, sums
 
 static void get_rows(void) {
-    FOR_FORMATS (type) {
+    FOR_FORMATS(type) {
         begin();
         struct ggml_tensor * a    = operand((enum ggml_type) type, random_layout(), 768, 9, 3, 2);
         struct ggml_tensor * b    = fill_int(tensor(GGML_TYPE_I32, SWAPPED, 5, 3, 2, 1), 0, 8);
         struct ggml_tensor * node = ggml_get_rows(ctx, a, b);
         double *             va   = values_of(a);
         struct wanted *      want = malloc(sizeof(*want) * (size_t) ggml_nelements(node));
-        FOR_ELEMENTS (node, i) {
+        FOR_ELEMENTS(node, i) {
             int32_t row;
             memcpy(&row, address(b, (const int64_t[]){ i[1], i[2], i[3], 0 }), sizeof(row));
             want[index_of(node, i[0], i[1], i[2], i[3])] = (struct wanted){ va[index_of(a, i[0], row, i[2], i[3])], 0 };
@@ -296,7 +304,8 @@ static void check_values(const struct ggml_tensor * t, const double * want, cons
     const int n   = (int) ggml_nelements(t);
     for (int i = 0; i < n; i++) {
         if (!is_near(got[i], want[i], 0, t->type)) {
-            test_fail(__FILE__, __LINE__, "%s to %s: element %d is %.9g, expected %.9g", what, ggml_type_name(t->type), i, got[i], want[i]);
+            test_fail(__FILE__, __LINE__, "%s to %s: element %d is %.9g, expected %.9g", what, ggml_type_name(t->type),
+                      i, got[i], want[i]);
             break;
         }
     }
@@ -308,13 +317,14 @@ static void run_once(struct ggml_tensor * node) {
     if (node->data == NULL) {
         give_memory(node);
     }
-    CHECK_MSG(run_node(node, (int) test_random_int(1, 5), gb_kernels_default()) == GGML_STATUS_SUCCESS, "%s", ggml_last_error());
+    CHECK_MSG(run_node(node, (int) test_random_int(1, 5), gb_kernels_default()) == GGML_STATUS_SUCCESS, "%s",
+              ggml_last_error());
 }
 
 static void dequantizing_copies(void) {
-    FOR_FORMATS (type) {
+    FOR_FORMATS(type) {
         for (int f = 0; f < 3; f++) {
-            FOR_LAYOUTS (layout) {
+            FOR_LAYOUTS(layout) {
                 begin();
                 struct ggml_tensor * a = operand((enum ggml_type) type, random_layout(), 256, 6, 2, 2);
                 struct ggml_tensor * d = tensor(float_types[f], layout, 256, 6, 2, 2);
@@ -336,13 +346,14 @@ static void dequantizing_copies(void) {
 
 // Rows of floats of any type and layout become what the format makes of them, block by block.
 static void quantizing_copies(void) {
-    FOR_FORMATS (type) {
+    FOR_FORMATS(type) {
         const struct gb_quant_format * format = gb_quant_format_of((enum ggml_type) type);
         for (int f = 0; f < 3 && format->from_float != NULL; f++) {
-            FOR_LAYOUTS (layout) {
+            FOR_LAYOUTS(layout) {
                 begin();
-                struct ggml_tensor * a = random_tensor(float_types[f], layout, 256, 4, 2, 1);
-                struct ggml_tensor * d = tensor((enum ggml_type) type, DENSE, layout == DENSE ? 512 : 256, layout == DENSE ? 2 : 4, 2, 1);
+                struct ggml_tensor * a      = random_tensor(float_types[f], layout, 256, 4, 2, 1);
+                struct ggml_tensor * d      = tensor((enum ggml_type) type, DENSE, layout == DENSE ? 512 : 256,
+                                                     layout == DENSE ? 2 : 4, 2, 1);
                 char * const         end_of = (char *) d->data + ggml_nbytes(d);
                 double *             values = values_of(a);
                 float                row[256];
@@ -354,7 +365,8 @@ static void quantizing_copies(void) {
                     format->from_float(row, want + ggml_nbytes(d) / 8 * (size_t) r, 256);
                 }
                 run_once(ggml_cpy(ctx, a, d));
-                CHECK_MSG(memcmp(d->data, want, ggml_nbytes(d)) == 0, "%s from %s", ggml_type_name((enum ggml_type) type), ggml_type_name(float_types[f]));
+                CHECK_MSG(memcmp(d->data, want, ggml_nbytes(d)) == 0, "%s from %s",
+                          ggml_type_name((enum ggml_type) type), ggml_type_name(float_types[f]));
                 CHECK(*end_of == 0x5a);
                 free(values);
                 free(want);
@@ -365,7 +377,7 @@ static void quantizing_copies(void) {
 }
 
 static void same_format_copies(void) { // bytes, also between blocks that lie apart, and no others
-    FOR_FORMATS (type) {
+    FOR_FORMATS(type) {
         begin();
         struct ggml_tensor * a    = operand((enum ggml_type) type, SWAPPED, 256, 5, 3, 1);
         struct ggml_tensor * d    = operand((enum ggml_type) type, PADDED, 256, 5, 3, 1);
@@ -420,17 +432,21 @@ static void check_sum(struct ggml_tensor * node, bool one_value) {
     REQUIRE(node != NULL);
     const struct ggml_tensor *a = node->src[0], *b = node->src[1];
     double *                  va = values_of(a), *vb = values_of(b);
-    const int64_t             n = ggml_nelements(node);
+    const int64_t             n   = ggml_nelements(node);
     float *                   sum = malloc(sizeof(float) * (size_t) n);
-    FOR_ELEMENTS (node, i) {
-        const int64_t at_b = one_value ? 0 : index_of(b, i[0] % b->ne[0], i[1] % b->ne[1], i[2] % b->ne[2], i[3] % b->ne[3]);
-        sum[index_of(node, i[0], i[1], i[2], i[3])] = (float) va[index_of(a, i[0], i[1], i[2], i[3])] + (float) vb[at_b];
+    FOR_ELEMENTS(node, i) {
+        const int64_t at_b = one_value
+                                 ? 0
+                                 : index_of(b, i[0] % b->ne[0], i[1] % b->ne[1], i[2] % b->ne[2], i[3] % b->ne[3]);
+        sum[index_of(node, i[0], i[1], i[2], i[3])] = (float) va[index_of(a, i[0], i[1], i[2], i[3])] +
+                                                      (float) vb[at_b];
     }
     run_once(node);
     if (ggml_is_quantized(node->type)) {
         char * want = malloc(ggml_nbytes(node));
         gb_quant_format_of(node->type)->from_float(sum, want, (int) n);
-        CHECK_MSG(memcmp(want, node->data, ggml_nbytes(node)) == 0, "%s of %s to %s", ggml_op_name(node->op), ggml_type_name(a->type), ggml_type_name(node->type));
+        CHECK_MSG(memcmp(want, node->data, ggml_nbytes(node)) == 0, "%s of %s to %s", ggml_op_name(node->op),
+                  ggml_type_name(a->type), ggml_type_name(node->type));
         free(want);
     } else {
         double * want = malloc(sizeof(double) * (size_t) n);
@@ -446,28 +462,41 @@ static void check_sum(struct ggml_tensor * node, bool one_value) {
 }
 
 static void sums(void) {
-    FOR_FORMATS (type) {
+    FOR_FORMATS(type) {
         begin();
         const enum ggml_type t = (enum ggml_type) type;
         if (gb_quant_format_of(t)->from_float != NULL) {
-            check_sum(ggml_add(ctx, operand(t, random_layout(), 768, 3, 2, 2), operand(GGML_TYPE_F32, SWAPPED, 768, 3, 2, 2)), false);
-            check_sum(ggml_add(ctx, operand(t, DENSE, 256, 4, 2, 1), operand(GGML_TYPE_F16, DENSE, 64, 2, 1, 1)), false);
-            check_sum(ggml_add_inplace(ctx, operand(t, DENSE, 512, 3, 1, 1), operand(GGML_TYPE_F32, DENSE, 512, 3, 1, 1)), false);
+            check_sum(
+                ggml_add(ctx, operand(t, random_layout(), 768, 3, 2, 2), operand(GGML_TYPE_F32, SWAPPED, 768, 3, 2, 2)),
+                false);
+            check_sum(ggml_add(ctx, operand(t, DENSE, 256, 4, 2, 1), operand(GGML_TYPE_F16, DENSE, 64, 2, 1, 1)),
+                      false);
+            check_sum(
+                ggml_add_inplace(ctx, operand(t, DENSE, 512, 3, 1, 1), operand(GGML_TYPE_F32, DENSE, 512, 3, 1, 1)),
+                false);
             check_sum(ggml_add1(ctx, operand(t, DENSE, 512, 3, 1, 2), operand(GGML_TYPE_F32, DENSE, 1, 1, 1, 1)), true);
-            check_sum(ggml_add_cast(ctx, operand(GGML_TYPE_F16, PADDED, 256, 3, 1, 1), operand(GGML_TYPE_F32, DENSE, 256, 3, 1, 1), t), false);
+            check_sum(ggml_add_cast(ctx, operand(GGML_TYPE_F16, PADDED, 256, 3, 1, 1),
+                                    operand(GGML_TYPE_F32, DENSE, 256, 3, 1, 1), t),
+                      false);
         }
-        check_sum(ggml_add_cast(ctx, operand(t, PADDED, 256, 3, 1, 1), operand(GGML_TYPE_F32, DENSE, 256, 3, 1, 1), GGML_TYPE_F32), false);
-        check_sum(ggml_add_cast(ctx, operand(t, DENSE, 256, 3, 1, 1), operand(GGML_TYPE_BF16, DENSE, 256, 1, 1, 1), GGML_TYPE_F16), false);
-        check_sum(ggml_add_cast(ctx, operand(t, DENSE, 256, 3, 1, 1), operand(GGML_TYPE_F32, DENSE, 256, 3, 1, 1), GGML_TYPE_Q8_0), false);
+        check_sum(ggml_add_cast(ctx, operand(t, PADDED, 256, 3, 1, 1), operand(GGML_TYPE_F32, DENSE, 256, 3, 1, 1),
+                                GGML_TYPE_F32),
+                  false);
+        check_sum(ggml_add_cast(ctx, operand(t, DENSE, 256, 3, 1, 1), operand(GGML_TYPE_BF16, DENSE, 256, 1, 1, 1),
+                                GGML_TYPE_F16),
+                  false);
+        check_sum(ggml_add_cast(ctx, operand(t, DENSE, 256, 3, 1, 1), operand(GGML_TYPE_F32, DENSE, 256, 3, 1, 1),
+                                GGML_TYPE_Q8_0),
+                  false);
         end();
     }
 }
 
-// --------------------------------------------------------------------------------------------------------------- hostile
+// ------------------------------------------------------------------------------------------------------------- hostile
 
 // Blocks of any bytes, hence NaN and infinite scales, unused bit patterns, all grid indices: defined everywhere.
 static void hostile_blocks(void) {
-    FOR_FORMATS (type) {
+    FOR_FORMATS(type) {
         const enum ggml_type t = (enum ggml_type) type;
         for (int pass = 0; pass < 4; pass++) {
             begin();
@@ -506,16 +535,20 @@ static void check_refused(struct ggml_tensor * node, const char * why) {
 
 static void refused(void) {
     begin();
-    const enum ggml_type q = GGML_TYPE_Q4_0;
-    struct ggml_tensor * a = operand(q, DENSE, 64, 64, 1, 1);
-    struct ggml_tensor * f = random_tensor(GGML_TYPE_F32, DENSE, 64, 64, 1, 1);
+    const enum ggml_type q     = GGML_TYPE_Q4_0;
+    struct ggml_tensor * a     = operand(q, DENSE, 64, 64, 1, 1);
+    struct ggml_tensor * f     = random_tensor(GGML_TYPE_F32, DENSE, 64, 64, 1, 1);
     struct ggml_tensor * apart = ggml_transpose(ctx, a); // blocks that are not dense along rows
     check_refused(ggml_mul_mat(ctx, f, a), "type of b must be f32 or that of a");
-    check_refused(ggml_mul_mat(ctx, a, tensor(GGML_TYPE_I32, DENSE, 64, 2, 1, 1)), "type of b must be f32, f16, bf16 or the partner");
-    check_refused(ggml_mul_mat(ctx, a, operand(GGML_TYPE_Q4_1, DENSE, 64, 2, 1, 1)), "type of b must be f32, f16, bf16 or the partner");
-    check_refused(ggml_out_prod(ctx, a, operand(GGML_TYPE_Q8_0, DENSE, 32, 64, 1, 1)), "type of b must be f32, f16 or bf16");
+    check_refused(ggml_mul_mat(ctx, a, tensor(GGML_TYPE_I32, DENSE, 64, 2, 1, 1)),
+                  "type of b must be f32, f16, bf16 or the partner");
+    check_refused(ggml_mul_mat(ctx, a, operand(GGML_TYPE_Q4_1, DENSE, 64, 2, 1, 1)),
+                  "type of b must be f32, f16, bf16 or the partner");
+    check_refused(ggml_out_prod(ctx, a, operand(GGML_TYPE_Q8_0, DENSE, 32, 64, 1, 1)),
+                  "type of b must be f32, f16 or bf16");
     check_refused(reading(ggml_mul_mat(ctx, a, f), 0, apart), "a cannot be dequantized");
-    check_refused(reading(ggml_get_rows(ctx, a, fill_int(tensor(GGML_TYPE_I32, DENSE, 3, 1, 1, 1), 0, 9)), 0, apart), "src[0] cannot be dequantized");
+    check_refused(reading(ggml_get_rows(ctx, a, fill_int(tensor(GGML_TYPE_I32, DENSE, 3, 1, 1, 1), 0, 9)), 0, apart),
+                  "src[0] cannot be dequantized");
     check_refused(ggml_cpy(ctx, apart, f), "dense");
     check_refused(ggml_cpy(ctx, f, apart), "dense");
     check_refused(ggml_cpy(ctx, apart, a), "dense");
@@ -526,13 +559,14 @@ static void refused(void) {
     check_refused(ggml_add(ctx, a, fill_int(tensor(GGML_TYPE_I32, DENSE, 64, 64, 1, 1), 0, 1)), "type of src[1]");
     check_refused(reading(ggml_add(ctx, a, f), 0, apart), "src[0] cannot be dequantized");
     check_refused(ggml_mul(ctx, a, f), "quantized tensors are not for this operator");
-    struct ggml_tensor * weighted = operand(GGML_TYPE_IQ2_XXS, DENSE, 256, 2, 1, 1); // cannot be made without an importance matrix
+    struct ggml_tensor * weighted = operand(GGML_TYPE_IQ2_XXS, DENSE, 256, 2, 1,
+                                            1); // cannot be made without an importance matrix
     struct ggml_tensor * g        = random_tensor(GGML_TYPE_F32, DENSE, 256, 2, 1, 1);
     check_refused(ggml_cpy(ctx, g, weighted), "the result cannot be quantized");
     check_refused(ggml_add(ctx, weighted, g), "the result cannot be quantized");
     end();
 }
 
-TEST_MAIN(TEST(mul_mat_batches), TEST(mul_mat_activations), TEST(mul_mat_broadcast), TEST(mul_mat_large), TEST(mul_mat_id), TEST(out_prod),
-          TEST(get_rows), TEST(dequantizing_copies), TEST(quantizing_copies), TEST(same_format_copies), TEST(shared_copies), TEST(sums), TEST(hostile_blocks),
-          TEST(refused))
+TEST_MAIN(TEST(mul_mat_batches), TEST(mul_mat_activations), TEST(mul_mat_broadcast), TEST(mul_mat_large),
+          TEST(mul_mat_id), TEST(out_prod), TEST(get_rows), TEST(dequantizing_copies), TEST(quantizing_copies),
+          TEST(same_format_copies), TEST(shared_copies), TEST(sums), TEST(hostile_blocks), TEST(refused))

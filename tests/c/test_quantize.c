@@ -1,5 +1,5 @@
-// Quantizing: errors within what the bits allow, importance weights, values that the format holds exactly, dot products, hostile values,
-// arguments. (Bit-exactness against the gguf package is tested in Python.)
+// Quantizing: errors within what the bits allow, importance weights, values that the format holds exactly, dot
+// products, hostile values, arguments. (Bit-exactness against the gguf package is tested in Python.)
 #include "test.h"
 
 #include "tensor/quant/quant.h"
@@ -15,8 +15,9 @@ static const struct {
     size_t (*quantize)(const float * src, void * dst, int n, int k, int64_t * hist);
     double step; // largest rounding error as a share of the block's range (max - min) or of twice its largest magnitude
 } formats[] = {
-    { GGML_TYPE_Q4_0, ggml_quantize_q4_0, 1.0 / 16 }, { GGML_TYPE_Q4_1, ggml_quantize_q4_1, 0.5 / 15 }, { GGML_TYPE_Q5_0, ggml_quantize_q5_0, 1.0 / 32 },
-    { GGML_TYPE_Q5_1, ggml_quantize_q5_1, 0.5 / 31 }, { GGML_TYPE_Q8_0, ggml_quantize_q8_0, 0.25 / 127 },
+    { GGML_TYPE_Q4_0, ggml_quantize_q4_0, 1.0 / 16 },   { GGML_TYPE_Q4_1, ggml_quantize_q4_1, 0.5 / 15 },
+    { GGML_TYPE_Q5_0, ggml_quantize_q5_0, 1.0 / 32 },   { GGML_TYPE_Q5_1, ggml_quantize_q5_1, 0.5 / 31 },
+    { GGML_TYPE_Q8_0, ggml_quantize_q8_0, 0.25 / 127 },
 };
 enum { N_FORMATS = sizeof(formats) / sizeof(formats[0]) };
 
@@ -40,8 +41,8 @@ static void errors_are_bounded(void) {
             const bool   affine = formats[f].type == GGML_TYPE_Q4_1 || formats[f].type == GGML_TYPE_Q5_1;
             const double range  = affine ? high - low : 2 * largest;
             for (int i = b; i < b + 32; i++) {
-                CHECK_MSG(fabs(y[i] - x[i]) <= range * formats[f].step * 1.01 + 0.003 * range, "%s: %g became %g (range %g)",
-                          ggml_type_name(formats[f].type), x[i], y[i], range);
+                CHECK_MSG(fabs(y[i] - x[i]) <= range * formats[f].step * 1.01 + 0.003 * range,
+                          "%s: %g became %g (range %g)", ggml_type_name(formats[f].type), x[i], y[i], range);
             }
         }
     }
@@ -65,16 +66,18 @@ static void importance_lowers_the_weighted_error(void) {
         CHECK(ggml_quantize_chunk(formats[f].type, x, blocks, 0, N / 64, 64, NULL, w) > 0);
         dequantize(formats[f].type, blocks, y);
         const double weighted = weighted_error(x, y, w);
-        CHECK_MSG(weighted < plain, "%s: %g with weights, %g without", ggml_type_name(formats[f].type), weighted, plain);
+        CHECK_MSG(weighted < plain, "%s: %g with weights, %g without", ggml_type_name(formats[f].type), weighted,
+                  plain);
     }
 }
 
 // Fewer bits, larger error; and every format keeps zero, constant and single-valued blocks.
 static void super_blocks(void) {
-    static const enum ggml_type types[]  = { GGML_TYPE_Q6_K, GGML_TYPE_Q5_K, GGML_TYPE_Q4_K, GGML_TYPE_Q3_K, GGML_TYPE_Q2_K };
-    static const double         limits[] = { 0.02, 0.04, 0.08, 0.17, 0.35 }; // rms error over rms value, normal-like input
-    static float                x[N], y[N], w[256];
-    static uint8_t              blocks[N * 2];
+    static const enum ggml_type types[] = { GGML_TYPE_Q6_K, GGML_TYPE_Q5_K, GGML_TYPE_Q4_K, GGML_TYPE_Q3_K,
+                                            GGML_TYPE_Q2_K };
+    static const double limits[] = { 0.02, 0.04, 0.08, 0.17, 0.35 }; // rms error over rms value, normal-like input
+    static float        x[N], y[N], w[256];
+    static uint8_t      blocks[N * 2];
     for (int i = 0; i < N; i++) {
         x[i] = test_random_float(-1, 1) + test_random_float(-1, 1) + test_random_float(-1, 1);
     }
@@ -83,7 +86,8 @@ static void super_blocks(void) {
     for (int t = 0; t < 5; t++) {
         double error[2], weighted[2], power = 0;
         for (int with = 0; with < 2; with++) {
-            CHECK_INT(ggml_quantize_chunk(types[t], x, blocks, 0, N / 256, 256, NULL, with ? w : NULL), ggml_row_size(types[t], N));
+            CHECK_INT(ggml_quantize_chunk(types[t], x, blocks, 0, N / 256, 256, NULL, with ? w : NULL),
+                      ggml_row_size(types[t], N));
             dequantize(types[t], blocks, y);
             error[with] = weighted[with] = power = 0;
             for (int i = 0; i < N; i++) {
@@ -93,7 +97,8 @@ static void super_blocks(void) {
         }
         const double rms = sqrt(error[0] / power);
         CHECK_MSG(rms < limits[t] && rms > previous, "%s: relative error %g", ggml_type_name(types[t]), rms);
-        CHECK_MSG(weighted[1] < weighted[0], "%s: weighted error %g with weights, %g without", ggml_type_name(types[t]), weighted[1], weighted[0]);
+        CHECK_MSG(weighted[1] < weighted[0], "%s: weighted error %g with weights, %g without", ggml_type_name(types[t]),
+                  weighted[1], weighted[0]);
         previous = rms;
         for (int i = 0; i < N; i++) y[i] = 0;
         ggml_quantize_chunk(types[t], y, blocks, 0, N / 256, 256, NULL, NULL);
@@ -132,14 +137,15 @@ static double round_trip(enum ggml_type type, const float * x, const float * w, 
     return sqrt(error / power);
 }
 
-// Errors on normal-like values, which follow from the bits an element has; weights move the error to where it counts less; and what a
-// format gave is given again nearly unchanged.
+// Errors on normal-like values, which follow from the bits an element has; weights move the error to where it counts
+// less; and what a format gave is given again nearly unchanged.
 static void codebooks(void) {
     static const struct {
         enum ggml_type type;
         double         limit;
-    } list[] = { { GGML_TYPE_IQ4_NL, 0.074 }, { GGML_TYPE_IQ4_XS, 0.075 }, { GGML_TYPE_IQ3_S, 0.133 },  { GGML_TYPE_IQ3_XXS, 0.187 }, { GGML_TYPE_IQ2_S, 0.241 },
-                 { GGML_TYPE_IQ2_XS, 0.293 }, { GGML_TYPE_IQ2_XXS, 0.341 }, { GGML_TYPE_IQ1_M, 0.419 }, { GGML_TYPE_IQ1_S, 0.445 } };
+    } list[] = { { GGML_TYPE_IQ4_NL, 0.074 },  { GGML_TYPE_IQ4_XS, 0.075 }, { GGML_TYPE_IQ3_S, 0.133 },
+                 { GGML_TYPE_IQ3_XXS, 0.187 }, { GGML_TYPE_IQ2_S, 0.241 },  { GGML_TYPE_IQ2_XS, 0.293 },
+                 { GGML_TYPE_IQ2_XXS, 0.341 }, { GGML_TYPE_IQ1_M, 0.419 },  { GGML_TYPE_IQ1_S, 0.445 } };
     static float x[N], y[N], z[N], ones[256], w[256];
     for (int i = 0; i < 256; i++) ones[i] = 1, w[i] = i % 5 == 0 ? 20.0f : 0.05f;
     double previous = 0;
@@ -150,22 +156,26 @@ static void codebooks(void) {
         const double rms = round_trip(list[t].type, x, ones, y, &unused);
         without          = 0;
         for (int i = 0; i < N; i++) without += (double) w[i % 256] * (y[i] - x[i]) * (y[i] - x[i]);
-        CHECK_MSG(rms < list[t].limit && rms > 0.95 * previous, "%s: relative error %g", ggml_type_name(list[t].type), rms);
-        CHECK_MSG(with < 0.8 * without, "%s: weighted error %g with weights, %g without", ggml_type_name(list[t].type), with, without);
+        CHECK_MSG(rms < list[t].limit && rms > 0.95 * previous, "%s: relative error %g", ggml_type_name(list[t].type),
+                  rms);
+        CHECK_MSG(with < 0.8 * without, "%s: weighted error %g with weights, %g without", ggml_type_name(list[t].type),
+                  with, without);
         again = round_trip(list[t].type, y, ones, z, &unused);
-        CHECK_MSG(again < 0.02 * rms, "%s: relative error %g of %g when repeated", ggml_type_name(list[t].type), again, rms);
+        CHECK_MSG(again < 0.02 * rms, "%s: relative error %g of %g when repeated", ggml_type_name(list[t].type), again,
+                  rms);
         previous = rms;
     }
 }
 
-// Values of random blocks: the search finds their rows, signs and scales again, or something close. (IQ1 less so: it never takes a negative d,
-// which half of these blocks have.)
+// Values of random blocks: the search finds their rows, signs and scales again, or something close. (IQ1 less so: it
+// never takes a negative d, which half of these blocks have.)
 static void random_blocks(void) {
     static const struct {
         enum ggml_type type;
         double         limit; // of the mean relative error
-    } list[] = { { GGML_TYPE_IQ4_XS, 0.02 },  { GGML_TYPE_IQ3_S, 0.03 },   { GGML_TYPE_IQ3_XXS, 0.03 }, { GGML_TYPE_IQ2_S, 0.03 },
-                 { GGML_TYPE_IQ2_XS, 0.03 },  { GGML_TYPE_IQ2_XXS, 0.03 }, { GGML_TYPE_IQ1_M, 0.25 },   { GGML_TYPE_IQ1_S, 0.2 } };
+    } list[] = { { GGML_TYPE_IQ4_XS, 0.02 }, { GGML_TYPE_IQ3_S, 0.03 },  { GGML_TYPE_IQ3_XXS, 0.03 },
+                 { GGML_TYPE_IQ2_S, 0.03 },  { GGML_TYPE_IQ2_XS, 0.03 }, { GGML_TYPE_IQ2_XXS, 0.03 },
+                 { GGML_TYPE_IQ1_M, 0.25 },  { GGML_TYPE_IQ1_S, 0.2 } };
     static float ones[256];
     for (int i = 0; i < 256; i++) ones[i] = 1;
     for (size_t t = 0; t < sizeof(list) / sizeof(list[0]); t++) {
@@ -183,7 +193,8 @@ static void random_blocks(void) {
             CHECK(ggml_quantize_chunk(list[t].type, x, block, 0, 1, 256, NULL, ones) > 0);
             f->to_float(block, y, 256);
             double error = 0, power = 0;
-            for (int i = 0; i < 256; i++) error += ((double) y[i] - x[i]) * ((double) y[i] - x[i]), power += (double) x[i] * x[i];
+            for (int i = 0; i < 256; i++)
+                error += ((double) y[i] - x[i]) * ((double) y[i] - x[i]), power += (double) x[i] * x[i];
             total += sqrt(error / power);
         }
         CHECK_MSG(total / 40 < list[t].limit, "%s: mean relative error %g", ggml_type_name(list[t].type), total / 40);
@@ -198,7 +209,8 @@ static void exact_values(void) {
     for (int i = 0; i < N; i++) x[i] = 0.25f * (float) test_random_int(-1, 1);
     CHECK(round_trip(GGML_TYPE_TQ1_0, x, NULL, y, &unused) == 0);
     CHECK(round_trip(GGML_TYPE_TQ2_0, x, NULL, y, &unused) == 0);
-    for (int i = 0; i < N; i++) x[i] = 8 * (i % 32 == 0 ? 4 : numbers[test_random() % 8]) * (test_random() % 2 ? 1 : -1);
+    for (int i = 0; i < N; i++)
+        x[i] = 8 * (i % 32 == 0 ? 4 : numbers[test_random() % 8]) * (test_random() % 2 ? 1 : -1);
     CHECK(round_trip(GGML_TYPE_MXFP4, x, NULL, y, &unused) == 0);
 }
 
@@ -245,10 +257,12 @@ static void hostile_rows(void) {
         if (gb_quant_format_of(type) == NULL) continue;
         for (int s = 0; s < 10; s++) {
             normal_like(x, N);
-            for (int i = 0; i < N; i++) x[i] = i < 512 || i % 9 == 0 ? specials[s] : i >= N - 256 ? specials[test_random() % 10] : x[i];
+            for (int i = 0; i < N; i++)
+                x[i] = i < 512 || i % 9 == 0 ? specials[s] : i >= N - 256 ? specials[test_random() % 10] : x[i];
             CHECK(ggml_quantize_chunk(type, x, blocks, 0, N / 256, 256, NULL, ones) > 0);
             dequantize(type, blocks, y);
-            for (int i = 0; i < 512 && specials[s] == 0; i++) CHECK_MSG(y[i] == 0, "%s: 0 became %g", ggml_type_name(type), y[i]);
+            for (int i = 0; i < 512 && specials[s] == 0; i++)
+                CHECK_MSG(y[i] == 0, "%s: 0 became %g", ggml_type_name(type), y[i]);
             CHECK(ggml_quantize_chunk(type, x, blocks, 0, N / 256, 256, NULL, strange) > 0);
             if (!needs_importance(type)) {
                 CHECK(ggml_quantize_chunk(type, x, blocks, 0, N / 256, 256, NULL, NULL) > 0);
@@ -310,12 +324,16 @@ static void arguments(void) {
     static const struct {
         enum ggml_type type;
         size_t (*quantize)(const float * src, void * dst, int n, int k, int64_t * hist);
-    } k_formats[] = { { GGML_TYPE_Q2_K, ggml_quantize_q2_K }, { GGML_TYPE_Q3_K, ggml_quantize_q3_K }, { GGML_TYPE_Q4_K, ggml_quantize_q4_K },
-                      { GGML_TYPE_Q5_K, ggml_quantize_q5_K }, { GGML_TYPE_Q6_K, ggml_quantize_q6_K } };
+    } k_formats[] = { { GGML_TYPE_Q2_K, ggml_quantize_q2_K },
+                      { GGML_TYPE_Q3_K, ggml_quantize_q3_K },
+                      { GGML_TYPE_Q4_K, ggml_quantize_q4_K },
+                      { GGML_TYPE_Q5_K, ggml_quantize_q5_K },
+                      { GGML_TYPE_Q6_K, ggml_quantize_q6_K } };
     for (int f = 0; f < 5; f++) {
         int64_t hist[16] = { 0 };
         CHECK_INT(k_formats[f].quantize(row, one, 512, 256, hist), ggml_row_size(k_formats[f].type, 512));
-        CHECK_INT(ggml_quantize_chunk(k_formats[f].type, row, other, 0, 2, 256, NULL, NULL), ggml_row_size(k_formats[f].type, 512));
+        CHECK_INT(ggml_quantize_chunk(k_formats[f].type, row, other, 0, 2, 256, NULL, NULL),
+                  ggml_row_size(k_formats[f].type, 512));
         CHECK(memcmp(one, other, ggml_row_size(k_formats[f].type, 512)) == 0);
         for (int i = 0; i < 16; i++) CHECK_INT(hist[i], 0);
         CHECK_INT(k_formats[f].quantize(row, one, 512, 128, hist), 0);
@@ -326,6 +344,6 @@ static void arguments(void) {
     CHECK(ggml_quantize_requires_imatrix(GGML_TYPE_IQ2_XS) && !ggml_quantize_requires_imatrix(GGML_TYPE_Q4_K));
 }
 
-TEST_MAIN(TEST(errors_are_bounded), TEST(super_blocks), TEST(codebooks), TEST(random_blocks), TEST(exact_values), TEST(dot_products), TEST(hostile_rows),
-          TEST(importance_lowers_the_weighted_error), TEST(hostile_values_are_harmless), TEST(chunks_land_in_their_place),
-          TEST(arguments))
+TEST_MAIN(TEST(errors_are_bounded), TEST(super_blocks), TEST(codebooks), TEST(random_blocks), TEST(exact_values),
+          TEST(dot_products), TEST(hostile_rows), TEST(importance_lowers_the_weighted_error),
+          TEST(hostile_values_are_harmless), TEST(chunks_land_in_their_place), TEST(arguments))

@@ -1,4 +1,5 @@
-// bits.h - reading and writing the fields of blocks, which lie at any address. Files are little-endian, and so are the machines.
+// bits.h - reading and writing the fields of blocks, which lie at any address. Files are little-endian, and so are the
+// machines.
 #ifndef GB_TENSOR_QUANT_BITS_H
 #define GB_TENSOR_QUANT_BITS_H
 
@@ -41,8 +42,10 @@ static inline float gb_store_f16(uint8_t * p, float f) {
 
 // Byte i of the result is bit i.
 static inline uint64_t gb_spread_bits(uint8_t bits) {
-    const uint64_t kept = bits * UINT64_C(0x0101010101010101) & UINT64_C(0x8040201008040201); // each byte keeps its own bit,
-    return (kept + UINT64_C(0x00406070787c7e7f)) >> 7 & UINT64_C(0x0101010101010101);         // which is moved to 0x80 and then to 1
+    const uint64_t kept = bits * UINT64_C(0x0101010101010101) &
+                          UINT64_C(0x8040201008040201); // each byte keeps its own bit,
+    return (kept + UINT64_C(0x00406070787c7e7f)) >> 7 &
+           UINT64_C(0x0101010101010101); // which is moved to 0x80 and then to 1
 }
 
 #endif // GB_TENSOR_QUANT_BITS_H

@@ -41,7 +41,8 @@ void gb_fit_importance(int n, const float * x, const float * importance, float s
 }
 
 // sum(w x l) and sum(w l^2) for the signed levels that `factor` gives.
-static void symmetric_sums(int n, int n_levels, const float * x, const float * w, float factor, float * wxl, float * wll) {
+static void symmetric_sums(int n, int n_levels, const float * x, const float * w, float factor, float * wxl,
+                           float * wll) {
     *wxl = *wll = 0;
     for (int i = 0; i < n; i++) {
         const float l = (float) gb_fit_round(factor * x[i], -n_levels, n_levels - 1);
@@ -76,7 +77,8 @@ float gb_fit_symmetric(int n, int n_levels, const float * x, const float * w, ui
     return scale;
 }
 
-static float affine_error(int n, const float * x, const float * w, const uint8_t * levels, float scale, float low, bool absolute) {
+static float affine_error(int n, const float * x, const float * w, const uint8_t * levels, float scale, float low,
+                          bool absolute) {
     float error = 0;
     for (int i = 0; i < n; i++) {
         const float d = scale * (float) levels[i] + low - x[i];
@@ -109,7 +111,8 @@ static bool regress(int n, const float * x, const float * w, const uint8_t * lev
     return true;
 }
 
-float gb_fit_affine(int n, int n_levels, const float * x, const float * w, const struct gb_fit_search * search, uint8_t * levels, float * minimum) {
+float gb_fit_affine(int n, int n_levels, const float * x, const float * w, const struct gb_fit_search * search,
+                    uint8_t * levels, float * minimum) {
     if (n <= 0) {
         *minimum = 0;
         return 0;
@@ -153,8 +156,9 @@ float gb_fit_affine(int n, int n_levels, const float * x, const float * w, const
     return scale;
 }
 
-// One pass of coordinate descent over signed levels in [low, high]: for each element, the level that the scale fitted to the
-// others asks for is taken when it improves the fit. wxl, wll: sums over the current levels. Returns whether any level changed.
+// One pass of coordinate descent over signed levels in [low, high]: for each element, the level that the scale fitted
+// to the others asks for is taken when it improves the fit. wxl, wll: sums over the current levels. Returns whether any
+// level changed.
 static bool descend(int n, int low, int high, const float * x, const float * w, int8_t * l, float * wxl, float * wll) {
     bool changed = false;
     for (int i = 0; i < n; i++) {

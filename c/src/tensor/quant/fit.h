@@ -1,6 +1,8 @@
-// fit.h - least-squares fits of a scale (and an offset) to a block of floats, used where a plain "divide by the maximum" is not the best.
+// fit.h - least-squares fits of a scale (and an offset) to a block of floats, used where a plain "divide by the
+// maximum" is not the best.
 //
-// Each returns the scale and writes unsigned levels. x: n values, w: n weights >= 0. All arithmetic in f32, first index wins ties.
+// Each returns the scale and writes unsigned levels. x: n values, w: n weights >= 0. All arithmetic in f32, first index
+// wins ties.
 #ifndef GB_TENSOR_QUANT_FIT_H
 #define GB_TENSOR_QUANT_FIT_H
 
@@ -16,7 +18,8 @@ float gb_fit_symmetric_descent(int n, int n_levels, const float * x, uint8_t * l
 // x ~ scale level with x >= 0, levels 0 .. n_levels.
 float gb_fit_positive(int n, int n_levels, const float * x, const float * w, uint8_t * levels);
 
-// How gb_fit_affine searches: scales (start + step t + n_levels) / range for t = 0 .. steps; error: squares, or absolute values.
+// How gb_fit_affine searches: scales (start + step t + n_levels) / range for t = 0 .. steps; error: squares, or
+// absolute values.
 struct gb_fit_search {
     float start, step;
     int   steps;
@@ -24,9 +27,11 @@ struct gb_fit_search {
 };
 
 // x ~ scale level - *minimum, *minimum >= 0, levels 0 .. n_levels.
-float gb_fit_affine(int n, int n_levels, const float * x, const float * w, const struct gb_fit_search * search, uint8_t * levels, float * minimum);
+float gb_fit_affine(int n, int n_levels, const float * x, const float * w, const struct gb_fit_search * search,
+                    uint8_t * levels, float * minimum);
 
-// Weights: importance[i] sqrt(sigma2 + x[i]^2), with sigma2 the mean square of the row or super-block. importance NULL: all 1.
+// Weights: importance[i] sqrt(sigma2 + x[i]^2), with sigma2 the mean square of the row or super-block. importance NULL:
+// all 1.
 void gb_fit_importance(int n, const float * x, const float * importance, float sigma2, float * w);
 
 float gb_fit_mean_square(int64_t n, const float * x);

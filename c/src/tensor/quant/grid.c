@@ -1,12 +1,13 @@
 // grid.c - expanding and finding rows of codebooks.
 //
-// Finding: the weighted squared error of a row is a sum over its elements, so for a given scale two tables, one for each half of a row's
-// code, give the error of every row with one addition. A sub-block tries a range of scales, each with its best rows, and keeps the one
-// whose rows fit best by least squares; then the scales are rounded to what the format can hold, rows are chosen again for these, and d
-// is fitted to all of them.
+// Finding: the weighted squared error of a row is a sum over its elements, so for a given scale two tables, one for
+// each half of a row's code, give the error of every row with one addition. A sub-block tries a range of scales, each
+// with its best rows, and keeps the one whose rows fit best by least squares; then the scales are rounded to what the
+// format can hold, rows are chosen again for these, and d is fitted to all of them.
 #include "tensor/quant/grid.h"
 
-#define GRID(name, ...) const struct gb_grid gb_grid_##name = { gb_grid_rows_##name, gb_grid_first_##name, __VA_ARGS__ };
+#define GRID(name, ...)                                                                                                \
+    const struct gb_grid gb_grid_##name = { gb_grid_rows_##name, gb_grid_first_##name, __VA_ARGS__ };
 
 GRID(iq2_xxs, 2, 3, 8, 17, 1) // 8, 25, 43
 GRID(iq2_xs, 2, 3, 8, 17, 1)
@@ -84,7 +85,7 @@ void gb_grid_expand(const struct gb_grid_format * f, const struct gb_grid_block 
     }
 }
 
-// ------------------------------------------------------------------------------------------------------------------- search
+// -------------------------------------------------------------------------------------------------------------- search
 
 // errors[code] of the half of a row that is two codes of 4 bits, from the errors of each element at each level.
 static void half_of_four(float e[][8], float * errors) {
@@ -110,7 +111,8 @@ static void half_of_eight(float e[][8], float * errors) {
 }
 
 // The rows with one upper byte: is one of them better?
-static void scan_rows(const struct gb_grid * grid, int upper, const float * low, const float * high, float * best, uint16_t * row) {
+static void scan_rows(const struct gb_grid * grid, int upper, const float * low, const float * high, float * best,
+                      uint16_t * row) {
     for (int r = grid->first[upper]; r < grid->first[upper + 1]; r++) {
         const float error = low[grid->rows[r] & 255] + high[upper];
         if (error < *best) {
@@ -120,9 +122,10 @@ static void scan_rows(const struct gb_grid * grid, int upper, const float * low,
     }
 }
 
-// The row r with the least sum of w (x - scale (level + offset))^2. Rows whose upper half alone is worse than the best one so far are left
-// out; the scan begins where the upper half is best.
-static float nearest_row(const struct gb_grid * grid, const float * x, const float * w, float scale, int offset, uint16_t * row) {
+// The row r with the least sum of w (x - scale (level + offset))^2. Rows whose upper half alone is worse than the best
+// one so far are left out; the scan begins where the upper half is best.
+static float nearest_row(const struct gb_grid * grid, const float * x, const float * w, float scale, int offset,
+                         uint16_t * row) {
     float e[8][8] = { { 0 } }, low[256], high[256];
     float best = INFINITY, best_high = INFINITY;
     int   start = 0;
@@ -157,8 +160,8 @@ struct choice { // for one sub-block
 };
 
 // The best rows of groups first .. first + n - 1 with one offset; adds to the error.
-static void choose_rows(const struct gb_grid * grid, const float * x, const float * w, float scale, int offset, int first, int n,
-                        struct choice * c) {
+static void choose_rows(const struct gb_grid * grid, const float * x, const float * w, float scale, int offset,
+                        int first, int n, struct choice * c) {
     const int size = group_size(grid);
     for (int g = first; g < first + n; g++) {
         c->offset[g] = (int8_t) offset;
@@ -184,8 +187,8 @@ static struct choice choose(const struct gb_grid_format * f, const float * x, co
 }
 
 // Adds the weighted sums of x v and v v, with v a level times `factor`.
-static void add_sums(const struct gb_grid_format * f, const float * x, const float * w, const struct choice * c, float factor, float * wxv,
-                     float * wvv) {
+static void add_sums(const struct gb_grid_format * f, const float * x, const float * w, const struct choice * c,
+                     float factor, float * wxv, float * wvv) {
     const int size = group_size(f->grid);
     for (int i = 0; i < f->per_scale; i++) {
         const float v = factor * (float) (level_at(f->grid, c->row[i / size], i % size) + c->offset[i / size]);
@@ -213,7 +216,8 @@ static float fit_scale(const struct gb_grid_format * f, const float * x, const f
 }
 
 // The stored scale near `index` whose best rows are closest, and these.
-static uint8_t round_scale(const struct gb_grid_format * f, const float * x, const float * w, float base, int index, struct choice * c) {
+static uint8_t round_scale(const struct gb_grid_format * f, const float * x, const float * w, float base, int index,
+                           struct choice * c) {
     int best = -1;
     for (int s = GB_MAX(index - 1, 0); s <= GB_MIN(index + 1, f->n_scales - 1); s++) {
         const struct choice trial = choose(f, x, w, base * (float) (2 * s + 1));
@@ -225,13 +229,13 @@ static uint8_t round_scale(const struct gb_grid_format * f, const float * x, con
     return (uint8_t) best;
 }
 
-// --------------------------------------------------------------------------------------------------------- a whole super-block
+// ------------------------------------------------------------------------------------------------- a whole super-block
 
-// Magnitudes and signs; where an odd number of signs may not be, the element for which the wrong sign costs least keeps its own as
-// a negative magnitude.
+// Magnitudes and signs; where an odd number of signs may not be, the element for which the wrong sign costs least keeps
+// its own as a negative magnitude.
 static void split_signs(bool even, float * x, const float * w, uint8_t * signs) {
-    *signs     = 0;
-    int    odd = 0, cheapest = 0;
+    *signs  = 0;
+    int odd = 0, cheapest = 0;
     for (int j = 0; j < 8; j++) {
         if (x[j] < 0) {
             *signs = (uint8_t) (*signs | 1 << j);
@@ -255,13 +259,14 @@ static float store_d(float d) {
 static void put_choice(const struct gb_grid_format * f, int sub, const struct choice * c, struct gb_grid_block * g) {
     const int size = group_size(f->grid), n = f->per_scale / size;
     for (int i = 0; i < n; i++) {
-        g->row[sub * n + i]                       = c->row[i];
+        g->row[sub * n + i]                   = c->row[i];
         g->negative[(sub * n + i) * size / 8] = c->offset[i] < 0;
     }
 }
 
 // x: magnitudes, or the values of formats with offsets.
-static void quantize_levels(const struct gb_grid_format * f, const float * x, const float * w, struct gb_grid_block * g) {
+static void quantize_levels(const struct gb_grid_format * f, const float * x, const float * w,
+                            struct gb_grid_block * g) {
     const int     n_sub = GB_SUPER / f->per_scale;
     float         scales[16], wxv = 0, wvv = 0;
     struct choice c;
@@ -288,7 +293,8 @@ static void quantize_levels(const struct gb_grid_format * f, const float * x, co
     }
 }
 
-void gb_grid_quantize(const struct gb_grid_format * f, const float * x, const float * importance, struct gb_grid_block * g) {
+void gb_grid_quantize(const struct gb_grid_format * f, const float * x, const float * importance,
+                      struct gb_grid_block * g) {
     const float limit = 1e8f; // more than any format can hold; squares of it are no problem
     float       v[GB_SUPER], w[GB_SUPER];
     memset(g, 0, sizeof(*g));

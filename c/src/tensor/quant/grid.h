@@ -1,7 +1,8 @@
 // grid.h - the common part of the IQ formats: groups of 8 or 4 elements whose levels are a row of a codebook (a grid).
 //
-// The one idea: such a super-block is d, a small scale for each sub-block, and for each group the index of a row, with signs or an offset
-// (struct gb_grid_block). A format says how that lies in its bytes, both ways; expanding it and finding it are here.
+// The one idea: such a super-block is d, a small scale for each sub-block, and for each group the index of a row, with
+// signs or an offset (struct gb_grid_block). A format says how that lies in its bytes, both ways; expanding it and
+// finding it are here.
 #ifndef GB_TENSOR_QUANT_GRID_H
 #define GB_TENSOR_QUANT_GRID_H
 
@@ -21,15 +22,16 @@ extern const uint16_t       gb_grid_rows_iq3_xxs[256], gb_grid_rows_iq3_s[512], 
 extern const uint16_t       gb_grid_first_iq2_xxs[257], gb_grid_first_iq2_xs[257], gb_grid_first_iq2_s[257];
 extern const uint16_t       gb_grid_first_iq3_xxs[257], gb_grid_first_iq3_s[257], gb_grid_first_iq1[257];
 
-// An element is d unit (2 scale + 1) v, where v is a level with a sign, or, in formats with offsets, a level plus 1 or minus 1.
+// An element is d unit (2 scale + 1) v, where v is a level with a sign, or, in formats with offsets, a level plus 1 or
+// minus 1.
 struct gb_grid_format {
     const struct gb_grid * grid;
-    int                    per_scale;  // elements that share a scale: 16 or 32
-    int                    n_scales;   // scales are 0 .. n_scales - 1
+    int                    per_scale; // elements that share a scale: 16 or 32
+    int                    n_scales;  // scales are 0 .. n_scales - 1
     float                  unit;
     bool                   even_signs; // of the signs of 8 elements an even number is negative: seven are stored
-    int                    per_offset; // elements that share an offset: 8 or 32; 0: levels are magnitudes and have signs
-    float                  low, high;  // trial scales make the largest magnitude of a sub-block low .. high times the largest level
+    int   per_offset; // elements that share an offset: 8 or 32; 0: levels are magnitudes and have signs
+    float low, high;  // trial scales make the largest magnitude of a sub-block low .. high times the largest level
 };
 
 struct gb_grid_block {
@@ -43,7 +45,8 @@ struct gb_grid_block {
 void gb_grid_expand(const struct gb_grid_format * f, const struct gb_grid_block * g, struct gb_super * b);
 
 // d is rounded to f16. importance: NULL or 256 weights.
-void gb_grid_quantize(const struct gb_grid_format * f, const float * x, const float * importance, struct gb_grid_block * g);
+void gb_grid_quantize(const struct gb_grid_format * f, const float * x, const float * importance,
+                      struct gb_grid_block * g);
 
 // The seven stored bits of eight signs, and back.
 static inline uint8_t gb_grid_sign_code(uint8_t signs) {

@@ -1,10 +1,13 @@
-// iq1_m.c - 256 elements in 56 bytes: for each 8 elements the lower 8 bits of a row number, then 4 bits: the upper 3 bits and the sign of
-// the offset; for each 64 elements 16 bits: 4 scales of 3 bits and 4 bits of the f16 d, lowest first.
+// iq1_m.c - 256 elements in 56 bytes: for each 8 elements the lower 8 bits of a row number, then 4 bits: the upper 3
+// bits and the sign of the offset; for each 64 elements 16 bits: 4 scales of 3 bits and 4 bits of the f16 d, lowest
+// first.
 #include "tensor/quant/grid.h"
 
 enum { QS = 0, QH = 32, SCALES = 48 };
 
-static const struct gb_grid_format format = { .grid = &gb_grid_iq1, .per_scale = 16, .n_scales = 8, .unit = 0.125f, .per_offset = 8, .low = 0.85f, .high = 2.8f };
+static const struct gb_grid_format format = {
+    .grid = &gb_grid_iq1, .per_scale = 16, .n_scales = 8, .unit = 0.125f, .per_offset = 8, .low = 0.85f, .high = 2.8f
+};
 
 static void read(const uint8_t * block, struct gb_grid_block * g) {
     uint32_t d = 0;

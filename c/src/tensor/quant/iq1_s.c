@@ -1,10 +1,12 @@
-// iq1_s.c - 256 elements in 50 bytes: f16 d; for each 8 elements the lower 8 bits of a row number; for each 32 elements 16 bits: 4 times
-// the upper 3 bits, a scale of 3 bits, the sign of the offset.
+// iq1_s.c - 256 elements in 50 bytes: f16 d; for each 8 elements the lower 8 bits of a row number; for each 32 elements
+// 16 bits: 4 times the upper 3 bits, a scale of 3 bits, the sign of the offset.
 #include "tensor/quant/grid.h"
 
 enum { D = 0, QS = 2, QH = 34 };
 
-static const struct gb_grid_format format = { .grid = &gb_grid_iq1, .per_scale = 32, .n_scales = 8, .unit = 0.125f, .per_offset = 32, .low = 0.85f, .high = 2.8f };
+static const struct gb_grid_format format = {
+    .grid = &gb_grid_iq1, .per_scale = 32, .n_scales = 8, .unit = 0.125f, .per_offset = 32, .low = 0.85f, .high = 2.8f
+};
 
 static void read(const uint8_t * block, struct gb_grid_block * g) {
     g->d = gb_load_f16(block + D);

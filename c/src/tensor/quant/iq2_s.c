@@ -1,10 +1,12 @@
-// iq2_s.c - 256 elements in 82 bytes: f16 d; for each 8 elements the lower 8 bits of a row number and 8 signs; the upper 2 bits of the
-// row numbers; 16 scales of 4 bits.
+// iq2_s.c - 256 elements in 82 bytes: f16 d; for each 8 elements the lower 8 bits of a row number and 8 signs; the
+// upper 2 bits of the row numbers; 16 scales of 4 bits.
 #include "tensor/quant/grid.h"
 
 enum { D = 0, QS = 2, SIGNS = 34, QH = 66, SCALES = 74 };
 
-static const struct gb_grid_format format = { .grid = &gb_grid_iq2_s, .per_scale = 16, .n_scales = 16, .unit = 0.125f, .low = 0.6f, .high = 1.5f };
+static const struct gb_grid_format format = {
+    .grid = &gb_grid_iq2_s, .per_scale = 16, .n_scales = 16, .unit = 0.125f, .low = 0.6f, .high = 1.5f
+};
 
 static void read(const uint8_t * block, struct gb_grid_block * g) {
     g->d = gb_load_f16(block + D);

@@ -1,9 +1,16 @@
-// iq2_xs.c - 256 elements in 74 bytes: f16 d; for each 8 elements 16 bits: row number (9), signs (7); 16 scales of 4 bits.
+// iq2_xs.c - 256 elements in 74 bytes: f16 d; for each 8 elements 16 bits: row number (9), signs (7); 16 scales of 4
+// bits.
 #include "tensor/quant/grid.h"
 
 enum { D = 0, QS = 2, SCALES = 66 };
 
-static const struct gb_grid_format format = { .grid = &gb_grid_iq2_xs, .per_scale = 16, .n_scales = 16, .unit = 0.125f, .even_signs = true, .low = 0.6f, .high = 1.5f };
+static const struct gb_grid_format format = { .grid       = &gb_grid_iq2_xs,
+                                              .per_scale  = 16,
+                                              .n_scales   = 16,
+                                              .unit       = 0.125f,
+                                              .even_signs = true,
+                                              .low        = 0.6f,
+                                              .high       = 1.5f };
 
 static void read(const uint8_t * block, struct gb_grid_block * g) {
     g->d = gb_load_f16(block + D);

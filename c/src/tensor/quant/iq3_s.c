@@ -1,10 +1,12 @@
-// iq3_s.c - 256 elements in 110 bytes: f16 d; for each 4 elements the lower 8 bits of a row number, then the ninth bits; signs; 8 scales
-// of 4 bits.
+// iq3_s.c - 256 elements in 110 bytes: f16 d; for each 4 elements the lower 8 bits of a row number, then the ninth
+// bits; signs; 8 scales of 4 bits.
 #include "tensor/quant/grid.h"
 
 enum { D = 0, QS = 2, QH = 66, SIGNS = 74, SCALES = 106 };
 
-static const struct gb_grid_format format = { .grid = &gb_grid_iq3_s, .per_scale = 32, .n_scales = 16, .unit = 1, .low = 0.65f, .high = 1.3f };
+static const struct gb_grid_format format = {
+    .grid = &gb_grid_iq3_s, .per_scale = 32, .n_scales = 16, .unit = 1, .low = 0.65f, .high = 1.3f
+};
 
 static void read(const uint8_t * block, struct gb_grid_block * g) {
     g->d = gb_load_f16(block + D);

@@ -21,7 +21,8 @@ static inline uint8_t gb_iq4_nearest(float v) {
     return (uint8_t) low;
 }
 
-// The weighted sums of x v and v v over the values nearest to x / scale. A value is the first one plus a step for each boundary passed.
+// The weighted sums of x v and v v over the values nearest to x / scale. A value is the first one plus a step for each
+// boundary passed.
 static inline void gb_iq4_sums(const float * x, const float * w, float scale, float * wxv, float * wvv) {
     const float inverse = 2 / scale; // boundaries are half the sum of two values
     float       twice[32], v[32], p[4] = { 0 }, q[4] = { 0 };

@@ -1,4 +1,5 @@
-// iq4_xs.c - 256 elements in 136 bytes: f16 d, 8 scales of 6 bits (upper bits, then lower), nibbles; y = d (scale - 32) value[nibble].
+// iq4_xs.c - 256 elements in 136 bytes: f16 d, 8 scales of 6 bits (upper bits, then lower), nibbles; y = d (scale - 32)
+// value[nibble].
 #include "tensor/quant/iq4.h"
 #include "tensor/quant/kquant.h"
 
@@ -60,8 +61,9 @@ static void quantize_block(const float * x, const float * importance, uint8_t * 
 static void unpack_block(const uint8_t * block, struct gb_super * b) {
     b->d = gb_load_f16(block + D);
     for (int s = 0; s < 16; s++) {
-        const int i = s / 2, low = block[SCALES_LOW + i / 2] >> 4 * (i % 2) & 15, high = block[SCALES_HIGH + i / 4] >> 2 * (i % 4) & 3;
-        b->scale[s] = (int16_t) (low + 16 * high - 32);
+        const int i = s / 2, low = block[SCALES_LOW + i / 2] >> 4 * (i % 2) & 15,
+                  high = block[SCALES_HIGH + i / 4] >> 2 * (i % 4) & 3;
+        b->scale[s]    = (int16_t) (low + 16 * high - 32);
     }
     for (int e = 0; e < GB_SUPER / 2; e++) {
         int8_t * level = b->level + e / 16 * 32 + e % 16;

@@ -1,10 +1,12 @@
-// kquant.h - what the formats with super-blocks of 256 elements share: where the bits of an element lie, sub-block scales, rows.
+// kquant.h - what the formats with super-blocks of 256 elements share: where the bits of an element lie, sub-block
+// scales, rows.
 //
-// The one idea: a super-block is integers and one or two floats (struct gb_super). A format says how to unpack that and how to find it;
-// dequantizing and dot products follow. Products of a scale and a level are exact in f32, so the order in which the factors of an
-// element are multiplied makes no difference.
+// The one idea: a super-block is integers and one or two floats (struct gb_super). A format says how to unpack that and
+// how to find it; dequantizing and dot products follow. Products of a scale and a level are exact in f32, so the order
+// in which the factors of an element are multiplied makes no difference.
 //
-// Levels of a super-block before packing are uint8_t[256]. Element e: half h = e / 128, group g = e % 128 / 32, l = e % 32; chunk c = e / 64.
+// Levels of a super-block before packing are uint8_t[256].
+// Element e: half h = e / 128, group g = e % 128 / 32, l = e % 32; chunk c = e / 64.
 #ifndef GB_TENSOR_QUANT_KQUANT_H
 #define GB_TENSOR_QUANT_KQUANT_H
 
@@ -33,7 +35,8 @@ static inline void gb_k_pack2(const uint8_t * levels, uint8_t * qs) {
     }
 }
 
-static inline void gb_k_unpack2(const uint8_t * qs, int8_t * levels) { // loops that compilers vectorize, here and in other unpacking
+// Loops that compilers vectorize, as in all unpacking.
+static inline void gb_k_unpack2(const uint8_t * qs, int8_t * levels) {
     for (int h = 0; h < 2; h++) {
         for (int g = 0; g < 4; g++) {
             for (int l = 0; l < 32; l++) {
@@ -97,9 +100,10 @@ static inline float gb_k_quantize_scales(int n, int n_levels, const float * v, u
     return max / (float) n_levels;
 }
 
-// The levels of affine sub-blocks for the scales as stored: x ~ d sc level - dmin mn. Where d sc is 0 the fitted levels stay.
-static inline void gb_k_requantize_affine(int n_sub, int size, int n_levels, const float * x, float d, float dmin, const uint8_t * sc,
-                                          const uint8_t * mn, uint8_t * levels) {
+// The levels of affine sub-blocks for the scales as stored: x ~ d sc level - dmin mn. Where d sc is 0 the fitted levels
+// stay.
+static inline void gb_k_requantize_affine(int n_sub, int size, int n_levels, const float * x, float d, float dmin,
+                                          const uint8_t * sc, const uint8_t * mn, uint8_t * levels) {
     for (int s = 0; s < n_sub; s++) {
         const float scale = d * (float) sc[s], min = dmin * (float) mn[s];
         for (int i = s * size; scale != 0 && i < (s + 1) * size; i++) {
@@ -118,8 +122,8 @@ static const struct gb_fit_search gb_k_importance_search = { -0.9f, 0.05f, 36, f
 // One super-block; importance: NULL or 256 weights.
 typedef void (*gb_k_quantize_t)(const float * x, const float * importance, uint8_t * block);
 
-static inline bool gb_k_quantize_rows(const float * src, uint8_t * dst, int64_t n_rows, int64_t n_per_row, size_t block_size,
-                                      gb_k_quantize_t quantize, const float * importance) {
+static inline bool gb_k_quantize_rows(const float * src, uint8_t * dst, int64_t n_rows, int64_t n_per_row,
+                                      size_t block_size, gb_k_quantize_t quantize, const float * importance) {
     for (int64_t r = 0; r < n_rows; r++) {
         for (int64_t i = 0; i < n_per_row; i += GB_SUPER, dst += block_size) {
             quantize(src + r * n_per_row + i, importance ? importance + i : NULL, dst);
@@ -142,8 +146,8 @@ static inline void gb_k_dequantize(const struct gb_super * b, float * y) {
 
 // With a Q8_K block: f32 d, 256 signed bytes, 16 sums of 16 of them (int16). The sums of integers are exact.
 static inline float gb_k_dot(const struct gb_super * b, const uint8_t * y) {
-    const int8_t * q    = (const int8_t *) y + 4;
-    int32_t        sum  = 0, mins = 0;
+    const int8_t * q   = (const int8_t *) y + 4;
+    int32_t        sum = 0, mins = 0;
     float          d;
     int16_t        sums[16];
     memcpy(&d, y, sizeof(d));
@@ -161,8 +165,8 @@ static inline float gb_k_dot(const struct gb_super * b, const uint8_t * y) {
 }
 
 // Defines the constant of a format from its two block functions, `quantize_block` and
-// `static void unpack_block(const uint8_t * block, struct gb_super * b)`, which sets affine and what follows from it only if it is true.
-// from_float_: NULL for formats that cannot do without an importance matrix, else from_float.
+// `static void unpack_block(const uint8_t * block, struct gb_super * b)`, which sets affine and what follows from it
+// only if it is true. from_float_: NULL for formats that cannot do without an importance matrix, else from_float.
 #define GB_SUPER_FORMAT(stem, block_size, from_float_)                                                                 \
     static void to_float(const void * x, float * y, int k) {                                                           \
         for (int i = 0; i < k / GB_SUPER; i++) {                                                                       \
@@ -182,11 +186,13 @@ static inline float gb_k_dot(const struct gb_super * b, const uint8_t * y) {
         }                                                                                                              \
         *s = sum;                                                                                                      \
     }                                                                                                                  \
-    static bool quantize(const float * src, void * dst, int64_t n_rows, int64_t n_per_row, const float * importance, int64_t * hist) { \
+    static bool quantize(const float * src, void * dst, int64_t n_rows, int64_t n_per_row, const float * importance,   \
+                         int64_t * hist) {                                                                             \
         (void) hist;                                                                                                   \
         return gb_k_quantize_rows(src, dst, n_rows, n_per_row, (block_size), quantize_block, importance);              \
     }                                                                                                                  \
-    const struct gb_quant_format gb_quant_##stem = { to_float, from_float_, from_float_, vec_dot, GGML_TYPE_Q8_K, quantize };
+    const struct gb_quant_format gb_quant_##stem = { to_float, from_float_,    from_float_,                            \
+                                                     vec_dot,  GGML_TYPE_Q8_K, quantize };
 
 #define GB_K_FORMAT(stem, block_size)                                                                                  \
     static void from_float(const float * x, void * y, int k) {                                                         \

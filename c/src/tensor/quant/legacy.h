@@ -1,7 +1,8 @@
 // legacy.h - what the formats with blocks of 32 elements share: packing of 4- and 5-bit levels, rows, histograms.
 //
-// The one idea: a block is integers and one or two floats (struct gb_block). A format says how to unpack that and how to find it;
-// dequantizing and dot products follow. Nibbles: element j in the low half of byte j, element j + 16 in the high half.
+// The one idea: a block is integers and one or two floats (struct gb_block). A format says how to unpack that and how
+// to find it; dequantizing and dot products follow. Nibbles: element j in the low half of byte j, element j + 16 in the
+// high half.
 #ifndef GB_TENSOR_QUANT_LEGACY_H
 #define GB_TENSOR_QUANT_LEGACY_H
 
@@ -79,11 +80,13 @@ static inline float gb_quantize_bytes(const float * x, int8_t * q) {
 
 static const struct gb_fit_search gb_legacy_search = { -0.9f, 0.05f, 36, false };
 
-// One block: x and, with an importance matrix, its weights (else NULL). Returns through the block; levels for the histogram.
+// One block: x and, with an importance matrix, its weights (else NULL). Returns through the block; levels for the
+// histogram.
 typedef void (*gb_quantize_block_t)(const float * x, const float * w, uint8_t * block, uint8_t * levels);
 
-static inline bool gb_quantize_rows(const float * src, uint8_t * dst, int64_t n_rows, int64_t n_per_row, size_t block_size,
-                                    gb_quantize_block_t quantize, const float * importance, int hist_shift, int64_t * hist) {
+static inline bool gb_quantize_rows(const float * src, uint8_t * dst, int64_t n_rows, int64_t n_per_row,
+                                    size_t block_size, gb_quantize_block_t quantize, const float * importance,
+                                    int hist_shift, int64_t * hist) {
     uint8_t levels[GB_BLOCK];
     float   w[GB_BLOCK];
     for (int64_t r = 0; r < n_rows; r++) {
@@ -102,8 +105,8 @@ static inline bool gb_quantize_rows(const float * src, uint8_t * dst, int64_t n_
     return true;
 }
 
-// The block's part of a dot product: with Q8_0 (f16 d, levels) if m is 0 by definition, else with Q8_1 (f32 d, f32 d sum(levels), levels).
-// The sum of integers is exact.
+// The block's part of a dot product: with Q8_0 (f16 d, levels) if m is 0 by definition, else with Q8_1 (f32 d, f32 d
+// sum(levels), levels). The sum of integers is exact.
 static inline float gb_block_dot(const struct gb_block * b, const uint8_t * y, bool affine) {
     const int8_t * q   = (const int8_t *) y + (affine ? 8 : 2);
     int32_t        sum = 0;
@@ -127,7 +130,8 @@ static inline float gb_block_dot(const struct gb_block * b, const uint8_t * y, b
             struct gb_block b = { .m = 0 };                                                                            \
             unpack_block((const uint8_t *) x + (size_t) (i / GB_BLOCK) * (block_size), &b);                            \
             for (int j = 0; j < GB_BLOCK; j++) {                                                                       \
-                y[i + j] = GGML_TYPE_##partner == GGML_TYPE_Q8_1 ? (float) b.level[j] * b.d + b.m : (float) b.level[j] * b.d; \
+                y[i + j] = GGML_TYPE_##partner == GGML_TYPE_Q8_1 ? (float) b.level[j] * b.d + b.m                      \
+                                                                 : (float) b.level[j] * b.d;                           \
             }                                                                                                          \
         }                                                                                                              \
     }                                                                                                                  \
@@ -142,16 +146,20 @@ static inline float gb_block_dot(const struct gb_block * b, const uint8_t * y, b
         for (int i = 0; i < n / GB_BLOCK; i++) {                                                                       \
             struct gb_block b = { .m = 0 };                                                                            \
             unpack_block((const uint8_t *) x + (size_t) i * (block_size), &b);                                         \
-            sum += gb_block_dot(&b, (const uint8_t *) y + (size_t) i * (partner_size), GGML_TYPE_##partner == GGML_TYPE_Q8_1); \
+            sum += gb_block_dot(&b, (const uint8_t *) y + (size_t) i * (partner_size),                                 \
+                                GGML_TYPE_##partner == GGML_TYPE_Q8_1);                                                \
         }                                                                                                              \
         *s = sum;                                                                                                      \
     }                                                                                                                  \
-    static bool quantize(const float * src, void * dst, int64_t n_rows, int64_t n_per_row, const float * importance, int64_t * hist) { \
-        return gb_quantize_rows(src, dst, n_rows, n_per_row, (block_size), quantize_block, importance, (hist_shift), hist); \
+    static bool quantize(const float * src, void * dst, int64_t n_rows, int64_t n_per_row, const float * importance,   \
+                         int64_t * hist) {                                                                             \
+        return gb_quantize_rows(src, dst, n_rows, n_per_row, (block_size), quantize_block, importance, (hist_shift),   \
+                                hist);                                                                                 \
     }                                                                                                                  \
-    const struct gb_quant_format gb_quant_##stem = { to_float, from_float, from_float, vec_dot, GGML_TYPE_##partner, quantize };
+    const struct gb_quant_format gb_quant_##stem = { to_float, from_float,          from_float,                        \
+                                                     vec_dot,  GGML_TYPE_##partner, quantize };
 
 #define GB_SYMMETRIC_FORMAT(stem, block_size, hist_shift) GB_BLOCK_FORMAT(stem, block_size, hist_shift, Q8_0, 34)
-#define GB_AFFINE_FORMAT(stem, block_size, hist_shift) GB_BLOCK_FORMAT(stem, block_size, hist_shift, Q8_1, 40)
+#define GB_AFFINE_FORMAT(stem, block_size, hist_shift)    GB_BLOCK_FORMAT(stem, block_size, hist_shift, Q8_1, 40)
 
 #endif // GB_TENSOR_QUANT_LEGACY_H

@@ -1,5 +1,5 @@
-// mxfp4.c - 32 elements in 17 bytes: exponent e of a power of two, 16 bytes of nibbles; y = 2^(e - 128) times twice the e2m1 value of
-// the nibble. The OCP microscaling format. Importance is ignored.
+// mxfp4.c - 32 elements in 17 bytes: exponent e of a power of two, 16 bytes of nibbles; y = 2^(e - 128) times twice the
+// e2m1 value of the nibble. The OCP microscaling format. Importance is ignored.
 #include "tensor/quant/legacy.h"
 
 static const int8_t values[16] = { 0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12 };
@@ -8,8 +8,8 @@ static float scale_of(uint8_t e) { // 2^(e - 128); the two smallest are subnorma
     return gb_f32_from_bits(e < 2 ? (uint32_t) 0x200000 << e : (uint32_t) (e - 1) << 23);
 }
 
-// The exponent with which the largest magnitude falls into [4, 8). The logarithm is that of f32, rounded, which can reach the next
-// integer just below a power of two.
+// The exponent with which the largest magnitude falls into [4, 8). The logarithm is that of f32, rounded, which can
+// reach the next integer just below a power of two.
 static uint8_t exponent_of(float largest) {
     if (!(largest > 0)) {
         return 0;

@@ -1,7 +1,9 @@
-// q2_k.c - 256 elements in 84 bytes: 16 scale and minimum pairs of 4 bits, 2-bit levels, f16 d and dmin; y = d sc level - dmin mn.
+// q2_k.c - 256 elements in 84 bytes: 16 scale and minimum pairs of 4 bits, 2-bit levels, f16 d and dmin; y = d sc level
+// - dmin mn.
 #include "tensor/quant/kquant.h"
 
-static void fit_with_importance(const float * x, const float * importance, uint8_t * levels, uint8_t * sc, uint8_t * mn, float * d, float * dmin) {
+static void fit_with_importance(const float * x, const float * importance, uint8_t * levels, uint8_t * sc, uint8_t * mn,
+                                float * d, float * dmin) {
     float w[GB_SUPER], scales[16], mins[16], sums[16] = { 0 };
     gb_k_importance(x, importance, 1, w);
     for (int s = 0; s < 16; s++) {

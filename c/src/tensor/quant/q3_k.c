@@ -1,4 +1,5 @@
-// q3_k.c - 256 elements in 110 bytes: third bits, 2-bit levels, 16 scales of 6 bits, f16 d; y = d (scale - 32) (level - 4).
+// q3_k.c - 256 elements in 110 bytes: third bits, 2-bit levels, 16 scales of 6 bits, f16 d;
+// y = d (scale - 32) (level - 4).
 #include "tensor/quant/kquant.h"
 
 enum { HMASK = 0, QS = 32, SCALES = 96, D = 108 };

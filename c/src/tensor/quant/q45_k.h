@@ -1,12 +1,13 @@
-// q45_k.h - the common part of Q4_K and Q5_K: eight sub-blocks of 32 with 6-bit scales and minima, and 4 or 5 bits a level.
+// q45_k.h - the common part of Q4_K and Q5_K: eight sub-blocks of 32 with 6-bit scales and minima, and 4 or 5 bits a
+// level.
 #ifndef GB_TENSOR_QUANT_Q45_K_H
 #define GB_TENSOR_QUANT_Q45_K_H
 
 #include "tensor/quant/kquant.h"
 
 // Writes d, dmin and the scales to block[0 .. 15]; levels for the values as stored.
-static inline void gb_q45_fit(int n_levels, const struct gb_fit_search * search, const float * x, const float * importance, uint8_t * block,
-                              uint8_t * levels) {
+static inline void gb_q45_fit(int n_levels, const struct gb_fit_search * search, const float * x,
+                              const float * importance, uint8_t * block, uint8_t * levels) {
     float   w[GB_SUPER], scales[8], mins[8];
     uint8_t sc[8], mn[8];
     if (importance) {

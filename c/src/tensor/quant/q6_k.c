@@ -1,4 +1,5 @@
-// q6_k.c - 256 elements in 210 bytes: low nibbles, upper bit pairs, 16 signed byte scales, f16 d; y = d scale (level - 32).
+// q6_k.c - 256 elements in 210 bytes: low nibbles, upper bit pairs, 16 signed byte scales, f16 d; y = d scale (level -
+// 32).
 #include "tensor/quant/kquant.h"
 
 enum { QL = 0, QH = 128, SCALES = 192, D = 208 };

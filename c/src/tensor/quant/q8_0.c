@@ -1,4 +1,5 @@
-// q8_0.c - 32 elements in 34 bytes: f16 d, 32 signed bytes; y = q d. q is rounded half away from zero. Importance is ignored.
+// q8_0.c - 32 elements in 34 bytes: f16 d, 32 signed bytes; y = q d. q is rounded half away from zero. Importance is
+// ignored.
 #include "tensor/quant/legacy.h"
 
 static void quantize_block(const float * x, const float * w, uint8_t * block, uint8_t * levels) {

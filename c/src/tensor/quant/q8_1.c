@@ -1,4 +1,5 @@
-// q8_1.c - 32 elements in 40 bytes: f32 d, f32 d sum(q), 32 signed bytes; y = q d. The partner of formats with an offset in dot products.
+// q8_1.c - 32 elements in 40 bytes: f32 d, f32 d sum(q), 32 signed bytes; y = q d. The partner of formats with an
+// offset in dot products.
 #include "tensor/quant/legacy.h"
 
 static void quantize_block(const float * x, uint8_t * block) {
@@ -31,7 +32,8 @@ static void to_float(const void * x, float * y, int k) {
     }
 }
 
-static bool quantize(const float * src, void * dst, int64_t n_rows, int64_t n_per_row, const float * importance, int64_t * hist) {
+static bool quantize(const float * src, void * dst, int64_t n_rows, int64_t n_per_row, const float * importance,
+                     int64_t * hist) {
     (void) importance;
     (void) hist;
     for (int64_t i = 0; i < n_rows * n_per_row / GB_BLOCK; i++) {

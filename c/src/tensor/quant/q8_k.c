@@ -1,4 +1,5 @@
-// q8_k.c - 256 elements in 292 bytes: f32 d, 256 signed bytes, 16 sums of 16 of them; y = q d. The partner of super-blocks in dot products.
+// q8_k.c - 256 elements in 292 bytes: f32 d, 256 signed bytes, 16 sums of 16 of them; y = q d. The partner of
+// super-blocks in dot products.
 #include "tensor/quant/kquant.h"
 
 static void quantize_block(const float * x, const float * importance, uint8_t * block) {
@@ -8,11 +9,11 @@ static void quantize_block(const float * x, const float * importance, uint8_t * 
     if (extreme == 0 || isinf(extreme)) {
         return;
     }
-    const float factor   = -127 / extreme, d = 1 / factor;
+    const float factor = -127 / extreme, d = 1 / factor;
     int16_t     sums[16] = { 0 };
     int8_t      q[GB_SUPER];
     for (int e = 0; e < GB_SUPER; e++) {
-        q[e] = (int8_t) (x[e] == x[e] ? gb_fit_round(factor * x[e], -128, 127) : 0);
+        q[e]         = (int8_t) (x[e] == x[e] ? gb_fit_round(factor * x[e], -128, 127) : 0);
         sums[e / 16] = (int16_t) (sums[e / 16] + q[e]);
     }
     memcpy(block, &d, sizeof(d));
@@ -35,7 +36,8 @@ static void to_float(const void * x, float * y, int k) {
     }
 }
 
-static bool quantize(const float * src, void * dst, int64_t n_rows, int64_t n_per_row, const float * importance, int64_t * hist) {
+static bool quantize(const float * src, void * dst, int64_t n_rows, int64_t n_per_row, const float * importance,
+                     int64_t * hist) {
     (void) hist;
     return gb_k_quantize_rows(src, dst, n_rows, n_per_row, 292, quantize_block, importance);
 }

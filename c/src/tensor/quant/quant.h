@@ -1,7 +1,7 @@
 // quant.h - what a quantized format is, beyond its size: how to pack rows of floats into blocks and back.
 //
-// One constant of this struct per format, listed in formats.def; types.c turns the list into a table. Rows are whole blocks.
-// A function that a format does not have is NULL.
+// One constant of this struct per format, listed in formats.def; types.c turns the list into a table. Rows are whole
+// blocks. A function that a format does not have is NULL.
 #ifndef GB_TENSOR_QUANT_QUANT_H
 #define GB_TENSOR_QUANT_QUANT_H
 
@@ -17,9 +17,10 @@ struct gb_quant_format {
     ggml_vec_dot_t    vec_dot;
     enum ggml_type    vec_dot_type; // of vec_dot's second operand
 
-    // n_rows rows of n_per_row floats. importance: NULL, or n_per_row weights used for every row. hist: NULL, or 16 counters
-    // that are incremented. False: failed and reported.
-    bool (*quantize)(const float * src, void * dst, int64_t n_rows, int64_t n_per_row, const float * importance, int64_t * hist);
+    // n_rows rows of n_per_row floats. importance: NULL, or n_per_row weights used for every row. hist: NULL, or 16
+    // counters that are incremented. False: failed and reported.
+    bool (*quantize)(const float * src, void * dst, int64_t n_rows, int64_t n_per_row, const float * importance,
+                     int64_t * hist);
 };
 
 // NULL: no such format, or one that only has a size.

@@ -1,4 +1,5 @@
-// ternary.h - the common part of TQ1_0 and TQ2_0: levels 0, 1, 2 for -d, 0, d with d the largest magnitude. Importance is ignored.
+// ternary.h - the common part of TQ1_0 and TQ2_0: levels 0, 1, 2 for -d, 0, d with d the largest magnitude. Importance
+// is ignored.
 #ifndef GB_TENSOR_QUANT_TERNARY_H
 #define GB_TENSOR_QUANT_TERNARY_H
 

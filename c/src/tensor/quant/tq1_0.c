@@ -1,7 +1,8 @@
 // tq1_0.c - 256 elements in 54 bytes: 52 bytes of base-3 digits, f16 d; y = d (digit - 1).
 //
-// A byte holds five digits (the last four bytes: four) as a fixed-point fraction: it is the number, read as 0.digits in base 3, times 256,
-// rounded up. Multiplied by 3 its overflow is the first digit. The digits of a byte are a group's stride of elements apart.
+// A byte holds five digits (the last four bytes: four) as a fixed-point fraction: it is the number, read as 0.digits in
+// base 3, times 256, rounded up. Multiplied by 3 its overflow is the first digit. The digits of a byte are a group's
+// stride of elements apart.
 #include "tensor/quant/ternary.h"
 
 static const struct group {

@@ -1,4 +1,5 @@
-// tq2_0.c - 256 elements in 66 bytes: 2-bit levels, f16 d; y = d (level - 1), level 0 .. 2 when quantized, 3 possible in a file.
+// tq2_0.c - 256 elements in 66 bytes: 2-bit levels, f16 d; y = d (level - 1), level 0 .. 2 when quantized, 3 possible
+// in a file.
 #include "tensor/quant/ternary.h"
 
 static void quantize_block(const float * x, const float * importance, uint8_t * block) {
