@@ -21,6 +21,7 @@ srcs := $(shell find c python tools -type f -not -path '*/__pycache__/*') CMakeL
 
 demo: $(venv)/.demo
 	$(py) -m examples.embed
+	$(py) -m examples.embed --type q8_0
 
 # ---- set-up ------------------------------------------------------------------------------------------------------------------
 

@@ -3,6 +3,7 @@
 Three parts, which any model needs:
 
 * ``Weights`` - the file, memory-mapped; tensors lie in the mapping, nothing is copied (unless a layer goes to another device).
+  Quantized weights come from a GGUF file instead (``quantized.py``); to the network both are a mapping from names to tensors.
 * ``encoder`` - the network: a function from input tensors to an output tensor. It computes nothing, it describes.
 * ``Embedder`` - runs it: tokenizes, builds a graph for a batch's shape, lets the scheduler place and compute it.
 """
@@ -12,7 +13,7 @@ from __future__ import annotations
 import json
 import mmap
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -101,16 +102,19 @@ class Weights:
         return self.tensors[name]
 
 
-def linear(w: Weights, name: str, x: gb.Tensor) -> gb.Tensor:
+Tensors = Weights | Mapping[str, gb.Tensor]
+
+
+def linear(w: Tensors, name: str, x: gb.Tensor) -> gb.Tensor:
     """x W^T + b, with W (outputs, inputs)."""
     return x @ w[f"{name}.weight"].T + w[f"{name}.bias"]
 
 
-def layer_norm(w: Weights, name: str, x: gb.Tensor, eps: float) -> gb.Tensor:
+def layer_norm(w: Tensors, name: str, x: gb.Tensor, eps: float) -> gb.Tensor:
     return gb.norm(x, eps=eps) * w[f"{name}.weight"] + w[f"{name}.bias"]
 
 
-def attention(w: Weights, name: str, x: gb.Tensor, mask: gb.Tensor, batch: int, tokens: int, c: Config) -> gb.Tensor:
+def attention(w: Tensors, name: str, x: gb.Tensor, mask: gb.Tensor, batch: int, tokens: int, c: Config) -> gb.Tensor:
     """Multi-head self-attention on x (batch * tokens, hidden); mask (batch, 1, 1, tokens) is 0 or -inf for padding."""
     head = c.hidden // c.heads
 
@@ -124,7 +128,7 @@ def attention(w: Weights, name: str, x: gb.Tensor, mask: gb.Tensor, batch: int, 
     return linear(w, f"{name}.output.dense", merged)
 
 
-def encoder(w: Weights, c: Config, ids: gb.Tensor, positions: gb.Tensor, mask: gb.Tensor, pool: gb.Tensor) -> gb.Tensor:
+def encoder(w: Tensors, c: Config, ids: gb.Tensor, positions: gb.Tensor, mask: gb.Tensor, pool: gb.Tensor) -> gb.Tensor:
     """Unit sentence vectors (batch, hidden).
 
     ids, positions: int32 (batch * tokens,); mask: float32 (batch, 1, 1, tokens), 0 or -inf;
@@ -159,10 +163,13 @@ class Embedder:
     """all-MiniLM-L6-v2: texts in, float32 unit vectors (n, 384) out.
 
     devices: registry names in order of priority, the last one the fallback, e.g. ("SIM", "CPU"): the encoder's layers are spread
-    evenly over them. n_threads: of the CPU backend (default: what the machine has).
+    evenly over them. n_threads: of the CPU backend (default: what the machine has). dtype: of the weights, "f32" or a quantized type
+    such as "q8_0" or "q4_k"; quantized weights are made once and kept in a GGUF file.
     """
 
-    def __init__(self, devices: Sequence[str] = ("CPU",), n_threads: int | None = None, max_tokens: int = 256) -> None:
+    def __init__(
+        self, devices: Sequence[str] = ("CPU",), n_threads: int | None = None, max_tokens: int = 256, dtype: str = "f32"
+    ) -> None:
         from tokenizers import Tokenizer
 
         folder = model_dir()
@@ -173,10 +180,22 @@ class Embedder:
         self.tokenizer.enable_truncation(self.max_tokens)
 
         self.backends = [gb.Backend(d, n_threads=n_threads) if d.upper() == "CPU" and n_threads else gb.Backend(d) for d in devices]
-        self.weights = Weights(folder / "model.safetensors", self._device_of)
+        self.weights: Tensors
+        if dtype in ("f32", "float32"):
+            self.weights = Weights(folder / "model.safetensors", self._device_of)
+        else:
+            self.weights = self._load_quantized(folder / "model.safetensors", dtype)
         self.scheduler = gb.Scheduler(self.backends)
         self.stats = Stats()
         self._shape: tuple[int, int] | None = None
+
+    def _load_quantized(self, source: Path, dtype: str) -> Tensors:
+        from .quantized import cached_file
+
+        layers = range(self.config.layers)
+        where = {f"encoder.layer.{i}.*": self.backends[i * len(self.backends) // self.config.layers] for i in layers}
+        with gb.gguf.open(cached_file(source, dtype)) as file:
+            return file.load({**where, "*": self.backends[0]})
 
     def _device_of(self, name: str) -> gb.Backend | None:
         """The backend of a weight; None where the mapped file itself will do."""

@@ -29,6 +29,9 @@ TEXTS = [
 ]
 
 
+SENTENCES = [0, 2]  # the other texts are no sentences: quantization moves such outliers further
+
+
 @pytest.fixture(scope="module")
 def weights() -> dict[str, np.ndarray]:
     path = model.model_dir() / "model.safetensors"
@@ -104,3 +107,16 @@ def test_command_line(tmp_path: Path) -> None:
     vectors = np.load(out)
     assert vectors.shape == (20, 384)
     np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-5)
+
+
+@pytest.mark.parametrize(("dtype", "lowest"), [("q8_0", 0.999), ("q6_k", 0.998), ("q4_k", 0.98)])
+def test_quantized_weights(on_cpu: np.ndarray, dtype: str, lowest: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    vectors = model.Embedder(["CPU"], dtype=dtype).embed(TEXTS, batch_size=len(TEXTS))
+    cosine = (vectors * on_cpu).sum(axis=1)
+    assert cosine[SENTENCES].min() >= lowest
+    file = tmp_path / "ggml_backend" / f"all-MiniLM-L6-v2-{dtype}.gguf"
+    made = file.stat().st_mtime_ns
+    split = model.Embedder(["SIM", "CPU"], dtype=dtype).embed(TEXTS, batch_size=len(TEXTS))
+    assert file.stat().st_mtime_ns == made  # the second run found the file
+    np.testing.assert_allclose(split, vectors, rtol=0, atol=1e-6)

@@ -1,0 +1,87 @@
+"""How much quantization costs: round-trip errors, and the embedding model's answers, for each type. Prints Markdown tables.
+
+    python benchmarks/bench_quality.py [--sentences N] [--types NAME ...]
+
+Round trip: rms(quantized - x) / rms(x), on normal numbers and on the embedding model's matrices, without and with importance weights (for
+these the error is weighted too; the weights are 1/16 to 16, log-uniform). Embeddings: cosine to the float32 model, mean and lowest.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+
+import numpy as np
+
+import ggml_backend as gb
+from examples.embed.model import Embedder, model_dir
+from examples.embed.quantized import cached_file, is_matrix, type_for
+
+TYPES = ["q8_0", "q6_k", "q5_k", "q5_1", "q5_0", "q4_k", "q4_1", "q4_0", "iq4_nl", "iq4_xs", "mxfp4", "q3_k", "iq3_s", "iq3_xxs", "q2_k", "iq2_s", "tq2_0", "tq1_0"]
+SUBJECTS = ["the cat", "a bank", "our old car", "the river", "a new phone", "the orchestra", "my neighbour", "the satellite", "a doctor", "the recipe"]
+VERBS = ["crossed", "repaired", "ignored", "praised", "measured", "sold", "painted", "lost", "studied", "forgot"]
+OBJECTS = ["the bridge at dawn", "three broken clocks", "every rule of the game", "a letter from Lisbon", "the last slice of bread"]
+
+
+def sentences(count: int) -> list[str]:
+    texts = [f"{s} {v} {o}" for s in SUBJECTS for v in VERBS for o in OBJECTS]
+    return [texts[i] for i in np.random.default_rng(0).permutation(len(texts))[:count]]
+
+
+def model_rows(row: int) -> np.ndarray:
+    """The matrices of the model as rows of ``row`` elements."""
+    data = np.memmap(model_dir() / "model.safetensors", np.uint8, "r")
+    size = int.from_bytes(data[:8].tobytes(), "little")
+    parts = []
+    for name, info in json.loads(data[8 : 8 + size].tobytes()).items():
+        if name != "__metadata__" and info["dtype"] == "F32" and is_matrix(name, tuple(info["shape"])):
+            begin, end = (8 + size + o for o in info["data_offsets"])
+            parts.append(np.frombuffer(data[begin:end].tobytes(), np.float32)[: 256 * 2000])
+    flat = np.concatenate(parts)
+    return flat[: flat.size // row * row].reshape(-1, row)
+
+
+def error(x: np.ndarray, dtype: str, weights: np.ndarray | None, use: bool) -> float:
+    try:
+        y = gb.dequantize(gb.quantize(x, dtype, importance=weights if use else None), dtype)
+    except (gb.InvalidArgumentError, gb.UnsupportedError):
+        return float("nan")
+    w = np.ones(x.shape[1]) if weights is None else weights
+    return float(np.sqrt((w * (y - x).astype(np.float64) ** 2).sum() / (w * x.astype(np.float64) ** 2).sum()))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--sentences", type=int, default=300)
+    parser.add_argument("--types", nargs="*", default=TYPES)
+    args = parser.parse_args()
+
+    rng = np.random.default_rng(0)
+    normal, real = rng.standard_normal((1000, 1024), dtype=np.float32), model_rows(1024)
+    weights = np.exp2(rng.uniform(-4, 4, 1024)).astype(np.float32)
+    print("| type | bits a weight | normal | model | model, weighted error | the same with importance |")
+    print("| --- | --- | --- | --- | --- | --- |")
+    for name in args.types:
+        t = gb.as_dtype(name)
+        figures = [error(normal, name, None, False), error(real, name, None, False), error(real, name, weights, False), error(real, name, weights, True)]
+        cells = ["needs importance" if np.isnan(f) else f"{f:.4f}" for f in figures]
+        print(f"| {t.name} | {8 * t.itemsize / t.block_size:.2f} | {' | '.join(cells)} |", flush=True)
+
+    texts = sentences(args.sentences)
+    exact = Embedder().embed(texts)
+    print("\n| asked for | rows of 384 get | file, MiB | cosine, mean | lowest |")
+    print("| --- | --- | --- | --- | --- |")
+    for name in args.types:
+        fallback = type_for(gb.as_dtype(name), 384)
+        try:
+            gb.quantize(np.ones((1, 1536), np.float32), name)
+        except (gb.InvalidArgumentError, gb.UnsupportedError):
+            print(f"| {name} | needs an importance matrix | | | |")
+            continue
+        path = cached_file(model_dir() / "model.safetensors", name, report=lambda line: None)
+        cosine = (Embedder(dtype=name).embed(texts) * exact).sum(axis=1)
+        print(f"| {name} | {fallback.name} | {path.stat().st_size / 2**20:.1f} | {cosine.mean():.5f} | {cosine.min():.5f} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()

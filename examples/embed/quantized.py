@@ -1,0 +1,62 @@
+"""Quantized weights: made once from the safetensors file, kept as a GGUF file, used from there in place."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+import ggml_backend as gb
+
+# What takes the place of a type whose blocks of 256 do not divide a row: the nearest one with blocks of 32.
+NEAREST = {"q4_k": "q5_0", "q5_k": "q5_1", "q6_k": "q8_0"}
+BELOW = "iq4_nl"
+
+
+def type_for(dtype: gb.DType, row: int) -> gb.DType:
+    """The type that rows of ``row`` elements get when ``dtype`` is asked for."""
+    if row % dtype.block_size == 0:
+        return dtype
+    return gb.as_dtype(NEAREST.get(dtype.name, BELOW))
+
+
+def is_matrix(name: str, shape: tuple[int, ...]) -> bool:
+    """Large matrices are quantized; norms, biases and the small embeddings stay float32."""
+    return len(shape) == 2 and ("dense" in name or "attention.self" in name or "word_embeddings" in name)
+
+
+def cache_dir() -> Path:
+    root = os.environ.get("XDG_CACHE_HOME")
+    return (Path(root) if root else Path.home() / ".cache") / "ggml_backend"
+
+
+def cached_file(source: Path, dtype: str, report: Callable[[str], None] = print) -> Path:
+    """The GGUF file of ``source`` (safetensors) quantized to ``dtype``; made, and the choice for each tensor reported, if it is not there."""
+    wanted = gb.as_dtype(dtype)
+    path = cache_dir() / f"all-MiniLM-L6-v2-{wanted.name}.gguf"
+    if path.exists() and path.stat().st_mtime >= source.stat().st_mtime:
+        return path
+    path.parent.mkdir(parents=True, exist_ok=True)
+    report(f"quantizing to {path}")
+    data = np.memmap(source, np.uint8, "r")
+    header_size = int.from_bytes(data[:8].tobytes(), "little")
+    header = json.loads(data[8 : 8 + header_size].tobytes())
+    with gb.gguf.Writer(path) as out:
+        out.add("general.architecture", "bert")
+        out.add("general.name", f"all-MiniLM-L6-v2 {wanted.name}")
+        for name, info in header.items():
+            if name == "__metadata__" or info["dtype"] != "F32":
+                continue
+            begin, end = (8 + header_size + o for o in info["data_offsets"])
+            array = np.frombuffer(data[begin:end].tobytes(), np.float32).reshape(info["shape"])
+            if is_matrix(name, array.shape):
+                used = type_for(wanted, array.shape[1])
+                note = "" if used == wanted else f" (rows of {array.shape[1]} are no whole blocks of {wanted.block_size})"
+                report(f"  {name} {array.shape}: {used.name}{note}")
+                out.add_tensor(name, gb.quantize(array, used), dtype=used)
+            else:
+                out.add_tensor(name, array)
+    return path
