@@ -52,7 +52,7 @@ fi
 step "GGUF files from a fuzzer, 10 minutes"
 if command -v clang >/dev/null; then
     fuzz="-fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer"
-    cmake -S . -B build/fuzz -DCMAKE_C_COMPILER=clang -DCMAKE_BUILD_TYPE=RelWithDebInfo -DGGML_BACKEND_TESTS=OFF \
+    cmake -S . -B build/fuzz -DCMAKE_C_COMPILER=clang -DCMAKE_BUILD_TYPE=Debug -DGGML_BACKEND_TESTS=OFF \
         -DCMAKE_C_FLAGS="$fuzz -fsanitize=fuzzer-no-link" >/dev/null
     cmake --build build/fuzz --target ggml_backend -j "$jobs" >build/fuzz.log 2>&1 || { tail -n 50 build/fuzz.log; exit 1; }
     # shellcheck disable=SC2086
