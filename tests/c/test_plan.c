@@ -290,7 +290,7 @@ static void large_chain(void) {
 
 static void bad_arguments(void) {
     struct gb_plan_item   items[2] = { { 0, 1, 8, 7 }, { 0, 1, SIZE_MAX - 7, 7 } };
-    struct gb_plan_result result   = { 5, 5 };
+    struct gb_plan_result result   = { .peak = 5, .lower_bound = 5 };
     CHECK_INT(gb_plan_offsets(NULL, 1, 8, &result), GGML_STATUS_INVALID_ARGUMENT);
     CHECK_ERROR(GGML_STATUS_INVALID_ARGUMENT, "'items'");
     CHECK_INT(gb_plan_offsets(items, 1, 8, NULL), GGML_STATUS_INVALID_ARGUMENT);
