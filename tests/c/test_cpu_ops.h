@@ -219,6 +219,10 @@ static inline struct ggml_tensor * typed(struct ggml_tensor * node, enum ggml_ty
 static inline struct ggml_tensor * onto(struct ggml_tensor * node, int k) {
     if (node != NULL) {
         node->data = node->src[k]->data;
+        if (node->view_src != NULL) { // an in-place form of another source: now of this one
+            node->view_src  = node->src[k]->view_src != NULL ? node->src[k]->view_src : node->src[k];
+            node->view_offs = (size_t) ((char *) node->data - (char *) node->view_src->data);
+        }
         memcpy(node->nb, node->src[k]->nb, sizeof(node->nb));
     }
     return node;
