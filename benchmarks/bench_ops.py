@@ -109,6 +109,7 @@ class Suite:
 
 
 def rate(case: Case, run: Run, seconds: float) -> float:
+    time.sleep(0.2)  # the other side's threads may still be spinning, waiting for more work
     run()
     count, start = 0, time.perf_counter()
     while (elapsed := time.perf_counter() - start) < seconds:
