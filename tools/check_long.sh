@@ -73,7 +73,8 @@ GGML_TEST_LONG=1 build/dev/tests/c/test_plan_exact
 step "pytest, address sanitizer"
 rm -rf build/asan-site
 "$py" -m pip --disable-pip-version-check -q install --no-deps --target build/asan-site . \
-    -C "cmake.define.CMAKE_C_FLAGS=-fsanitize=address,undefined -fno-omit-frame-pointer" -C cmake.build-type=RelWithDebInfo -C install.strip=false
+    --config-settings="cmake.define.CMAKE_C_FLAGS=-fsanitize=address,undefined -fno-omit-frame-pointer" \
+    --config-settings=cmake.build-type=RelWithDebInfo --config-settings=install.strip=false
 LD_PRELOAD="$(gcc -print-file-name=libasan.so) $(gcc -print-file-name=libubsan.so)" \
     ASAN_OPTIONS=detect_leaks=0 PYTHONMALLOC=malloc PYTHONPATH=$PWD/build/asan-site \
     "$py" -m pytest -q -s -p no:faulthandler -p no:cacheprovider tests/python -k 'not clean_install'
