@@ -76,7 +76,7 @@ rm -rf build/asan-site
     --config-settings="cmake.define.CMAKE_C_FLAGS=-fsanitize=address,undefined -fno-omit-frame-pointer" \
     --config-settings=cmake.build-type=RelWithDebInfo --config-settings=install.strip=false
 LD_PRELOAD="$(gcc -print-file-name=libasan.so) $(gcc -print-file-name=libubsan.so)" \
-    ASAN_OPTIONS=detect_leaks=0 PYTHONMALLOC=malloc PYTHONPATH=$PWD/build/asan-site \
+    ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1 PYTHONMALLOC=malloc PYTHONPATH=$PWD/build/asan-site \
     "$py" -m pytest -q -s -p no:faulthandler -p no:cacheprovider tests/python -k 'not clean_install'
 
 step "pip install into an empty environment, and the README's first example"
