@@ -41,8 +41,9 @@ fi
 
 step "aarch64, cross-compiled and emulated"
 if command -v aarch64-linux-gnu-gcc >/dev/null && command -v qemu-aarch64-static >/dev/null; then
+    cxx=$(command -v aarch64-linux-gnu-g++ || true)
     cmake -S . -B build/aarch64 -DCMAKE_BUILD_TYPE=RelWithDebInfo -DGGML_BACKEND_TESTS=ON -DCMAKE_SYSTEM_NAME=Linux -DCMAKE_SYSTEM_PROCESSOR=aarch64 \
-        -DCMAKE_C_COMPILER=aarch64-linux-gnu-gcc -DCMAKE_CROSSCOMPILING_EMULATOR="qemu-aarch64-static;-L;/usr/aarch64-linux-gnu" >/dev/null
+        -DCMAKE_C_COMPILER=aarch64-linux-gnu-gcc ${cxx:+"-DCMAKE_CXX_COMPILER=$cxx"} -DCMAKE_CROSSCOMPILING_EMULATOR="qemu-aarch64-static;-L;/usr/aarch64-linux-gnu" >/dev/null
     cmake --build build/aarch64 -j "$jobs" >build/aarch64.log 2>&1 || { tail -n 50 build/aarch64.log; exit 1; }
     (cd build/aarch64 && ctest --output-on-failure -R 'test_(kernels|cpu|mul_mat|base|tensor|graph)')
 else
