@@ -106,6 +106,23 @@ GGML_API ggml_backend_t             ggml_backend_reg_init_backend(size_t i, cons
 GGML_API ggml_backend_buffer_type_t ggml_backend_reg_get_default_buffer_type(size_t i);
 GGML_API ggml_backend_buffer_t      ggml_backend_reg_alloc_buffer(size_t i, size_t size);
 
+// Backends in shared libraries (modules: ggml-backend-module.h).
+struct ggml_backend_load_record { // one attempt; valid until the process ends
+    const char *     path;       // as resolved; as given where that failed
+    const char *     name;       // the module's own; "" when it has none
+    enum ggml_status status;
+    const char *     message;    // why it failed; "" on success
+    size_t           n_backends; // registry entries that it added
+};
+
+// Loads a module, which registers its backends. The path is explicit: it has a directory, and nothing is searched for. The module's version
+// and structure sizes are read from the file and checked before any code of it runs. A module that is loaded already is a success.
+// A module without a device reports UNSUPPORTED; it stays loaded and nothing is registered. Not from within a module's entry point.
+GGML_API enum ggml_status ggml_backend_load(const char * path);
+// What was tried so far, in order, without repetitions; NULL when i is out of range.
+GGML_API size_t                                 ggml_backend_load_count(void);
+GGML_API const struct ggml_backend_load_record * ggml_backend_load_get(size_t i);
+
 // ------------------------------------------------------------------------------------------------------------------- scheduler
 
 // ask: is the result of t wanted? Otherwise: t is complete; false ends the computation.
