@@ -38,7 +38,7 @@ from ._ffi import ffi as _ffi_object
 from ._ffi import lib as _lib
 from ._quantize import dequantize, quantize
 from .alloc import GraphAllocator, TensorAllocator
-from .backend import Backend, backends, cpu_levels
+from .backend import Backend, LoadRecord, backends, cpu_levels, get_include, load_backend, load_report
 from .buffer import Buffer, BufferType, cpu_buffer_type
 from .cli import show_config
 from .custom import map_custom
@@ -55,8 +55,9 @@ globals().update(_dtypes.dtypes)  # the quantized formats too: q4_0, q8_0, ...
 
 __all__ = [
     "AllocationError", "Backend", "Buffer", "BufferType", "Comparison", "Context", "DType", "DeviceError", "FileError", "GgmlError",
-    "Graph", "GraphAllocator", "InvalidArgumentError", "Memory", "MemoryPlan", "Scheduler", "Split", "StateError", "Tensor",
+    "Graph", "GraphAllocator", "InvalidArgumentError", "LoadRecord", "Memory", "MemoryPlan", "Scheduler", "Split", "StateError", "Tensor",
     "TensorAllocator", "UnsupportedError", "__version__", "as_dtype", "backends", "bfloat16", "cpu_buffer_type", "cpu_levels",
-    "dequantize", "float16", "float32", "float64", "gguf", "int16", "int32", "int64", "int8", "map_custom", "plan_memory", "quantize",
+    "dequantize", "float16", "float32", "float64", "get_include", "gguf", "int16", "int32", "int64", "int8", "load_backend",
+    "load_report", "map_custom", "plan_memory", "quantize",
     "set_abort_callback", "set_log", "show_config", *_dtypes.dtypes, *_ops.__all__,
 ]  # fmt: skip

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ._errors import InvalidArgumentError, StateError, check, non_null
@@ -13,12 +16,57 @@ from .buffer import Buffer, BufferType, text
 if TYPE_CHECKING:
     from .tensor import Tensor
 
-__all__ = ["Backend", "backends", "cpu_levels"]
+__all__ = ["Backend", "LoadRecord", "backends", "cpu_levels", "get_include", "load_backend", "load_report"]
 
 
 def backends() -> list[str]:
     """Names that :class:`Backend` takes, in the order of the registry. ``"CPU"`` is always the first."""
     return [text(lib.ggml_backend_reg_get_name(i)) for i in range(lib.ggml_backend_reg_get_count())]
+
+
+@dataclass(frozen=True)
+class LoadRecord:
+    """One attempt to load a backend module: what :func:`load_report` lists."""
+
+    path: str
+    name: str  #: the module's own; empty when the file is no module
+    ok: bool
+    message: str  #: why it failed; empty on success
+    backends: int  #: number of registry entries that it added
+
+
+def load_backend(path: str | os.PathLike[str]) -> list[str]:
+    """Loads a backend from a shared library and returns the names that it registered, for :class:`Backend`.
+
+    The path is explicit; nothing is searched for, neither in the current directory nor elsewhere. The module's version is read from the
+    file and checked before any code of it runs. Loading again what is loaded already does nothing and returns ``[]``. A module stays
+    loaded until the process ends. How to write one: ``examples/backend`` in the source tree, :func:`get_include`.
+
+    FileNotFoundError: there is no such file. InvalidArgumentError: it is no backend module. UnsupportedError: it was built for another
+    version, or finds no device.
+    """
+    full = Path(path).absolute()
+    if not full.exists():
+        raise FileNotFoundError(f"load_backend: there is no file {str(full)!r}")
+    before = len(backends())
+    check(lib.ggml_backend_load(os.fsencode(full)), "load_backend")
+    return backends()[before:]
+
+
+def load_report() -> list[LoadRecord]:
+    """Every attempt to load a module so far, in order, without repetitions."""
+    records = [lib.ggml_backend_load_get(i) for i in range(lib.ggml_backend_load_count())]
+    return [
+        LoadRecord(os.fsdecode(ffi.string(r.path)), text(r.name), r.status == lib.GGML_STATUS_SUCCESS, text(r.message), r.n_backends) for r in records
+    ]
+
+
+def get_include() -> str:
+    """The directory with the C headers, and ``ggml-backend-module.c``, which a backend module is compiled with::
+
+        cc -shared -fPIC -fvisibility=hidden -DGGML_BACKEND_MODULE_BUILD -I$INCLUDE mine.c $INCLUDE/ggml-backend-module.c -o mine.so
+    """
+    return str(Path(__file__).parent / "include")
 
 
 def cpu_levels() -> dict[str, bool]:
