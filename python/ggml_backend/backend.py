@@ -56,9 +56,8 @@ def load_backend(path: str | os.PathLike[str]) -> list[str]:
 def load_report() -> list[LoadRecord]:
     """Every attempt to load a module so far, in order, without repetitions."""
     records = [lib.ggml_backend_load_get(i) for i in range(lib.ggml_backend_load_count())]
-    return [
-        LoadRecord(os.fsdecode(ffi.string(r.path)), text(r.name), r.status == lib.GGML_STATUS_SUCCESS, text(r.message), r.n_backends) for r in records
-    ]
+    success = lib.GGML_STATUS_SUCCESS
+    return [LoadRecord(os.fsdecode(ffi.string(r.path)), text(r.name), r.status == success, text(r.message), r.n_backends) for r in records]
 
 
 def get_include() -> str:
