@@ -5,7 +5,7 @@
 #include "ggml-backend.h"
 #include "ggml.h"
 
-int main(void) {
+int main(int argc, char ** argv) {
     struct ggml_init_params params = { 16 * ggml_tensor_overhead() + ggml_graph_overhead(), NULL, true };
     struct ggml_context *   ctx    = ggml_init(params);
     struct ggml_tensor *    a      = ggml_new_tensor_2d(ctx, GGML_TYPE_F32, 2, 2);
@@ -37,6 +37,14 @@ int main(void) {
     ggml_backend_sched_free(sched);
     ggml_backend_free(cpu);
     ggml_free(ctx);
+    if (argc > 1) { // a backend in a module, built against the installed library as well
+        ggml_backend_t mini = ggml_backend_load(argv[1]) == GGML_STATUS_SUCCESS ? ggml_backend_reg_init_backend_from_str("MINI") : NULL;
+        if (mini == NULL) {
+            fprintf(stderr, "%s\n", ggml_last_error());
+            return 1;
+        }
+        ggml_backend_free(mini);
+    }
     puts("consumer: ok");
     return 0;
 }

@@ -1,5 +1,6 @@
 #!/bin/sh
-# Installs the C library (static, then shared) into a private prefix and builds and runs a program against it from outside the tree.
+# Installs the C library (static, then shared) into a private prefix; builds a program and a backend module against it from outside the
+# tree, and runs the program with the module.
 set -eu
 dir=$1
 jobs=$2
@@ -15,5 +16,8 @@ for shared in OFF ON; do
     cp -r "$source/tests/consumer" "$dir/program-$kind"
     cmake -S "$dir/program-$kind" -B "$dir/program-$kind/build" -DCMAKE_PREFIX_PATH="$dir/prefix-$kind" >>"$dir/$kind.log"
     cmake --build "$dir/program-$kind/build" >>"$dir/$kind.log" 2>&1 || { tail -n 50 "$dir/$kind.log"; exit 1; }
-    echo "$kind: $("$dir/program-$kind/build/consumer")"
+    cp -r "$source/examples/backend" "$dir/module-$kind"
+    cmake -S "$dir/module-$kind" -B "$dir/module-$kind/build" -DCMAKE_PREFIX_PATH="$dir/prefix-$kind" >>"$dir/$kind.log"
+    cmake --build "$dir/module-$kind/build" >>"$dir/$kind.log" 2>&1 || { tail -n 50 "$dir/$kind.log"; exit 1; }
+    echo "$kind: $("$dir/program-$kind/build/consumer" "$dir/module-$kind/build/mini.so")"
 done
