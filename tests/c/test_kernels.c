@@ -563,6 +563,8 @@ static void test_pack_f32(const struct gb_kernels * k) { check_pack("pack_f32", 
 static void test_pack_f16(const struct gb_kernels * k) { check_pack("pack_f16", k->pack_f16, 2, half_bits_value); }
 static void test_pack_bf16(const struct gb_kernels * k) { check_pack("pack_bf16", k->pack_bf16, 2, bfloat_bits_value); }
 
+#include "test_kernels_bytes.h"
+
 // ------------------------------------------------------------------------------------------------------------------- running
 
 static const struct {

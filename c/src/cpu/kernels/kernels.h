@@ -8,13 +8,20 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#define GB_GEMM_MAX 64
+#define GB_GEMM_MAX   64
+#define GB_UNPACK_MAX 4096 // terms that an unpack kernel takes at a time
+
+enum { // of unpacked weights
+    GB_BYTES_HALVES = 1, // groups of 16 terms, else of 32
+    GB_BYTES_WIDE   = 2, // levels up to 255, else up to 127
+};
 
 struct gb_kernels {
 #define GB_KERNEL(name, class, ret, params) ret(*name) params;
 #include "kernels.def"
 #undef GB_KERNEL
     int gemm_mr, gemm_nr; // tile of gemm_tile_f32, at most GB_GEMM_MAX each
+    int gemm_q8_mr, gemm_q8_nr; // of gemm_tile_q8
 };
 
 struct gb_level {

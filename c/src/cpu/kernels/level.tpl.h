@@ -9,6 +9,8 @@
 #include "math.tpl.h"
 #include "reduce.tpl.h"
 #include "gemm.tpl.h"
+#include "unpack.tpl.h"
+#include "int8.tpl.h"
 
 extern const struct gb_kernels LEVEL_KERNELS;
 
@@ -18,4 +20,6 @@ const struct gb_kernels LEVEL_KERNELS = {
 #undef GB_KERNEL
     .gemm_mr = TILE_MR,
     .gemm_nr = TILE_NR,
+    .gemm_q8_mr = V_BYTES_MR,
+    .gemm_q8_nr = BYTES_NR,
 };

@@ -1,0 +1,266 @@
+// int8.tpl.h - products of quantized weights and activations in bytes.
+//
+// Weights come unpacked (unpack.tpl.h): levels u in unsigned bytes and for each group of 16 or 32 terms a scale d and a minimum m, so
+// that a weight is d u + m. An activation is D q, with one scale D for 32 terms and q in -127 .. 127; S is D times the sum of the q of a
+// group. A product of a group is then d D sum(u q) + m S, in which the sum is exact. All three kernels take `kind`, GB_BYTES_*.
+//
+// A row of activations: k bytes q, k / 32 floats D, k / group floats S. Packed panels hold the same three parts, each in fours of bytes
+// or floats by rows: [k / 4][MR][4], [k / 32][MR], [k / group][MR]; panels of weights u, d, m: [k / 4][NR][4], twice [k / group][NR].
+#include "bytes.h"
+
+#define BYTES_NR (V_BYTES_NV * V_N)
+
+// To the nearest: 1.5 2^23 leaves the integer in the lowest bits.
+static inline void quantize_32_(int8_t * q, const float * x, float inverse) {
+    for (int i = 0; i < 32; i++) {
+        const float t = x[i] * inverse + 12582912.0f;
+        int32_t     bits;
+        memcpy(&bits, &t, sizeof(bits));
+        q[i] = (int8_t) (uint8_t) (bits & 0xff);
+    }
+}
+
+static inline int32_t sum_16_(const int8_t * q) {
+    int32_t sum = 0;
+    for (int i = 0; i < 16; i++) {
+        sum += q[i];
+    }
+    return sum;
+}
+
+// Infinity and NaN make D infinite or NaN. Below 2^-100 all is 0.
+static void quantize_q8(int64_t k, int kind, int8_t * q, float * d, float * s, const float * x) {
+    for (int64_t g = 0; g < k / 32; g++, x += 32, q += 32) {
+        int32_t largest = 0;
+        for (int i = 0; i < 32; i++) {
+            int32_t bits;
+            memcpy(&bits, x + i, sizeof(bits));
+            bits &= 0x7fffffff;
+            largest = bits > largest ? bits : largest;
+        }
+        float max;
+        memcpy(&max, &largest, sizeof(max));
+        const bool none = max < 0x1p-100f;
+        d[g]            = none ? 0.0f : max / 127.0f;
+        quantize_32_(q, x, none ? 0.0f : 127.0f / max);
+        const int32_t low = sum_16_(q), high = sum_16_(q + 16);
+        if (kind & GB_BYTES_HALVES) {
+            s[2 * g]     = d[g] * (float) low;
+            s[2 * g + 1] = d[g] * (float) high;
+        } else {
+            s[g] = d[g] * (float) (low + high);
+        }
+    }
+}
+
+// ------------------------------------------------------------------------------------------------- one column, a few rows
+
+// A vector of scales for V_N lanes of four terms each: scale i for the lanes of group i.
+static ALWAYS_INLINE vf spread_(const float * d, int lanes) { // lanes: of one group
+#if V_N == 16
+    if (lanes == 8) {
+        return _mm512_mask_broadcastss_ps(_mm512_set1_ps(d[0]), 0xff00, _mm_load_ss(d + 1));
+    }
+    return _mm512_permutexvar_ps(_mm512_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3),
+                                 _mm512_castps128_ps512(_mm_loadu_ps(d)));
+#elif V_N == 8
+    if (lanes == 8) {
+        return _mm256_set1_ps(d[0]);
+    }
+    return _mm256_insertf128_ps(_mm256_set1_ps(d[0]), _mm_set1_ps(d[1]), 1);
+#else
+    (void) lanes;
+    return v_set(d[0]);
+#endif
+}
+
+#define DOT_N 4 // rows at most
+
+// The part with the minima: sum m S.
+static ALWAYS_INLINE float minima_(int64_t groups, const float * m, const float * s) {
+    vf      a = v_set(0.0f), b = v_set(0.0f);
+    int64_t g = 0;
+    for (; g + 2 * V_N <= groups; g += 2 * V_N) {
+        a = v_fma(v_load(m + g), v_load(s + g), a);
+        b = v_fma(v_load(m + g + V_N), v_load(s + g + V_N), b);
+    }
+    for (; g < groups; g += V_N) {
+        const int n = (int) (groups - g < V_N ? groups - g : V_N);
+        a           = v_fma(v_load_n(m + g, n), v_load_n(s + g, n), a);
+    }
+    return v_sum(v_add(a, b));
+}
+
+// Terms in a vector: 4 V_N. At 16 lanes it holds two groups of 32: the last of an odd number stands alone, with zeros.
+static ALWAYS_INLINE void dot_rows_(int n, bool halves, bool wide, int64_t k, float * y, const uint8_t * u, const float * d, const float * m,
+                                    const int8_t * const * q, const float * const * dx, const float * const * s) {
+    enum { TERMS = 4 * V_N };
+    const int group = halves ? 16 : 32, lanes = group / 4 < V_N ? group / 4 : V_N;
+    vf        acc[DOT_N][2];
+    UNROLL
+    for (int j = 0; j < n; j++) {
+        acc[j][0] = acc[j][1] = v_set(0.0f);
+    }
+    int64_t i = 0;
+    for (; i + 2 * TERMS <= k; i += 2 * TERMS) {
+        UNROLL
+        for (int h = 0; h < 2; h++) {
+            const int64_t at = i + h * TERMS;
+            const vb      w  = vb_load(u + at);
+            const vf      dw = spread_(d + at / group, lanes);
+            UNROLL
+            for (int j = 0; j < n; j++) {
+                const vb x   = vb_load(q[j] + at);
+                const vi sum = wide ? vi_dot4w(vi_set(0), w, x) : vi_dot4(vi_set(0), w, x);
+                const vf dd  = v_mul(dw, spread_(dx[j] + at / 32, V_N < 8 ? V_N : 8));
+                acc[j][h]    = v_fma(v_from_int(sum), dd, acc[j][h]);
+            }
+        }
+    }
+    for (; i < k; i += TERMS) {
+        uint8_t last[2][TERMS] = { { 0 } };
+        float   scales[2][4]   = { { 0 } };
+        const int64_t terms    = k - i < TERMS ? k - i : TERMS;
+        memcpy(last[0], u + i, (size_t) terms);
+        memcpy(scales[0], d + i / group, (size_t) ((terms + group - 1) / group) * sizeof(float));
+        UNROLL
+        for (int j = 0; j < n; j++) {
+            memcpy(last[1], q[j] + i, (size_t) terms);
+            memcpy(scales[1], dx[j] + i / 32, (size_t) ((terms + 31) / 32) * sizeof(float));
+            const vb w   = vb_load(last[0]), x = vb_load(last[1]);
+            const vi sum = wide ? vi_dot4w(vi_set(0), w, x) : vi_dot4(vi_set(0), w, x);
+            const vf dd  = v_mul(spread_(scales[0], lanes), spread_(scales[1], V_N < 8 ? V_N : 8));
+            acc[j][0]    = v_fma(v_from_int(sum), dd, acc[j][0]);
+        }
+    }
+    UNROLL
+    for (int j = 0; j < n; j++) {
+        y[j] += v_sum(v_add(acc[j][0], acc[j][1])) + minima_(k / group, m, s[j]);
+    }
+}
+
+static void dot_q8(int64_t k, int kind, int n, float * y, const uint8_t * u, const float * d, const float * m, const int8_t * const * q,
+                   const float * const * dx, const float * const * s) {
+#define DOT_CASE(rows, halves, wide)                                                                                   \
+    case rows * 4 + halves * GB_BYTES_HALVES + wide * GB_BYTES_WIDE: dot_rows_(rows, halves, wide, k, y, u, d, m, q, dx, s); break;
+#define DOT_CASES(rows) DOT_CASE(rows, 0, 0) DOT_CASE(rows, 1, 0) DOT_CASE(rows, 0, 1) DOT_CASE(rows, 1, 1)
+    switch (n * 4 + kind) {
+        DOT_CASES(1)
+        DOT_CASES(2)
+        DOT_CASES(3)
+        DOT_CASES(4)
+        default: break;
+    }
+#undef DOT_CASES
+#undef DOT_CASE
+}
+
+// -------------------------------------------------------------------------------------------------------------------- tile
+
+// The sums of `steps` fours of terms for all results of the tile.
+static ALWAYS_INLINE void tile_sums_(int mr, bool wide, int steps, const int8_t * x, const uint8_t * w, vi sum[V_BYTES_MR][V_BYTES_NV]) {
+    UNROLL
+    for (int i = 0; i < mr; i++) {
+        UNROLL
+        for (int j = 0; j < V_BYTES_NV; j++) {
+            sum[i][j] = vi_set(0);
+        }
+    }
+    for (int p = 0; p < steps; p++) {
+        vb wv[V_BYTES_NV];
+        UNROLL
+        for (int j = 0; j < V_BYTES_NV; j++) {
+            wv[j] = vb_load(w + 4 * V_N * j);
+        }
+        UNROLL
+        for (int i = 0; i < mr; i++) {
+            const vb xv = vb_set4(x + 4 * i);
+            UNROLL
+            for (int j = 0; j < V_BYTES_NV; j++) {
+                sum[i][j] = wide ? vi_dot4w(sum[i][j], wv[j], xv) : vi_dot4(sum[i][j], wv[j], xv);
+            }
+        }
+        x += 4 * V_BYTES_MR;
+        w += 4 * BYTES_NR;
+    }
+}
+
+static ALWAYS_INLINE void tile_q8_(int mr, bool halves, bool wide, int64_t k, const float * a, const float * b, float * c, int64_t ldc, int nr,
+                                   bool accumulate) {
+    const int       group = halves ? 16 : 32;
+    const int8_t *  x     = (const int8_t *) a;
+    const uint8_t * w     = (const uint8_t *) b;
+    const float *   dx    = a + k / 4 * V_BYTES_MR;
+    const float *   s     = dx + k / 32 * V_BYTES_MR;
+    const float *   d     = b + k / 4 * BYTES_NR;
+    const float *   m     = d + k / group * BYTES_NR;
+    vf              acc[V_BYTES_MR][V_BYTES_NV];
+    UNROLL
+    for (int i = 0; i < mr; i++) {
+        UNROLL
+        for (int j = 0; j < V_BYTES_NV; j++) {
+            acc[i][j] = v_set(0.0f);
+        }
+    }
+    for (int64_t g = 0; g < k / group; g++) {
+        vi sum[V_BYTES_MR][V_BYTES_NV];
+        tile_sums_(mr, wide, group / 4, x, w, sum);
+        x += group * V_BYTES_MR;
+        w += group * BYTES_NR;
+        UNROLL
+        for (int j = 0; j < V_BYTES_NV; j++) {
+            const vf dv = v_load(d + j * V_N), mv = v_load(m + j * V_N);
+            UNROLL
+            for (int i = 0; i < mr; i++) {
+                acc[i][j] = v_fma(mv, v_set(s[i]), v_fma(v_mul(v_from_int(sum[i][j]), dv), v_set(dx[i]), acc[i][j]));
+            }
+        }
+        dx += halves ? g % 2 * V_BYTES_MR : V_BYTES_MR;
+        s += V_BYTES_MR;
+        d += BYTES_NR;
+        m += BYTES_NR;
+    }
+    UNROLL
+    for (int i = 0; i < mr; i++) {
+        UNROLL
+        for (int j = 0; j < V_BYTES_NV; j++) {
+            const int left = nr - j * V_N;
+            float *   p    = c + i * ldc + j * V_N;
+            if (left >= V_N) {
+                v_store(p, accumulate ? v_add(v_load(p), acc[i][j]) : acc[i][j]);
+            } else if (left > 0) {
+                v_store_n(p, accumulate ? v_add(v_load_n(p, left), acc[i][j]) : acc[i][j], left);
+            }
+        }
+    }
+}
+
+static ALWAYS_INLINE void tile_q8_rows_(int mr, int kind, int64_t k, const float * a, const float * b, float * c, int64_t ldc, int nr,
+                                        bool accumulate) {
+    switch (kind) {
+        case 0: tile_q8_(mr, false, false, k, a, b, c, ldc, nr, accumulate); break;
+        case GB_BYTES_HALVES: tile_q8_(mr, true, false, k, a, b, c, ldc, nr, accumulate); break;
+        case GB_BYTES_WIDE: tile_q8_(mr, false, true, k, a, b, c, ldc, nr, accumulate); break;
+        default: tile_q8_(mr, true, true, k, a, b, c, ldc, nr, accumulate); break;
+    }
+}
+
+static void gemm_tile_q8(int64_t k, int kind, const float * a, const float * b, float * c, int64_t ldc, int mr, int nr, bool accumulate) {
+#if defined(__AVX512VNNI__) // has no need of the distinction
+    kind &= ~GB_BYTES_WIDE;
+#endif
+    switch (mr) {
+#define TILE_CASE(rows)                                                                                                \
+    case rows: tile_q8_rows_(rows, kind, k, a, b, c, ldc, nr, accumulate); break;
+        TILE_CASE(1)
+        TILE_CASE(2)
+        TILE_CASE(3)
+        TILE_CASE(4)
+#if V_BYTES_MR > 4
+        TILE_CASE(5)
+        TILE_CASE(6)
+#endif
+#undef TILE_CASE
+        default: break;
+    }
+}

@@ -1,0 +1,219 @@
+// test_kernels_bytes.h - the kernels of products in bytes, for test_kernels.c: unpacking against to_float, products against sums of
+// integers and in double precision.
+#ifndef GB_TESTS_TEST_KERNELS_BYTES_H
+#define GB_TESTS_TEST_KERNELS_BYTES_H
+
+#include "tensor/quant/quant.h"
+
+typedef void (*unpack_fn)(int64_t k, uint8_t * u, float * d, float * m, const void * x);
+
+// d u + m is what to_float says, up to the rounding of d, m and the sum; at all levels the same bits. Random bytes, hence NaN scales.
+static void check_unpack(const char * name, unpack_fn fn, unpack_fn scalar_fn, enum ggml_type type, int group) {
+    static float   values[GB_UNPACK_MAX], d[2][GB_UNPACK_MAX / 16 + 1], m[2][GB_UNPACK_MAX / 16 + 1];
+    static uint8_t u[2][GB_UNPACK_MAX + 1], x[2 * GB_UNPACK_MAX];
+    const int64_t  size = ggml_blck_size(type);
+    for (int64_t k = 0; k <= GB_UNPACK_MAX; k += size * (k < 3 * size ? 1 : (int64_t) test_random_int(1, 9))) {
+        uint8_t * const blocks = x + test_random_int(0, 3); // at any address
+        for (size_t i = 0; i < sizeof(x); i++) {
+            x[i] = (uint8_t) test_random();
+        }
+        memset(u, 0x5a, sizeof(u));
+        for (int i = 0; i < 2; i++) {
+            d[i][k / group] = m[i][k / group] = -7;
+            (i == 0 ? fn : scalar_fn)(k, u[i], d[i], m[i], blocks);
+            CHECK_MSG(u[i][k] == 0x5a && d[i][k / group] == -7 && m[i][k / group] == -7, "%s %s writes outside", level_name, name);
+        }
+        CHECK_MSG(memcmp(u[0], u[1], (size_t) k) == 0 && same_array(d[0], d[1], k / group) && same_array(m[0], m[1], k / group),
+                  "%s %s is not what scalar says", level_name, name);
+        gb_quant_format_of(type)->to_float(blocks, values, (int) k);
+        for (int64_t i = 0; i < k; i++) {
+            const double scale = d[0][i / group], min = m[0][i / group], got = scale * u[0][i] + min;
+            if (isfinite(values[i]) && isfinite(scale) && isfinite(min) &&
+                !(fabs(got - values[i]) <= 4 * EPS * (fabs(scale * u[0][i]) + fabs(min)) + 1e-44)) {
+                test_fail(__FILE__, __LINE__, "%s %s: term %d is %.9g, expected %.9g", level_name, name, (int) i, got, values[i]);
+                return;
+            }
+        }
+    }
+}
+
+#define TEST_UNPACK(stem, type, group)                                                                                 \
+    static void test_unpack_##stem(const struct gb_kernels * k) {                                                      \
+        check_unpack("unpack_" #stem, k->unpack_##stem, scalar->unpack_##stem, GGML_TYPE_##type, group);               \
+    }
+TEST_UNPACK(q4_0, Q4_0, 32)
+TEST_UNPACK(q4_1, Q4_1, 32)
+TEST_UNPACK(q5_0, Q5_0, 32)
+TEST_UNPACK(q5_1, Q5_1, 32)
+TEST_UNPACK(q8_0, Q8_0, 32)
+TEST_UNPACK(mxfp4, MXFP4, 32)
+TEST_UNPACK(iq4_nl, IQ4_NL, 32)
+TEST_UNPACK(iq4_xs, IQ4_XS, 32)
+TEST_UNPACK(q2_k, Q2_K, 16)
+TEST_UNPACK(q3_k, Q3_K, 16)
+TEST_UNPACK(q4_k, Q4_K, 32)
+TEST_UNPACK(q5_k, Q5_K, 32)
+TEST_UNPACK(q6_k, Q6_K, 16)
+
+static void test_quantize_q8(const struct gb_kernels * k) {
+    static int8_t q[2][2048];
+    static float  d[2][64], s[2][128];
+    for (int pass = 0; pass < 300; pass++) {
+        const int     kind = pass % 2 ? GB_BYTES_HALVES : 0;
+        const int64_t n    = 32 * (int64_t) test_random_int(0, 64);
+        const float   size = ldexpf(1, (int) test_random_int(-90, 100));
+        float *       x    = random_row(&row_x, n, pass % 3 ? TAME : WILD);
+        for (int64_t i = 0; i < n && pass % 3; i++) {
+            x[i] *= size;
+        }
+        k->quantize_q8(n, kind, q[0], d[0], s[0], x);
+        scalar->quantize_q8(n, kind, q[1], d[1], s[1], x);
+        CHECK_MSG(same_array(d[0], d[1], n / 32), "%s quantize_q8: scales differ from scalar", level_name);
+        for (int64_t g = 0; g < n / 32; g++) {
+            float largest = 0;
+            bool  finite  = true;
+            for (int i = 0; i < 32; i++) {
+                finite  = finite && isfinite(x[32 * g + i]);
+                largest = fmaxf(largest, fabsf(x[32 * g + i]));
+            }
+            CHECK_MSG(isfinite(d[0][g]) == finite, "%s quantize_q8: infinity or NaN is lost", level_name);
+            if (!finite) {
+                continue;
+            }
+            CHECK(memcmp(q[0] + 32 * g, q[1] + 32 * g, 32) == 0);
+            int sums[2] = { 0, 0 };
+            for (int i = 0; i < 32; i++) {
+                const double error = fabs((double) d[0][g] * q[0][32 * g + i] - (double) x[32 * g + i]);
+                CHECK_MSG(q[0][32 * g + i] >= -127 && error <= (double) largest / 254 * (1 + 1e-4) + 0x1p-100, "%s quantize_q8: %g of %g", level_name,
+                          error, largest);
+                sums[i / 16] += q[0][32 * g + i];
+            }
+            if (kind) {
+                CHECK(s[0][2 * g] == d[0][g] * (float) sums[0] && s[0][2 * g + 1] == d[0][g] * (float) sums[1]);
+            } else {
+                CHECK(s[0][g] == d[0][g] * (float) (sums[0] + sums[1]));
+            }
+        }
+    }
+}
+
+// Random levels at their limits, scales, minima; the sum over k of a row in double precision, and the size of its terms.
+#define BYTES_K 544
+struct bytes {
+    uint8_t u[BYTES_K];
+    int8_t  q[BYTES_K];
+    float   d[BYTES_K / 16], m[BYTES_K / 16], dx[BYTES_K / 32], s[BYTES_K / 16];
+};
+
+static void random_bytes_row(struct bytes * b, int kind) {
+    const int group = kind & GB_BYTES_HALVES ? 16 : 32, top = kind & GB_BYTES_WIDE ? 255 : 127, all = (int) (test_random() % 4);
+    for (int i = 0; i < BYTES_K; i++) {
+        b->u[i] = (uint8_t) (all == 0 ? top : (int) test_random_int(0, top));
+        b->q[i] = (int8_t) (all == 0 ? 127 : all == 1 ? -127 : test_random_int(-127, 127));
+    }
+    for (int g = 0; g < BYTES_K / 16; g++) {
+        b->d[g]      = random_value(TAME);
+        b->m[g]      = random_value(TAME);
+        b->dx[g / 2] = random_value(TAME);
+    }
+    for (int g = 0; g < BYTES_K / group; g++) {
+        int sum = 0;
+        for (int i = 0; i < group; i++) {
+            sum += b->q[g * group + i];
+        }
+        b->s[g] = b->dx[g * group / 32] * (float) sum;
+    }
+}
+
+static double bytes_oracle(const struct bytes * w, const struct bytes * x, int kind, int64_t k, double * size) {
+    const int group = kind & GB_BYTES_HALVES ? 16 : 32;
+    double    sum   = 0;
+    *size           = 0;
+    for (int64_t g = 0; g < k / group; g++) {
+        long dot = 0;
+        for (int i = 0; i < group; i++) {
+            dot += (long) w->u[g * group + i] * x->q[g * group + i];
+        }
+        const double a = (double) w->d[g] * (double) x->dx[g * group / 32] * (double) dot, b = (double) w->m[g] * (double) x->s[g];
+        sum += a + b;
+        *size += fabs(a) + fabs(b);
+    }
+    return sum;
+}
+
+static void test_dot_q8(const struct gb_kernels * k) {
+    static struct bytes w, x[4];
+    for (int pass = 0; pass < 800; pass++) {
+        const int     kind = pass % 4, n = (int) test_random_int(1, 4);
+        const int64_t depth = 32 * (int64_t) test_random_int(0, BYTES_K / 32);
+        const int8_t * q[4];
+        const float *  dx[4], *s[4];
+        float          y[5] = { 1, 2, 3, 4, 5 };
+        random_bytes_row(&w, kind);
+        for (int j = 0; j < 4; j++) {
+            random_bytes_row(&x[j], kind & GB_BYTES_HALVES);
+            q[j]  = x[j].q;
+            dx[j] = x[j].dx;
+            s[j]  = x[j].s;
+        }
+        k->dot_q8(depth, kind, n, y, w.u, w.d, w.m, q, dx, s);
+        for (int j = 0; j < 5; j++) {
+            double       size;
+            const double exact = j < n ? bytes_oracle(&w, &x[j], kind, depth, &size) + j + 1 : j + 1;
+            CHECK_MSG(fabs(y[j] - exact) <= (j < n ? 4 * (double) (depth + 1) * EPS * (size + 5) : 0), "%s dot_q8 kind %d k %d: %g, expected %g",
+                      level_name, kind, (int) depth, y[j], exact);
+        }
+    }
+}
+
+static void test_gemm_tile_q8(const struct gb_kernels * k) {
+    enum { N = GB_GEMM_MAX, LDC = N + 3 };
+    static struct bytes rows[N], columns[N];
+    static float        a[BYTES_K * N], b[BYTES_K * N], c[N * LDC], before[N * LDC];
+    const int           mr_max = k->gemm_q8_mr, nr_max = k->gemm_q8_nr;
+    CHECK(mr_max >= 4 && mr_max <= 16 && nr_max >= 1 && nr_max <= N && 128 % nr_max == 0); // gemm.c relies on it
+    for (int pass = 0; pass < 120; pass++) {
+        const int     kind = pass % 4, group = kind & GB_BYTES_HALVES ? 16 : 32, mr = (int) test_random_int(1, mr_max), nr = (int) test_random_int(1, nr_max);
+        const int64_t depth = 32 * (int64_t) test_random_int(0, BYTES_K / 32);
+        const bool    accumulate = test_random() % 2;
+        uint8_t *     ab = (uint8_t *) a, *bb = (uint8_t *) b;
+        float *       dx = a + depth / 4 * mr_max, *s = dx + depth / 32 * mr_max, *d = b + depth / 4 * nr_max, *m = d + depth / group * nr_max;
+        for (int i = 0; i < mr_max; i++) {
+            random_bytes_row(&rows[i], kind & GB_BYTES_HALVES);
+            for (int64_t p = 0; p < depth; p++) {
+                ab[(p / 4 * mr_max + i) * 4 + p % 4] = (uint8_t) rows[i].q[p];
+            }
+            for (int64_t g = 0; g < depth / group; g++) {
+                dx[g * group / 32 * mr_max + i] = rows[i].dx[g * group / 32];
+                s[g * mr_max + i]               = rows[i].s[g];
+            }
+        }
+        for (int j = 0; j < nr_max; j++) {
+            random_bytes_row(&columns[j], kind);
+            for (int64_t p = 0; p < depth; p++) {
+                bb[(p / 4 * nr_max + j) * 4 + p % 4] = columns[j].u[p];
+            }
+            for (int64_t g = 0; g < depth / group; g++) {
+                d[g * nr_max + j] = columns[j].d[g];
+                m[g * nr_max + j] = columns[j].m[g];
+            }
+        }
+        for (int i = 0; i < N * LDC; i++) {
+            before[i] = c[i] = random_value(TAME);
+        }
+        k->gemm_tile_q8(depth, kind, a, b, c, LDC, mr, nr, accumulate);
+        for (int i = 0; i < N * LDC; i++) {
+            const int row = i / LDC, column = i % LDC;
+            if (row >= mr || column >= nr) {
+                CHECK_MSG(c[i] == before[i], "%s gemm_tile_q8 wrote outside %d x %d", level_name, mr, nr);
+                continue;
+            }
+            double       size;
+            const double exact = bytes_oracle(&columns[column], &rows[row], kind, depth, &size) + (accumulate ? before[i] : 0);
+            CHECK_MSG(fabs(c[i] - exact) <= 4 * (double) (depth + 1) * EPS * (size + fabs(before[i])), "%s gemm_tile_q8 is %g, expected %g", level_name, c[i],
+                      exact);
+        }
+    }
+}
+
+#endif // GB_TESTS_TEST_KERNELS_BYTES_H
