@@ -54,6 +54,9 @@ struct ggml_backend_buffer {
     ggml_backend_buffer_context_t  context;
     size_t                         size;
     enum ggml_backend_buffer_usage usage;
+    // newer; kept by the library
+    uint64_t version;    // a number that no other buffer has had, and a new one after each write that the library knows of
+    bool     replicated; // a scheduler keeps copies of what is in it
 };
 
 // NULL on failure; then the context is still the caller's.
@@ -66,6 +69,12 @@ GGML_API bool ggml_backend_buffer_copy_tensor(const struct ggml_tensor * src, st
 GGML_API GGML_CALL ggml_backend_buffer_t ggml_backend_multi_buffer_alloc_buffer(ggml_backend_buffer_t * buffers, size_t n_buffers);
 GGML_API GGML_CALL bool                  ggml_backend_buffer_is_multi_buffer(ggml_backend_buffer_t buffer);
 GGML_API GGML_CALL enum ggml_status      ggml_backend_multi_buffer_set_usage(ggml_backend_buffer_t buffer, enum ggml_backend_buffer_usage usage);
+
+// A point in the work of a backend: what was queued when it was recorded.
+struct ggml_backend_event {
+    ggml_backend_t backend;
+    void *         context; // of the backend that made it; NULL: the library's own, for backends without these hooks
+};
 
 struct ggml_backend_i {
     const char *               (*GGML_CALL get_name)(ggml_backend_t backend);
@@ -84,6 +93,18 @@ struct ggml_backend_i {
     bool                      (*GGML_CALL supports_op)(ggml_backend_t backend, const struct ggml_tensor * op);
     // newer, optional
     const char *              (*GGML_CALL unsupported_reason)(ggml_backend_t backend, const struct ggml_tensor * op); // a static or per-thread string
+
+    // Events, all five or none. event_wait is called with events of backends that have the same hook, and makes what is queued on
+    // `backend` from now on wait for them. An event that was never recorded is complete.
+    ggml_backend_event_t (*GGML_CALL event_new)(ggml_backend_t backend);
+    void                 (*GGML_CALL event_free)(ggml_backend_event_t event);
+    void                 (*GGML_CALL event_record)(ggml_backend_event_t event);
+    void                 (*GGML_CALL event_wait)(ggml_backend_t backend, ggml_backend_event_t event);
+    void                 (*GGML_CALL event_synchronize)(ggml_backend_event_t event);
+    // Queues a copy of the elements of src into dst, same layout, one of them in memory of this backend, the other there too, on the host
+    // or in memory of another device. The caller orders it against work elsewhere, with events, and keeps both until it is done. False,
+    // without an error: it cannot be done.
+    bool                 (*GGML_CALL cpy_tensor_peer_async)(ggml_backend_t backend, const struct ggml_tensor * src, struct ggml_tensor * dst);
 };
 
 struct ggml_backend {

@@ -24,6 +24,7 @@ typedef struct ggml_backend_buffer *      ggml_backend_buffer_t;
 typedef struct ggml_backend *             ggml_backend_t;
 typedef void *                            ggml_backend_graph_plan_t;
 typedef struct ggml_backend_sched *       ggml_backend_sched_t;
+typedef struct ggml_backend_event *       ggml_backend_event_t;
 
 enum ggml_backend_buffer_usage { GGML_BACKEND_BUFFER_USAGE_ANY = 0, GGML_BACKEND_BUFFER_USAGE_WEIGHTS = 1 };
 
@@ -53,6 +54,9 @@ GGML_API enum ggml_status           ggml_backend_buffer_set_usage(ggml_backend_b
 GGML_API enum ggml_backend_buffer_usage ggml_backend_buffer_get_usage(ggml_backend_buffer_t buffer);
 GGML_API ggml_backend_buffer_type_t ggml_backend_buffer_get_type(ggml_backend_buffer_t buffer);
 GGML_API enum ggml_status           ggml_backend_buffer_reset(ggml_backend_buffer_t buffer);
+// What is in the buffer was changed through a pointer, which nobody can notice: copies of it that are kept are made again. Needed only
+// for buffers of usage WEIGHTS in host memory.
+GGML_API enum ggml_status           ggml_backend_buffer_changed(ggml_backend_buffer_t buffer);
 
 // ------------------------------------------------------------------------------------------------------------------- backends
 
@@ -85,6 +89,15 @@ GGML_API const char *              ggml_backend_unsupported_reason(ggml_backend_
 GGML_API enum ggml_status ggml_backend_tensor_copy(struct ggml_tensor * src, struct ggml_tensor * dst);
 // Queued on `backend` after what is queued there, where both buffers and the backend allow it; else synchronous.
 GGML_API enum ggml_status ggml_backend_tensor_copy_async(ggml_backend_t backend, struct ggml_tensor * src, struct ggml_tensor * dst);
+
+// Events: marks in the work of a backend, which others and the host can wait for. They work with every backend: one whose calls are done
+// when they return has nothing to wait for, and one that has a queue but no events is waited for as a whole.
+GGML_API ggml_backend_event_t ggml_backend_event_new(ggml_backend_t backend); // complete until it is recorded
+GGML_API void                 ggml_backend_event_free(ggml_backend_event_t event); // NULL is fine
+GGML_API enum ggml_status     ggml_backend_event_record(ggml_backend_event_t event); // after what is queued on its backend now
+GGML_API enum ggml_status     ggml_backend_event_synchronize(ggml_backend_event_t event); // the host waits
+// What is queued on `backend` from now on waits for the event; the host does, where the backend cannot.
+GGML_API enum ggml_status     ggml_backend_event_wait(ggml_backend_t backend, ggml_backend_event_t event);
 
 // ----------------------------------------------------------------------------------------------------------------- CPU backend
 

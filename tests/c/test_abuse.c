@@ -45,6 +45,7 @@ static struct {
     ggml_gallocr_t             gallocr[2];
     ggml_allocr_t              allocr[3];
     ggml_backend_sched_t       sched[3];
+    ggml_backend_event_t       event[3];
     struct gguf_context *      gguf[2];
     struct ggml_hash_set       set[3]; // usable, none, without keys
     struct ggml_backend        hookless;
@@ -227,6 +228,7 @@ static struct ggml_scratch pick_scratch(void) { // the memory is as large as sai
 #define GALLOC PICK(pool.gallocr)
 #define ALLOCR PICK(pool.allocr)
 #define SCHED PICK(pool.sched)
+#define EVENT PICK(pool.event)
 #define GGUF PICK(pool.gguf)
 #define HS pick_set()
 #define SCRATCH pick_scratch()
@@ -357,6 +359,9 @@ static void make_allocators(void) {
     pool.sched[0]   = ggml_backend_sched_new(&both[1], NULL, 1, 16);
     pool.sched[1]   = ggml_backend_sched_new(both, NULL, 2, 16);
     pool.sched[2]   = ggml_backend_sched_new(both, NULL, 2, 0);
+    for (size_t i = 0; i < GB_ARRAY_LEN(pool.event); i++) {
+        pool.event[i] = ggml_backend_event_new(pool.backend[i]);
+    }
 }
 
 static bool pool_make(void) {
@@ -396,6 +401,9 @@ static bool pool_make(void) {
 }
 
 static void pool_free(void) {
+    for (size_t i = 0; i < GB_ARRAY_LEN(pool.event); i++) {
+        ggml_backend_event_free(pool.event[i]);
+    }
     for (size_t i = 0; i < GB_ARRAY_LEN(pool.sched); i++) {
         ggml_backend_sched_free(pool.sched[i]);
     }

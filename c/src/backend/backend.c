@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "base/vec.h"
 
 #define STAGING_SIZE ((size_t) 1 << 20) // bytes of host memory a copy between two devices goes through
 
@@ -63,6 +64,7 @@ enum ggml_status ggml_backend_tensor_set_async(ggml_backend_t backend, struct gg
     GB_TRY(gb_tensor_check_access(__func__, tensor, data, offset, size));
     if (backend->iface.set_tensor_async && reaches(backend, tensor)) {
         const uint64_t before = gb_fail_count();
+        gb_buffer_changed(gb_tensor_buffer(tensor));
         backend->iface.set_tensor_async(backend, tensor, data, offset, size);
         return gb_status_since(before);
     }
@@ -106,9 +108,22 @@ static enum ggml_status check_graph(const char * func, ggml_backend_t backend, c
     return gb_graph_check(cgraph, "cgraph", func);
 }
 
+// The results change what they lie in. One version for all of them.
+static void mark_written(const struct ggml_cgraph * cgraph) {
+    const uint64_t version = gb_new_version();
+    for (int i = 0; i < cgraph->n_nodes; i++) {
+        const struct ggml_tensor *  node   = cgraph->nodes[i];
+        const ggml_backend_buffer_t buffer = gb_op_is_view(node->op) ? NULL : gb_tensor_buffer(node);
+        if (buffer && buffer->version != version) {
+            buffer->version = version;
+        }
+    }
+}
+
 // graph_compute, with a message even where the hook has none.
 static enum ggml_status run_graph(const char * func, ggml_backend_t backend, struct ggml_cgraph * cgraph) {
     const uint64_t before = gb_fail_count();
+    mark_written(cgraph);
     const bool     ok     = backend->iface.graph_compute(backend, cgraph);
     if (!ok && gb_fail_count() == before) {
         gb_fail(GGML_STATUS_FAILED, "%s: backend %s could not compute the graph", func, ggml_backend_name(backend));
@@ -127,9 +142,31 @@ struct plan {
     ggml_backend_t            backend; // that made it; only compared
     bool                      plain;
     ggml_backend_graph_plan_t inner;   // owned; of a backend with plans
+    GB_VEC(ggml_backend_buffer_t) written; // buffers of the results
     struct ggml_cgraph        graph;   // plain
     struct ggml_tensor *      nodes[]; // plain; borrowed
 };
+
+// The list of a plan that is not plain, which may outlive the graph's tensors.
+static bool list_written(struct plan * plan, const struct ggml_cgraph * cgraph) {
+    const uint64_t version = gb_new_version();
+    for (int i = 0; i < cgraph->n_nodes; i++) {
+        const struct ggml_tensor *  node   = cgraph->nodes[i];
+        const ggml_backend_buffer_t buffer = gb_op_is_view(node->op) ? NULL : gb_tensor_buffer(node);
+        if (buffer && buffer->version != version) { // not listed yet
+            buffer->version = version;
+            if (!gb_vec_push(&plan->written, buffer)) {
+                return false;
+            }
+        }
+    }
+    return true;
+}
+
+static void free_plan(struct plan * plan) {
+    gb_vec_free(&plan->written);
+    gb_free(plan);
+}
 
 static struct plan * plan_new(ggml_backend_t backend, const struct ggml_cgraph * cgraph, bool plain) {
     const size_t  bytes = plain ? (size_t) cgraph->n_nodes * sizeof(struct ggml_tensor *) : 0;
@@ -170,14 +207,14 @@ ggml_backend_graph_plan_t ggml_backend_graph_plan_create(ggml_backend_t backend,
         return plan;
     }
     const uint64_t before = gb_fail_count();
-    plan->inner           = backend->iface.graph_plan_create(backend, cgraph);
+    plan->inner           = list_written(plan, cgraph) ? backend->iface.graph_plan_create(backend, cgraph) : NULL;
     if (plan->inner != NULL) {
         return plan;
     }
     if (gb_fail_count() == before) {
         gb_fail(GGML_STATUS_FAILED, "%s: backend %s could not prepare the graph", __func__, ggml_backend_name(backend));
     }
-    gb_free(plan);
+    free_plan(plan);
     return NULL;
 }
 
@@ -189,7 +226,7 @@ void ggml_backend_graph_plan_free(ggml_backend_t backend, ggml_backend_graph_pla
     if (!p->plain) {
         backend->iface.graph_plan_free(backend, p->inner);
     }
-    gb_free(p);
+    free_plan(p);
 }
 
 enum ggml_status ggml_backend_graph_plan_compute(ggml_backend_t backend, ggml_backend_graph_plan_t plan) {
@@ -199,7 +236,10 @@ enum ggml_status ggml_backend_graph_plan_compute(ggml_backend_t backend, ggml_ba
         GB_TRY(check_graph(__func__, backend, &p->graph));
         return run_graph(__func__, backend, &p->graph);
     }
-    const uint64_t before = gb_fail_count();
+    const uint64_t before = gb_fail_count(), version = gb_new_version();
+    for (size_t i = 0; i < p->written.n; i++) {
+        p->written.data[i]->version = version;
+    }
     backend->iface.graph_plan_compute(backend, p->inner);
     return gb_status_since(before);
 }
@@ -327,6 +367,7 @@ enum ggml_status ggml_backend_tensor_copy_async(ggml_backend_t backend, struct g
     const bool gaps = dst->view_src != NULL && gb_tensor_has_gaps(dst);
     if (!gaps && backend->iface.cpy_tensor_async && reaches(backend, src) && reaches(backend, dst)) {
         const uint64_t before = gb_fail_count();
+        gb_buffer_changed(gb_tensor_buffer(dst));
         const bool     queued = backend->iface.cpy_tensor_async(backend, src, dst);
         GB_TRY(gb_status_since(before));
         if (queued) {

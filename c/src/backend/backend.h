@@ -2,6 +2,7 @@
 //
 //   buffer.c        buffer types, buffers, tensor access and placing by hand
 //   multi_buffer.c  several buffers behind one handle
+//   event.c         marks in the work of a device, for others to wait for
 //   backend.c       devices: queued access, computing, copies between tensors
 //   registry.c      backends by name; the only file that names concrete ones
 //   ctx_tensors.c   memory for all tensors of a context;  hash_set.c: the public sets of tensor addresses
@@ -19,6 +20,12 @@
 
 // How many buffers were freed in this process, modulo 2^32: as long as it stays the same, no address was given to another buffer.
 unsigned gb_buffers_freed(void);
+unsigned gb_replicated_buffers_freed(void); // of them, those with `replicated` set
+
+// Storage versions. Who writes into a buffer, by whatever way, calls gb_buffer_changed before it returns; NULL is fine. To mark several
+// buffers at once: one new version for all.
+uint64_t gb_new_version(void);
+void     gb_buffer_changed(ggml_backend_buffer_t buffer);
 
 // The buffer that holds the tensor's bytes: a view's is its source's. NULL: unplaced, or plain host memory.
 ggml_backend_buffer_t gb_tensor_buffer(const struct ggml_tensor * t);
@@ -32,6 +39,9 @@ enum ggml_status gb_tensor_check_access(const char * func, const struct ggml_ten
 
 // The bytes of the tensor leave gaps (a strided view): writing its whole extent would overwrite what is not its own.
 bool gb_tensor_has_gaps(const struct ggml_tensor * t);
+
+// What is queued on `backend` can wait for events of `other` without the host.
+bool gb_backend_waits_for(ggml_backend_t backend, ggml_backend_t other);
 
 // Part i of a multi-buffer; NULL behind the last one, and for other buffers.
 ggml_backend_buffer_t gb_multi_buffer_part(ggml_backend_buffer_t buffer, size_t i);

@@ -89,10 +89,31 @@ ggml_backend_buffer_t ggml_backend_buffer_init(ggml_backend_buffer_type_t buft, 
     buffer->context = context;
     buffer->size    = size;
     buffer->usage   = GGML_BACKEND_BUFFER_USAGE_ANY;
+    gb_buffer_changed(buffer);
     return buffer;
 }
 
-static atomic_uint n_freed;
+static atomic_uint   n_freed, n_replicated_freed;
+static atomic_ullong last_version;
+
+uint64_t gb_new_version(void) {
+    return atomic_fetch_add(&last_version, 1) + 1;
+}
+
+void gb_buffer_changed(ggml_backend_buffer_t buffer) {
+    if (buffer) {
+        buffer->version = gb_new_version();
+    }
+}
+
+enum ggml_status ggml_backend_buffer_changed(ggml_backend_buffer_t buffer) {
+    GB_CHECK_ARG(buffer, GGML_STATUS_INVALID_ARGUMENT);
+    gb_buffer_changed(buffer);
+    for (size_t i = 0; gb_multi_buffer_part(buffer, i); i++) {
+        gb_buffer_changed(gb_multi_buffer_part(buffer, i));
+    }
+    return GGML_STATUS_SUCCESS;
+}
 
 void ggml_backend_buffer_free(ggml_backend_buffer_t buffer) {
     if (buffer == NULL) {
@@ -102,7 +123,14 @@ void ggml_backend_buffer_free(ggml_backend_buffer_t buffer) {
         buffer->iface.free_buffer(buffer);
     }
     atomic_fetch_add(&n_freed, 1);
+    if (buffer->replicated) {
+        atomic_fetch_add(&n_replicated_freed, 1);
+    }
     gb_free(buffer);
+}
+
+unsigned gb_replicated_buffers_freed(void) {
+    return atomic_load(&n_replicated_freed);
 }
 
 unsigned gb_buffers_freed(void) {
@@ -160,6 +188,7 @@ enum ggml_status ggml_backend_buffer_clear(ggml_backend_buffer_t buffer, uint8_t
     GB_CHECK_ARG(buffer, GGML_STATUS_INVALID_ARGUMENT);
     NEED_HOOK(buffer->iface.clear, GGML_STATUS_UNSUPPORTED, "buffer", "clear");
     const uint64_t before = gb_fail_count();
+    gb_buffer_changed(buffer);
     buffer->iface.clear(buffer, value);
     return gb_status_since(before);
 }
@@ -175,6 +204,7 @@ enum ggml_status ggml_backend_buffer_set_usage(ggml_backend_buffer_t buffer, enu
                GGML_STATUS_INVALID_ARGUMENT, GGML_STATUS_INVALID_ARGUMENT,
                "%s: argument 'usage': %d is neither ANY (0) nor WEIGHTS (1)", __func__, (int) usage);
     buffer->usage = usage;
+    gb_buffer_changed(buffer);
     if (ggml_backend_buffer_is_multi_buffer(buffer)) {
         return ggml_backend_multi_buffer_set_usage(buffer, usage);
     }
@@ -194,6 +224,7 @@ ggml_backend_buffer_type_t ggml_backend_buffer_get_type(ggml_backend_buffer_t bu
 enum ggml_status ggml_backend_buffer_reset(ggml_backend_buffer_t buffer) {
     GB_CHECK_ARG(buffer, GGML_STATUS_INVALID_ARGUMENT);
     const uint64_t before = gb_fail_count();
+    gb_buffer_changed(buffer);
     if (buffer->iface.reset) {
         buffer->iface.reset(buffer);
     }
@@ -253,6 +284,7 @@ enum ggml_status ggml_backend_tensor_set(struct ggml_tensor * tensor, const void
     }
     NEED_HOOK(buffer->iface.set_tensor, GGML_STATUS_UNSUPPORTED, "buffer", "set_tensor");
     const uint64_t before = gb_fail_count();
+    gb_buffer_changed(buffer);
     buffer->iface.set_tensor(buffer, tensor, data, offset, size);
     return gb_status_since(before);
 }
@@ -279,6 +311,7 @@ bool ggml_backend_buffer_copy_tensor(const struct ggml_tensor * src, struct ggml
     GB_CHECK_ARG(dst, false);
     const ggml_backend_buffer_t into = gb_tensor_buffer(dst);
     const ggml_backend_buffer_t from = gb_tensor_buffer(src);
+    gb_buffer_changed(into);
     if (into && into->iface.cpy_tensor && into->iface.cpy_tensor(into, src, dst)) {
         return true;
     }

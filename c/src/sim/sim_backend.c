@@ -54,6 +54,13 @@ static GGML_CALL bool copy_async(ggml_backend_t backend, const struct ggml_tenso
            gb_sim_queue_copy(device, src, dst) == GGML_STATUS_SUCCESS;
 }
 
+// The caller orders it with events.
+static GGML_CALL bool copy_peer_async(ggml_backend_t backend, const struct ggml_tensor * src, struct ggml_tensor * dst) {
+    struct gb_sim_device * device = backend->context;
+    return (gb_sim_device_of(src) == device || gb_sim_device_of(dst) == device) && gb_sim_is_in_reach(src) && gb_sim_is_in_reach(dst) &&
+           gb_sim_queue_copy(device, src, dst) == GGML_STATUS_SUCCESS;
+}
+
 static GGML_CALL void synchronize(ggml_backend_t backend) {
     gb_sim_wait(backend->context, true);
 }
@@ -92,6 +99,45 @@ static GGML_CALL bool supports_op(ggml_backend_t backend, const struct ggml_tens
     return unsupported_reason(backend, op) == NULL;
 }
 
+// -------------------------------------------------------------------------------------------------------------- events
+
+struct sim_event {
+    struct ggml_backend_event event; // first
+    struct gb_sim_device *    device; // a reference
+    uint64_t                  ticket;
+};
+
+static GGML_CALL ggml_backend_event_t event_new(ggml_backend_t backend) {
+    struct sim_event * e = GB_NEW(struct sim_event);
+    if (e == NULL) {
+        return NULL;
+    }
+    e->device = gb_sim_device_ref(backend->context);
+    e->event  = (struct ggml_backend_event){ backend, e };
+    return &e->event;
+}
+
+static GGML_CALL void event_free(ggml_backend_event_t event) {
+    struct sim_event * e = event->context;
+    gb_sim_device_unref(e->device);
+    gb_free(e);
+}
+
+static GGML_CALL void event_record(ggml_backend_event_t event) {
+    struct sim_event * e = event->context;
+    e->ticket            = gb_sim_ticket(e->device);
+}
+
+static GGML_CALL void event_wait(ggml_backend_t backend, ggml_backend_event_t event) {
+    const struct sim_event * e = event->context;
+    gb_sim_queue_wait(backend->context, e->device, e->ticket); // a failure is reported
+}
+
+static GGML_CALL void event_synchronize(ggml_backend_event_t event) {
+    const struct sim_event * e = event->context;
+    gb_sim_wait_for(e->device, e->ticket, true);
+}
+
 // ------------------------------------------------------------------------------------------------------------ registry
 
 static const struct ggml_backend_i hooks = {
@@ -108,6 +154,12 @@ static const struct ggml_backend_i hooks = {
     .graph_compute           = graph_compute,
     .supports_op             = supports_op,
     .unsupported_reason      = unsupported_reason,
+    .event_new               = event_new,
+    .event_free              = event_free,
+    .event_record            = event_record,
+    .event_wait              = event_wait,
+    .event_synchronize       = event_synchronize,
+    .cpy_tensor_peer_async   = copy_peer_async,
 };
 
 GGML_CALL ggml_backend_t gb_sim_reg_init(const char * params, void * user_data) {

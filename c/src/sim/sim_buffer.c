@@ -41,8 +41,8 @@ static enum ggml_status run_fill(struct gb_sim_work * work) {
     return GGML_STATUS_SUCCESS;
 }
 
-static void free_transfer(struct gb_sim_work * work) {
-    gb_free(work);
+static void free_transfer(struct gb_sim_device * device, struct gb_sim_work * work) {
+    gb_sim_work_free(device, work);
 }
 
 static enum ggml_status queue_transfer(struct gb_sim_device * device, enum ggml_status (*run)(struct gb_sim_work *),
@@ -50,10 +50,12 @@ static enum ggml_status queue_transfer(struct gb_sim_device * device, enum ggml_
     if (what.to == NULL || (what.from == NULL && run != run_fill)) {
         return ggml_last_status(); // an address that was not good, reported
     }
-    struct transfer * t = GB_NEW(struct transfer);
+    struct transfer * t = gb_sim_work_new(device, sizeof(*t));
     if (t == NULL) {
         return GGML_STATUS_ALLOC_FAILED;
     }
+    atomic_fetch_add(&device->n_transfers, 1);
+    atomic_fetch_add(&device->bytes_transferred, run == run_copy ? ggml_nbytes(&what.layout) : what.size);
     *t      = what;
     t->work = (struct gb_sim_work){ .run = run, .free = free_transfer, .delay_ns = device->params.copy_delay_ns };
     return gb_sim_submit(device, &t->work);
@@ -155,14 +157,14 @@ static GGML_CALL void buffer_clear(ggml_backend_buffer_t buffer, uint8_t value) 
     }
 }
 
-static bool is_in_reach(const struct ggml_tensor * t) {
+bool gb_sim_is_in_reach(const struct ggml_tensor * t) {
     const ggml_backend_buffer_t buffer = gb_root(t)->buffer;
     return is_sim_buffer(buffer) || (t->data != NULL && (buffer == NULL || ggml_backend_buffer_is_host(buffer)));
 }
 
 // One side at least is on a SIM. The copy runs in dst's queue (else in src's), after what is queued on both.
 static bool copy_and_wait(const struct ggml_tensor * src, struct ggml_tensor * dst) {
-    if (!is_in_reach(src) || !is_in_reach(dst)) {
+    if (!gb_sim_is_in_reach(src) || !gb_sim_is_in_reach(dst)) {
         return false;
     }
     struct gb_sim_device * from = gb_sim_device_of(src);

@@ -27,7 +27,12 @@ static bool init_locks(struct gb_sim_device * device) {
         gb_mutex_destroy(&device->mutex);
         return false;
     }
-    device->last = &device->first;
+    device->last        = &device->first;
+    device->free_blocks = NULL;
+    for (int i = 0; i < GB_SIM_BLOCKS; i++) {
+        device->blocks[i].next = device->free_blocks;
+        device->free_blocks    = &device->blocks[i];
+    }
     return true;
 }
 
@@ -129,7 +134,7 @@ static void queue_main(void * arg) {
         const bool skip = device->failed != GGML_STATUS_SUCCESS;
         gb_mutex_unlock(&device->mutex);
         const enum ggml_status status = skip ? GGML_STATUS_SUCCESS : do_work(work);
-        work->free(work);
+        work->free(device, work);
         gb_mutex_lock(&device->mutex);
         if (status != GGML_STATUS_SUCCESS) {
             device->failed = status;
@@ -164,9 +169,39 @@ enum ggml_status gb_sim_submit(struct gb_sim_device * device, struct gb_sim_work
     }
     gb_mutex_unlock(&device->mutex);
     if (status != GGML_STATUS_SUCCESS) {
-        work->free(work);
+        work->free(device, work);
     }
     return status;
+}
+
+void * gb_sim_work_new(struct gb_sim_device * device, size_t size) {
+    union gb_sim_block * block = NULL;
+    adopt_after_fork(device);
+    if (size <= sizeof(*block)) {
+        gb_mutex_lock(&device->mutex);
+        block = device->free_blocks;
+        if (block) {
+            device->free_blocks = block->next;
+        }
+        gb_mutex_unlock(&device->mutex);
+    }
+    if (block == NULL) {
+        return gb_calloc(1, size);
+    }
+    memset(block, 0, sizeof(*block));
+    return block;
+}
+
+void gb_sim_work_free(struct gb_sim_device * device, void * work) {
+    union gb_sim_block * block = work;
+    if (block < device->blocks || block >= device->blocks + GB_SIM_BLOCKS) {
+        gb_free(work);
+        return;
+    }
+    gb_mutex_lock(&device->mutex);
+    block->next         = device->free_blocks;
+    device->free_blocks = block;
+    gb_mutex_unlock(&device->mutex);
 }
 
 static void wait_locked(struct gb_sim_device * device) {
@@ -196,6 +231,62 @@ enum ggml_status gb_sim_wait(struct gb_sim_device * device, bool forget) {
     }
     gb_mutex_unlock(&device->mutex);
     return failed == GGML_STATUS_SUCCESS ? failed : gb_fail_quietly(failed, message); // logged where it happened
+}
+
+// -------------------------------------------------------------------------------------------------------------- events
+
+uint64_t gb_sim_ticket(struct gb_sim_device * device) {
+    adopt_after_fork(device);
+    gb_mutex_lock(&device->mutex);
+    const uint64_t ticket = device->n_submitted;
+    gb_mutex_unlock(&device->mutex);
+    return ticket;
+}
+
+enum ggml_status gb_sim_wait_for(struct gb_sim_device * device, uint64_t ticket, bool report) {
+    char message[GB_ERROR_SIZE];
+    adopt_after_fork(device);
+    gb_mutex_lock(&device->mutex);
+    while (device->n_completed < ticket) {
+        gb_cond_wait(&device->completed, &device->mutex);
+    }
+    const enum ggml_status failed = report ? device->failed : GGML_STATUS_SUCCESS;
+    if (failed != GGML_STATUS_SUCCESS) {
+        memcpy(message, device->message, sizeof(message));
+    }
+    gb_mutex_unlock(&device->mutex);
+    return failed == GGML_STATUS_SUCCESS ? failed : gb_fail_quietly(failed, message);
+}
+
+struct wait_work {
+    struct gb_sim_work     work; // first
+    struct gb_sim_device * other; // a reference
+    uint64_t               ticket;
+};
+
+// A failure over there is reported over there.
+static enum ggml_status run_wait(struct gb_sim_work * work) {
+    const struct wait_work * w = (struct wait_work *) work;
+    return gb_sim_wait_for(w->other, w->ticket, false);
+}
+
+static void free_wait(struct gb_sim_device * device, struct gb_sim_work * work) {
+    gb_sim_device_unref(((struct wait_work *) work)->other);
+    gb_sim_work_free(device, work);
+}
+
+enum ggml_status gb_sim_queue_wait(struct gb_sim_device * device, struct gb_sim_device * other, uint64_t ticket) {
+    if (device == other) {
+        return GGML_STATUS_SUCCESS;
+    }
+    struct wait_work * w = gb_sim_work_new(device, sizeof(*w));
+    if (w == NULL) {
+        return GGML_STATUS_ALLOC_FAILED;
+    }
+    w->work   = (struct gb_sim_work){ .run = run_wait, .free = free_wait };
+    w->other  = gb_sim_device_ref(other);
+    w->ticket = ticket;
+    return gb_sim_submit(device, &w->work);
 }
 
 // -------------------------------------------------------------------------------------------------------------- memory

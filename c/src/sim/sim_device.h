@@ -39,23 +39,37 @@ bool gb_sim_op_has_name(const struct ggml_tensor * node, const char * name);
 
 // -------------------------------------------------------------------------------------------------------------- device
 
+struct gb_sim_device;
+
 // One piece of work. run() is called on the queue thread, unless an earlier piece failed; it returns a status after
 // gb_fail.
 struct gb_sim_work {
     enum ggml_status (*run)(struct gb_sim_work * work);
-    void (*free)(struct gb_sim_work * work); // always called, on the queue thread or where the work could not be queued
+    void (*free)(struct gb_sim_device * device, struct gb_sim_work * work); // always called, on the queue thread or where the work could not be queued
     struct gb_sim_work * next;               // the queue's
     int64_t              delay_ns;           // slept before it runs
 };
 
+enum { GB_SIM_BLOCKS = 64, GB_SIM_BLOCK_SIZE = 512 };
+
+union gb_sim_block {
+    union gb_sim_block * next; // while it is free
+    struct gb_sim_work   work;
+    unsigned char        bytes[GB_SIM_BLOCK_SIZE];
+};
+
 struct gb_sim_device {
-    atomic_int                      refs; // backend, buffers
+    atomic_int                      refs; // backend, buffers, events and those who wait for them
     char                            name[32];
     struct gb_sim_params            params;
     struct ggml_backend_buffer_type buft;
     struct gb_cpu_pool *            pool; // owned; NULL: one thread computes
 
+    union gb_sim_block    blocks[GB_SIM_BLOCKS]; // memory of queued work, so that running again allocates nothing
+    atomic_ullong         n_transfers, bytes_transferred; // copies, sets and gets, for tests
+
     gb_mutex              mutex; // protects what follows
+    union gb_sim_block *  free_blocks;
     gb_cond               submitted, completed;
     struct gb_sim_work *  first;
     struct gb_sim_work ** last;
@@ -73,6 +87,16 @@ struct gb_sim_device {
 struct gb_sim_device * gb_sim_device_new(const struct gb_sim_params * params); // with one reference
 struct gb_sim_device * gb_sim_device_ref(struct gb_sim_device * device);
 void                   gb_sim_device_unref(struct gb_sim_device * device);
+
+// Memory for a piece of work of `size` bytes, zeroed, and back.
+void * gb_sim_work_new(struct gb_sim_device * device, size_t size);
+void   gb_sim_work_free(struct gb_sim_device * device, void * work);
+
+// The number of pieces submitted so far, and waiting until so many are completed: what an event is.
+uint64_t         gb_sim_ticket(struct gb_sim_device * device);
+enum ggml_status gb_sim_wait_for(struct gb_sim_device * device, uint64_t ticket, bool report); // report: a pending failure
+// What is queued on `device` from now on waits for that.
+enum ggml_status gb_sim_queue_wait(struct gb_sim_device * device, struct gb_sim_device * other, uint64_t ticket);
 
 // Queues; takes the work over, also when it fails.
 enum ggml_status gb_sim_submit(struct gb_sim_device * device, struct gb_sim_work * work);
@@ -98,6 +122,8 @@ void                   gb_sim_buffer_type_init(struct gb_sim_device * device);
 struct gb_sim_device * gb_sim_device_of(const struct ggml_tensor * tensor); // whose memory it is in; NULL: no SIM's
 // Where the tensor's bytes [offset, offset + size) really are; NULL and reported when they are not in its SIM buffer.
 char * gb_sim_translate(const struct ggml_tensor * tensor, size_t offset, size_t size);
+
+bool gb_sim_is_in_reach(const struct ggml_tensor * t); // on the host or on a SIM device
 
 // Queued transfers; `host` is read or written when the queue gets there.
 enum ggml_status gb_sim_queue_set(struct gb_sim_device * device, struct ggml_tensor * tensor, const void * host,

@@ -205,13 +205,14 @@ static enum ggml_status run_graph(struct gb_sim_work * work) {
     return gb_cpu_plan_run(graph->plan, graph->device->pool, &run);
 }
 
-static void free_graph_work(struct gb_sim_work * work) {
-    gb_sim_graph_unref(((struct graph_work *) work)->graph);
-    gb_free(work);
+static void free_graph_work(struct gb_sim_device * device, struct gb_sim_work * work) {
+    struct gb_sim_graph * graph = ((struct graph_work *) work)->graph;
+    gb_sim_work_free(device, work);
+    gb_sim_graph_unref(graph);
 }
 
 enum ggml_status gb_sim_graph_queue(struct gb_sim_graph * graph) {
-    struct graph_work * w = GB_NEW(struct graph_work);
+    struct graph_work * w = gb_sim_work_new(graph->device, sizeof(*w));
     if (w == NULL) {
         return GGML_STATUS_ALLOC_FAILED;
     }

@@ -1,0 +1,76 @@
+// event.c - marks in the work of a backend, for the host and for other backends to wait for.
+//
+// A backend may have events of its own. For the others: one that has no synchronize hook is done with every call when it returns, so its
+// events are always complete; one that has a queue is waited for as a whole, which is longer than asked for, and never too short.
+#include "backend/backend.h"
+#include "base/mem.h"
+
+static bool has_events(const struct ggml_backend * backend) {
+    const struct ggml_backend_i * hooks = &backend->iface;
+    return hooks->event_new && hooks->event_free && hooks->event_record && hooks->event_wait && hooks->event_synchronize;
+}
+
+bool gb_backend_waits_for(ggml_backend_t backend, ggml_backend_t other) {
+    return has_events(backend) && has_events(other) && backend->iface.event_wait == other->iface.event_wait;
+}
+
+ggml_backend_event_t ggml_backend_event_new(ggml_backend_t backend) {
+    GB_CHECK_ARG(backend, NULL);
+    if (!has_events(backend)) {
+        ggml_backend_event_t event = GB_NEW(struct ggml_backend_event);
+        if (event) {
+            event->backend = backend;
+        }
+        return event;
+    }
+    const uint64_t             before = gb_fail_count();
+    const ggml_backend_event_t event  = backend->iface.event_new(backend);
+    if (event == NULL && gb_fail_count() == before) {
+        gb_fail(GGML_STATUS_FAILED, "%s: backend %s gives no event", __func__, ggml_backend_name(backend));
+    }
+    return event;
+}
+
+void ggml_backend_event_free(ggml_backend_event_t event) {
+    if (event == NULL) {
+        return;
+    }
+    if (has_events(event->backend)) {
+        event->backend->iface.event_free(event);
+    } else {
+        gb_free(event);
+    }
+}
+
+enum ggml_status ggml_backend_event_record(ggml_backend_event_t event) {
+    GB_CHECK_ARG(event, GGML_STATUS_INVALID_ARGUMENT);
+    const uint64_t before = gb_fail_count();
+    if (has_events(event->backend)) {
+        event->backend->iface.event_record(event);
+    }
+    return gb_status_since(before);
+}
+
+enum ggml_status ggml_backend_event_synchronize(ggml_backend_event_t event) {
+    GB_CHECK_ARG(event, GGML_STATUS_INVALID_ARGUMENT);
+    if (!has_events(event->backend)) {
+        return ggml_backend_synchronize(event->backend);
+    }
+    const uint64_t before = gb_fail_count();
+    event->backend->iface.event_synchronize(event);
+    return gb_status_since(before);
+}
+
+enum ggml_status ggml_backend_event_wait(ggml_backend_t backend, ggml_backend_event_t event) {
+    GB_CHECK_ARG(backend, GGML_STATUS_INVALID_ARGUMENT);
+    GB_CHECK_ARG(event, GGML_STATUS_INVALID_ARGUMENT);
+    if (backend == event->backend) {
+        return GGML_STATUS_SUCCESS; // a queue keeps its order
+    }
+    if (!gb_backend_waits_for(backend, event->backend)) {
+        return ggml_backend_event_synchronize(event);
+    }
+    const uint64_t before = gb_fail_count();
+    backend->iface.event_wait(backend, event);
+    return gb_status_since(before);
+}
