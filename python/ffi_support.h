@@ -74,6 +74,8 @@ static inline enum ggml_status gbpy_gguf_set_str(struct gguf_context * ctx, cons
 static inline enum ggml_status gbpy_gguf_set_strs(struct gguf_context * ctx, const char * key, const char * bytes, const uint64_t * lengths, uint64_t n);
 static inline enum ggml_status gbpy_gguf_copy_pair(struct gguf_context * ctx, const struct gguf_context * src, int key_id);
 static inline enum ggml_status gbpy_gguf_add_tensor(struct gguf_context * ctx, const char * name, enum ggml_type type, int n_dims, const int64_t * ne);
+static inline enum ggml_status gbpy_gguf_copy_tensor(struct gguf_context * ctx, const struct gguf_context * src, int i, const char * name);
+static inline bool             gbpy_gguf_is_opaque(const struct gguf_context * ctx, int i);
 static inline void             gbpy_gguf_layout(struct gguf_context * ctx);
 
 // cdef: end
@@ -345,13 +347,17 @@ static inline enum ggml_status gbpy_gguf_copy_pair(struct gguf_context * ctx, co
     return gb_gguf_copy_pair(ctx, src, (size_t) key_id);
 }
 
+static inline enum ggml_status gbpy_check_name(const char * name) {
+    const size_t length = strlen(name);
+    GB_FAIL_IF(length == 0 || length > GB_GGUF_MAX_KEY, GGML_STATUS_INVALID_ARGUMENT, GGML_STATUS_INVALID_ARGUMENT,
+               "a tensor's name has %zu bytes, allowed are 1 .. %d", length, GB_GGUF_MAX_KEY);
+    return GGML_STATUS_SUCCESS;
+}
+
 // What a file says of a tensor, whose name may be longer than those of ggml tensors. gbpy_gguf_layout gives it its offset.
 static inline enum ggml_status gbpy_gguf_add_tensor(struct gguf_context * ctx, const char * name, enum ggml_type type, int n_dims, const int64_t * ne) {
     struct gb_gguf_tensor t = { .type = type, .n_dims = n_dims };
-    const size_t length     = strlen(name);
-    if (length == 0 || length > GB_GGUF_MAX_KEY) {
-        return gb_fail(GGML_STATUS_INVALID_ARGUMENT, "a tensor's name has %zu bytes, allowed are 1 .. %d", length, GB_GGUF_MAX_KEY);
-    }
+    GB_TRY(gbpy_check_name(name));
     memcpy(t.ne, ne, sizeof(t.ne));
     if (!gb_gguf_tensor_size(name, (uint32_t) type, GGML_MAX_DIMS, t.ne, &t.size)) {
         return GGML_STATUS_INVALID_ARGUMENT;
@@ -359,6 +365,13 @@ static inline enum ggml_status gbpy_gguf_add_tensor(struct gguf_context * ctx, c
     t.name = gb_strdup(name);
     return t.name ? gb_gguf_append_tensor(ctx, &t) : GGML_STATUS_ALLOC_FAILED;
 }
+
+static inline enum ggml_status gbpy_gguf_copy_tensor(struct gguf_context * ctx, const struct gguf_context * src, int i, const char * name) {
+    GB_TRY(gbpy_check_name(name));
+    return gb_gguf_copy_tensor(ctx, src, (size_t) i, name);
+}
+
+static inline bool gbpy_gguf_is_opaque(const struct gguf_context * ctx, int i) { return ctx->tensors.data[i].opaque; }
 
 static inline void gbpy_gguf_layout(struct gguf_context * ctx) { gb_gguf_layout(ctx); }
 

@@ -2,6 +2,8 @@
 //
 // A gguf_context holds everything of a file but (unless asked) its tensor data. Reading trusts nothing in the file: every
 // count, length, offset and type is checked, and a bad one is an error (NULL) whose message names the field and its offset.
+// Types of tensors that are not known here (ids up to 1023) are no error as long as nothing is to be made of them, with
+// params.ctx NULL: gguf_get_tensor_type returns the id, the size reaches to the next tensor, and the bytes can be written again.
 // Getters given an index or a type that does not match return 0, NULL or the _COUNT value and set the error.
 #ifndef GGUF_H
 #define GGUF_H
@@ -33,7 +35,7 @@ enum gguf_type {
 
 struct gguf_init_params {
     bool                   no_alloc; // with ctx: tensors get no data
-    struct ggml_context ** ctx;      // NULL: metadata only; else receives a context with all tensors, owned by the caller
+    struct ggml_context ** ctx;      // NULL: metadata only; else receives a context with all tensors, owned by the caller (an error if the type of one is not known)
 };
 
 GGML_API struct gguf_context * gguf_init_empty(void);
@@ -75,7 +77,7 @@ GGML_API int            gguf_find_tensor(const struct gguf_context * ctx, const 
 GGML_API size_t         gguf_get_tensor_offset(const struct gguf_context * ctx, int i);       // in the data section
 GGML_API char *         gguf_get_tensor_name(const struct gguf_context * ctx, int i);
 GGML_API enum ggml_type gguf_get_tensor_type(const struct gguf_context * ctx, int i);
-GGML_API size_t         gguf_get_tensor_size(const struct gguf_context * ctx, int i);   // bytes, without padding
+GGML_API size_t         gguf_get_tensor_size(const struct gguf_context * ctx, int i);   // bytes, without padding (of unknown types: with it)
 GGML_API int            gguf_get_tensor_n_dims(const struct gguf_context * ctx, int i);
 GGML_API const int64_t * gguf_get_tensor_ne(const struct gguf_context * ctx, int i);    // GGML_MAX_DIMS sizes, 1 beyond n_dims
 

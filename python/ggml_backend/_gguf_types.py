@@ -7,10 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from ._errors import InvalidArgumentError, check
+from ._errors import InvalidArgumentError, UnsupportedError, check
 from ._ffi import ffi, lib
+from .dtypes import DType
 
-__all__ = ["ELEMENTS", "Keys", "decode", "encode", "key_bytes", "store", "type_name"]
+__all__ = ["ELEMENTS", "Keys", "UnknownType", "decode", "encode", "key_bytes", "store", "type_name"]
 
 ELEMENTS: dict[str, tuple[int, np.dtype[Any]]] = {
     "u8": (lib.GGUF_TYPE_UINT8, np.dtype(np.uint8)), "i8": (lib.GGUF_TYPE_INT8, np.dtype(np.int8)),
@@ -47,6 +48,33 @@ def key_bytes(key: str) -> bytes:
 def type_name(ctx: Any, index: int) -> str:
     number = lib.gguf_get_kv_type(ctx, index)
     return f"arr[{_NAME[lib.gguf_get_arr_type(ctx, index)]}]" if number == lib.GGUF_TYPE_ARRAY else _NAME[number]
+
+
+class UnknownType(DType):
+    """A type of tensors that files have and this version does not know, by its number: ``name`` is ``"type 41"``. Its tensors are bytes
+    that are passed on as they are."""
+
+    __slots__ = ()
+
+    def __init__(self, type_id: int) -> None:
+        self.id = type_id
+        self.name = self.ggml_name = f"type {type_id}"
+        self.block_size = self.itemsize = 0
+        self.is_quantized = False
+        self.typestr = "|u1"
+        self._numpy = None
+
+    def refuse(self, what: str) -> UnsupportedError:
+        return UnsupportedError(f"{what}: tensor type {self.id} is not known here: its bytes can be looked at and copied only")
+
+    def row_size(self, n: int) -> int:
+        raise self.refuse("row_size")
+
+    def __repr__(self) -> str:
+        return f"<unknown tensor type {self.id}>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (UnknownType, (self.id,))
 
 
 class Keys:

@@ -15,7 +15,7 @@ import numpy as np
 
 from ._errors import FileError, GgmlError, InvalidArgumentError, StateError, check, non_null
 from ._ffi import ffi, lib
-from ._gguf_types import key_bytes, store
+from ._gguf_types import UnknownType, key_bytes, store
 from ._quantize import dequantize, quantize
 from .dtypes import DType, DTypeLike, as_dtype
 from .tensor import Tensor, ne_of, shape_tuple
@@ -31,19 +31,32 @@ FLOATS = [as_dtype(name) for name in ("float32", "float16", "bfloat16")]
 """Formats without blocks that floats can be converted to."""
 
 
+def _nbytes(shape: tuple[int, ...], dtype: DType) -> int:
+    return math.prod(shape[:-1]) * dtype.row_size(shape[-1]) if shape else dtype.itemsize
+
+
 class _Entry:
     """A tensor to be written: what it will be, and where its data comes from."""
 
     __slots__ = ("dtype", "importance", "name", "nbytes", "raw", "shape", "source")
 
-    def __init__(self, name: str, shape: tuple[int, ...], dtype: DType, source: Callable[[], Any], raw: bool, importance: Any) -> None:
+    def __init__(
+        self,
+        name: str,
+        shape: tuple[int, ...],
+        dtype: DType,
+        source: Callable[[], Any],
+        raw: bool,
+        importance: Any,
+        nbytes: int | None = None,
+    ) -> None:
         self.name = name
         self.shape = shape
         self.dtype = dtype
         self.source = source
         self.raw = raw  # the source gives the bytes of the rows, or elements of exactly the dtype
         self.importance = importance
-        self.nbytes = math.prod(shape[:-1]) * dtype.row_size(shape[-1]) if shape else dtype.itemsize
+        self.nbytes = _nbytes(shape, dtype) if nbytes is None else nbytes
 
     def chunks(self) -> Iterator[Array]:
         """The bytes, in pieces."""
@@ -157,6 +170,10 @@ class Writer:
         """
         ctx = self._live()
         element = None if dtype is None else as_dtype(dtype)
+        if not isinstance(data, (np.ndarray, Tensor)) and isinstance(getattr(data, "dtype", None), UnknownType):
+            return self._add_unknown(ctx, name, data, element)
+        if isinstance(element, UnknownType):
+            raise element.refuse(f"tensor {name!r}")
         entry = self._entry(name, data, element, None if shape is None else shape_tuple(shape), importance)
         if any(n < 1 for n in entry.shape):
             raise InvalidArgumentError(f"tensor {name!r} of shape {entry.shape}: a file cannot hold an empty tensor")
@@ -164,6 +181,13 @@ class Writer:
         status = lib.gbpy_gguf_add_tensor(ctx, key_bytes(name), entry.dtype.id, max(1, len(entry.shape)), ne)
         check(status, f"tensor {name!r}")
         self._entries.append(entry)
+        return self
+
+    def _add_unknown(self, ctx: Any, name: str, data: Any, element: DType | None) -> Writer:
+        if element is not None and element != data.dtype:
+            raise data.dtype.refuse(f"tensor {name!r} as {element.name}")
+        check(lib.gbpy_gguf_copy_tensor(ctx, data._part.ctx, data._index, key_bytes(name)), f"tensor {name!r}")
+        self._entries.append(_Entry(name, data.shape, data.dtype, data.numpy, True, None, data.nbytes))
         return self
 
     def _entry(self, name: str, data: Any, element: DType | None, shape: tuple[int, ...] | None, importance: Any) -> _Entry:

@@ -24,7 +24,7 @@ import numpy as np
 
 from ._errors import FileError, InvalidArgumentError, StateError, check, clear_error, raise_last
 from ._ffi import ffi, lib
-from ._gguf_types import Keys, decode, encode, type_name
+from ._gguf_types import Keys, UnknownType, decode, encode, type_name
 from ._gguf_writer import Writer
 from ._quantize import dequantize, fallback_dtype
 from .backend import Backend
@@ -33,7 +33,7 @@ from .dtypes import DType, dtype_of_id
 from .graph import Context
 from .tensor import Tensor
 
-__all__ = ["GGUFFile", "GGUFTensor", "Metadata", "Weights", "Writer", "fallback_dtype", "open"]
+__all__ = ["GGUFFile", "GGUFTensor", "Metadata", "UnknownType", "Weights", "Writer", "fallback_dtype", "open"]
 
 Array = np.ndarray[Any, Any]
 Progress = Callable[[int, int], object]
@@ -110,15 +110,20 @@ class GGUFTensor:
     """A tensor in a file. Nothing of its data is read before it is used.
 
     ``name``; ``shape`` in NumPy order; ``dtype``; ``nbytes``; ``offset`` in the file, in bytes
+
+    A type that this version does not know has the dtype ``"type 41"`` (:class:`UnknownType`, with the number as ``id``): such a tensor
+    reaches to the next one or to the end of the file, its bytes can be read (``numpy()``) and copied (:class:`Writer`), nothing else.
     """
 
-    __slots__ = ("_part", "dtype", "name", "nbytes", "offset", "shape")
+    __slots__ = ("_index", "_part", "dtype", "name", "nbytes", "offset", "shape")
 
     def __init__(self, part: Part, index: int) -> None:
         ctx = part.ctx
         self._part = part
+        self._index = index
         self.name: str = decode(ffi.string(lib.gguf_get_tensor_name(ctx, index)))
-        self.dtype: DType = dtype_of_id(lib.gguf_get_tensor_type(ctx, index))
+        number = lib.gguf_get_tensor_type(ctx, index)
+        self.dtype: DType = UnknownType(number) if lib.gbpy_gguf_is_opaque(ctx, index) else dtype_of_id(number)
         ne = ffi.unpack(lib.gguf_get_tensor_ne(ctx, index), lib.gguf_get_tensor_n_dims(ctx, index))
         self.shape: tuple[int, ...] = tuple(ne[::-1])
         self.nbytes: int = lib.gguf_get_tensor_size(ctx, index)
@@ -140,14 +145,19 @@ class GGUFTensor:
         return self._part.data[self.offset : self.offset + self.nbytes]
 
     def numpy(self) -> Array:
-        """A read-only view of the file's memory: of ``shape``, for bfloat16 of uint16 bits; for quantized formats the bytes of the rows."""
+        """A read-only view of the file's memory: of ``shape``, for bfloat16 of uint16 bits; for quantized formats the bytes of the rows;
+        for an unknown type all bytes, one-dimensional."""
+        if isinstance(self.dtype, UnknownType):
+            return self.data
         shape = list(self.shape)
         if self.dtype.is_quantized:
             shape[-1] = self.dtype.row_size(shape[-1])
         return np.ndarray(shape, self.dtype.numpy, self._part.data, self.offset)
 
     def dequantize(self) -> Array:
-        """A new float32 array of ``shape``, for any format of floats."""
+        """A new float32 array of ``shape``, for any format of floats. Raises :class:`UnsupportedError` for others."""
+        if isinstance(self.dtype, UnknownType):
+            raise self.dtype.refuse(f"dequantize: {self.name!r}")
         return dequantize(self.numpy(), self.dtype)
 
     def __repr__(self) -> str:
@@ -300,7 +310,8 @@ class GGUFFile:
         context: make the tensors here, instead of in a context of their own
         progress: called with bytes done and bytes in all while data is copied; what it raises ends the loading
 
-        Raises KeyError for a name or pattern that fits nothing, :class:`AllocationError` when a backend has not enough memory.
+        Raises KeyError for a name or pattern that fits nothing, :class:`AllocationError` when a backend has not enough memory,
+        :class:`UnsupportedError` for a tensor of an unknown type (choose the others by ``names``).
         """
         parts = self._live()
         groups = self._groups(where, self._select(names))
@@ -357,7 +368,10 @@ class GGUFFile:
             found = next((p for p in types if fnmatchcase(name, p)), None)
             if found is None:
                 raise InvalidArgumentError(f"load: no pattern says where {name!r} goes; end with '*' for the rest")
-            groups.append((shared[types[found]], self.tensors[name]))
+            source = self.tensors[name]
+            if isinstance(source.dtype, UnknownType):
+                raise source.dtype.refuse(f"load: {name!r}")
+            groups.append((shared[types[found]], source))
         return groups
 
     @staticmethod

@@ -301,4 +301,105 @@ static void no_memory(void) {
     remove(path);
 }
 
-TEST_MAIN(TEST(round_trip), TEST(alignment_is_honoured), TEST(wrong_use), TEST(truncated_anywhere), TEST(overwritten_anywhere), TEST(from_a_buffer), TEST(no_memory))
+// One file by hand: three tensors, the first and the last of types that nobody knows here, and their bytes.
+static size_t unknown_types(uint8_t * out, uint32_t first_type, uint64_t second_offset) {
+    static const char names[3] = { 'u', 't', 'v' };
+    const uint32_t    types[3] = { first_type, GGML_TYPE_F32, 40 + 900 };
+    const uint64_t    offsets[3] = { 0, second_offset, 128 }, one = 1, ne = 5, counts[2] = { 3, 0 };
+    const uint32_t    version = 3, dims = 1;
+    size_t            n       = 0;
+#define PUT(p, size) (memcpy(out + n, (p), (size)), n += (size))
+    PUT("GGUF", 4), PUT(&version, 4), PUT(counts, 16);
+    for (int i = 0; i < 3; i++) {
+        PUT(&one, 8), PUT(&names[i], 1), PUT(&dims, 4), PUT(&ne, 8), PUT(&types[i], 4), PUT(&offsets[i], 8);
+    }
+#undef PUT
+    for (; n % 32 != 0; n++) out[n] = 0;
+    for (int i = 0; i < 128 + 64; i++) out[n++] = (uint8_t) (i * 7 + 1);
+    return n;
+}
+
+// Their ids, shapes and sizes are told, their bytes can be written again; tensors cannot be made of them.
+static void types_of_the_future(void) {
+    static const uint32_t types[] = { 4, 5, 31, 33, 36, 38, 255, 1023 };
+    static uint8_t        bytes[1024], again[1024];
+    for (size_t i = 0; i < sizeof(types) / sizeof(types[0]); i++) {
+        const size_t          size = unknown_types(bytes, types[i], 96);
+        struct ggml_context * ctx  = NULL;
+        CHECK(gguf_init_from_buffer(bytes, size, (struct gguf_init_params){ false, &ctx }) == NULL && ctx == NULL);
+        CHECK_ERROR(GGML_STATUS_UNSUPPORTED, "at offset 24: tensor 'u' is of type");
+        struct gguf_context * g = gguf_init_from_buffer(bytes, size, (struct gguf_init_params){ true, NULL });
+        REQUIRE(g);
+        CHECK_INT(gguf_get_tensor_type(g, 0), types[i]);
+        CHECK_INT(gguf_get_tensor_size(g, 0), 96); // up to the next one
+        CHECK_INT(gguf_get_tensor_size(g, 1), 20);
+        CHECK_INT(gguf_get_tensor_type(g, 2), 940);
+        CHECK_INT(gguf_get_tensor_size(g, 2), 64); // up to the end
+        CHECK_INT(gguf_get_tensor_ne(g, 2)[0], 5);
+        CHECK(gguf_write_to_file(g, path, false) != GGML_STATUS_SUCCESS);
+        CHECK_ERROR(GGML_STATUS_INVALID_STATE, "'u' has no data");
+        const uint8_t * data = bytes + gguf_get_data_offset(g);
+        CHECK_INT(gguf_set_tensor_data(g, "u", data, 96), GGML_STATUS_SUCCESS);
+        CHECK_INT(gguf_set_tensor_data(g, "t", data + 96, 20), GGML_STATUS_SUCCESS);
+        CHECK_INT(gguf_set_tensor_data(g, "v", data + 128, 64), GGML_STATUS_SUCCESS);
+        memset(bytes + gguf_get_data_offset(g) + 116, 0, 12); // the padding after t, which writers fill with zeros
+        CHECK_INT(gguf_write_to_file(g, path, false), GGML_STATUS_SUCCESS);
+        FILE * f = fopen(path, "rb");
+        REQUIRE(f);
+        CHECK_INT(fread(again, 1, sizeof(again), f), size);
+        fclose(f);
+        CHECK(memcmp(bytes, again, size) == 0);
+        CHECK_INT(gguf_set_tensor_type(g, "u", GGML_TYPE_F32), GGML_STATUS_SUCCESS); // known from now on
+        CHECK(gguf_write_to_file(g, path, false) != GGML_STATUS_SUCCESS);
+        CHECK_ERROR(GGML_STATUS_INVALID_STATE, "'u' has 96 bytes, its type f32 needs 20");
+        gguf_free(g);
+    }
+    static const uint64_t offsets[] = { 0, 16, 128, 256, 1ull << 63, UINT64_MAX - 31 };
+    for (size_t i = 0; i < sizeof(offsets) / sizeof(offsets[0]); i++) {
+        const size_t size = unknown_types(bytes, 4, offsets[i]);
+        CHECK(gguf_init_from_buffer(bytes, size, (struct gguf_init_params){ true, NULL }) == NULL);
+        CHECK_ERROR(GGML_STATUS_IO_ERROR, "the offset of tensor '");
+    }
+    const size_t size = unknown_types(bytes, 1024, 96);
+    CHECK(gguf_init_from_buffer(bytes, size, (struct gguf_init_params){ true, NULL }) == NULL);
+    CHECK_ERROR(GGML_STATUS_IO_ERROR, "1024 is not a tensor type");
+    remove(path);
+}
+
+// Copying pairs takes all memory before it changes anything, wherever memory ends.
+static void copying_pairs_is_all_or_nothing(void) {
+    struct ggml_context * ctx;
+    struct gguf_context * src = sample(&ctx);
+    REQUIRE(src);
+    CHECK_INT(gguf_set_val_u32(src, "general.alignment", 128), GGML_STATUS_SUCCESS);
+    const int64_t live = gb_test_live_allocs();
+    for (int n = 1;; n++) {
+        struct gguf_context * g = gguf_init_empty();
+        REQUIRE(g && gguf_set_val_str(g, "own", "mine") == 0 && gguf_set_val_str(g, "k.arr", "replaced") == 0);
+        REQUIRE(gguf_add_tensor(g, ggml_get_tensor(ctx, "second")) == 0 && gguf_add_tensor(g, ggml_get_tensor(ctx, "first")) == 0);
+        gb_test_fail_alloc(n, false);
+        const enum ggml_status status = gguf_set_kv(g, src);
+        const bool             hit    = gb_test_alloc_failed();
+        gb_test_fail_alloc(0, false);
+        CHECK_INT(status, hit ? GGML_STATUS_ALLOC_FAILED : GGML_STATUS_SUCCESS);
+        CHECK_INT(gguf_get_n_kv(g), hit ? 2 : 16);
+        CHECK_INT(gguf_get_alignment(g), hit ? 32 : 128);
+        CHECK_INT(gguf_get_tensor_offset(g, 1), hit ? 32 : 128);
+        CHECK_STR(gguf_get_val_str(g, gguf_find_key(g, "own")), "mine");
+        CHECK_INT(gguf_find_key(g, "k.arr"), 1);
+        CHECK_INT(gguf_get_kv_type(g, 1), hit ? GGUF_TYPE_STRING : GGUF_TYPE_ARRAY);
+        CHECK_INT(gguf_find_key(g, "k.strs") == -1, hit);
+        if (!hit) {
+            CHECK_STR(gguf_get_arr_str(g, gguf_find_key(g, "k.strs"), 1), "z\xc3\xbcrich");
+            CHECK_INT(gguf_get_arr_n(g, 1), 3);
+        }
+        gguf_free(g);
+        CHECK_INT(gb_test_live_allocs(), live);
+        if (!hit) break;
+    }
+    gguf_free(src);
+    ggml_free(ctx);
+}
+
+TEST_MAIN(TEST(round_trip), TEST(alignment_is_honoured), TEST(wrong_use), TEST(truncated_anywhere), TEST(overwritten_anywhere), TEST(from_a_buffer),
+          TEST(types_of_the_future), TEST(copying_pairs_is_all_or_nothing), TEST(no_memory))

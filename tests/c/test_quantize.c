@@ -212,6 +212,9 @@ static void exact_values(void) {
     for (int i = 0; i < N; i++)
         x[i] = 8 * (i % 32 == 0 ? 4 : numbers[test_random() % 8]) * (test_random() % 2 ? 1 : -1);
     CHECK(round_trip(GGML_TYPE_MXFP4, x, NULL, y, &unused) == 0);
+    for (int i = 0; i < N; i++) // scales of three bits of mantissa, exact ones also for the small
+        x[i] = ldexpf((float) (8 + i / 16 % 8), i / 16 % 13 - 9) * (i % 16 == 0 ? 6 : numbers[test_random() % 8]) * (test_random() % 2 ? 1 : -1);
+    CHECK(round_trip(GGML_TYPE_NVFP4, x, NULL, y, &unused) == 0);
 }
 
 // Each format's dot product against double precision on what the two operands stand for.

@@ -41,6 +41,7 @@ static const struct {
     { 34, "tq1_0", 256, 2 + 52 },
     { 35, "tq2_0", 256, 2 + 64 },
     { 39, "mxfp4", 32, 1 + 16 },
+    { 40, "nvfp4", 64, 4 + 32 },
 };
 
 static void sizes_and_names(void) {

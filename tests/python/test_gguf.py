@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import os
+import pickle
+import struct
 import threading
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,7 @@ import numpy as np
 import pytest
 
 import ggml_backend as gb
+from ggml_backend.cli import main
 
 NUMBERS: dict[str, list[Any]] = {
     "u8": [0, 255], "i8": [-128, 127], "u16": [0, 65535], "i16": [-32768, 32767], "u32": [0, 2**32 - 1], "i32": [-(2**31), 2**31 - 1],
@@ -209,7 +212,7 @@ def test_plain_tensors_both_ways(tmp_path: Path, rng: np.random.Generator, dtype
     assert ours.read_bytes() == other.read_bytes()
 
 
-@pytest.mark.parametrize("dtype", ["bfloat16", "q4_0", "q8_0", "q6_k", "iq4_nl", "mxfp4", "tq1_0"])
+@pytest.mark.parametrize("dtype", ["bfloat16", "q4_0", "q8_0", "q6_k", "iq4_nl", "mxfp4", "nvfp4", "tq1_0"])
 def test_quantized_tensors_both_ways(tmp_path: Path, rng: np.random.Generator, dtype: str) -> None:
     ours, other = tmp_path / "a.gguf", tmp_path / "b.gguf"
     element = gb.as_dtype(dtype)
@@ -542,6 +545,94 @@ def test_unknown_keys_and_types_are_kept(tmp_path: Path, rng: np.random.Generato
     with gb.gguf.Writer(second) as copy:
         copy.copy_from(gb.gguf.open(first))
     assert second.read_bytes() == first.read_bytes()
+
+
+def with_unknown_types(path: Path, rng: np.random.Generator) -> dict[str, np.ndarray]:
+    """Tensors of types that this package does not know, among others: bytes of whole alignment steps, as only offsets tell their sizes."""
+    arrays: dict[str, np.ndarray] = {}
+    infos, data = [], b""
+    for name, kind, shape, size in [("first", 41, (128, 3), 64), ("plain", 0, (8, 2), 64), ("retired", 4, (32, 2), 96), ("future", 777, (5,), 32)]:
+        arrays[name] = rng.integers(1, 256, size, np.uint8) if kind else np.arange(16, dtype=np.float32).view(np.uint8)
+        infos.append((name.encode(), shape, kind, len(data)))
+        data += arrays[name].tobytes()
+    meta = b"GGUF" + struct.pack("<IQQ", 3, len(infos), 1)
+    meta += struct.pack("<Q", 3) + b"key" + struct.pack("<II", 4, 99)
+    for name_, ne, kind, offset in infos:
+        meta += struct.pack("<Q", len(name_)) + name_ + struct.pack(f"<I{len(ne)}QIQ", len(ne), *ne, kind, offset)
+    path.write_bytes(meta + bytes(-len(meta) % 32) + data)
+    return arrays
+
+
+def test_tensors_of_unknown_types(tmp_path: Path, rng: np.random.Generator, cpu: gb.Backend) -> None:
+    path = tmp_path / "a.gguf"
+    arrays = with_unknown_types(path, rng)
+    file = gb.gguf.open(path)
+    assert {n: (t.dtype.name, t.dtype.id, t.shape, t.nbytes) for n, t in file.tensors.items()} == {
+        "first": ("type 41", 41, (3, 128), 64), "plain": ("float32", 0, (2, 8), 64), "retired": ("type 4", 4, (2, 32), 96),
+        "future": ("type 777", 777, (5,), 32),
+    }  # fmt: skip
+    for name in ("first", "retired", "future"):
+        tensor = file.tensors[name]
+        assert isinstance(tensor.dtype, gb.gguf.UnknownType)
+        assert tensor.dtype == pickle.loads(pickle.dumps(tensor.dtype))
+        assert tensor.dtype not in list(gb.dtypes.dtypes.values())
+        assert f"type {tensor.dtype.id}" in repr(tensor)
+        np.testing.assert_array_equal(tensor.numpy(), arrays[name])
+        assert not tensor.numpy().flags.writeable
+        for refused in (tensor.dequantize, lambda n=name: file.load(cpu, n), lambda: file.load(cpu), lambda t=tensor: t.dtype.row_size(32)):
+            with pytest.raises(gb.UnsupportedError, match=r"type \d+ is not known"):
+                refused()
+        with pytest.raises(gb.UnsupportedError, match=f"type {tensor.dtype.id} is not known"):
+            gb.gguf.Writer(tmp_path / "x").add_tensor("t", tensor, dtype="q8_0")
+        with pytest.raises(gb.UnsupportedError, match=f"{tensor.dtype.id}"):
+            gb.gguf.Writer(tmp_path / "x").add_tensor("t", np.zeros(32, np.uint8), dtype=tensor.dtype)
+    assert list(file.load(cpu, "plain")) == ["plain"]
+
+
+def test_unknown_types_are_copied_byte_for_byte(tmp_path: Path, rng: np.random.Generator, capsys: pytest.CaptureFixture[str]) -> None:
+    path, copy = tmp_path / "a.gguf", tmp_path / "b.gguf"
+    arrays = with_unknown_types(path, rng)
+    with gb.gguf.Writer(copy) as writer:
+        writer.copy_from(gb.gguf.open(path))
+        assert writer.nbytes == path.stat().st_size
+    assert copy.read_bytes() == path.read_bytes()
+    copy.unlink()
+    assert main(["gguf", "quantize", str(path), str(copy), "--type", "q8_0", "--keep", "plain"]) == 0
+    assert copy.read_bytes() == path.read_bytes()
+    assert main(["gguf", "info", str(path)]) == 0
+    assert main(["gguf", "info", str(path), "--json"]) == 0
+    assert main(["gguf", "dump", str(path), "--values"]) == 0
+    assert "retired type 4 (2, 32) 96 bytes" in capsys.readouterr().out
+    assert main(["gguf", "check", str(path)]) == 0
+    with gb.gguf.Writer(copy) as writer:  # under other names, in another order, with another alignment
+        writer.add("general.alignment", 64)
+        file = gb.gguf.open(path)
+        writer.add_tensor("new", file.tensors["future"]).add_tensor("old", file.tensors["retired"], dtype=file.tensors["retired"].dtype)
+        for name in ("", "x" * 65536):
+            with pytest.raises(gb.InvalidArgumentError, match="name"):
+                writer.add_tensor(name, file.tensors["future"])
+    again = gb.gguf.open(copy)
+    assert list(again.tensors) == ["new", "old"]
+    np.testing.assert_array_equal(again.tensors["new"].data[:32], arrays["future"])
+    np.testing.assert_array_equal(again.tensors["old"].data[:96], arrays["retired"])
+
+
+def test_types_the_package_knows_and_we_do_not(tmp_path: Path, rng: np.random.Generator) -> None:
+    path, copy = tmp_path / "a.gguf", tmp_path / "b.gguf"
+    writer = their_writer(path)
+    blocks = {}
+    for kind in gguf.GGMLQuantizationType:
+        size = gguf.GGML_QUANT_SIZES[kind][1]
+        blocks[kind.name] = rng.integers(0, 256, (5, 2 * size), np.uint8)
+        if size > 8 or kind.name == "BF16":
+            writer.add_tensor(kind.name, blocks[kind.name], raw_dtype=kind)
+    finish(writer)
+    with gb.gguf.Writer(copy) as ours:
+        ours.copy_from(gb.gguf.open(path))
+    assert copy.read_bytes() == path.read_bytes()
+    assert gb.gguf.open(path).tensors["Q1_0"].dtype.name == "type 41"
+    for tensor in gguf.GGUFReader(copy).tensors:
+        np.testing.assert_array_equal(np.asarray(tensor.data).view(np.uint8).reshape(5, -1), blocks[tensor.name])
 
 
 def test_copy_from_some(model: Any, tmp_path: Path) -> None:

@@ -64,7 +64,8 @@ def test_files_without_fault_are_accepted() -> None:
         file = gb.gguf.open(data)
         assert len(dict(file.metadata)) == len(file.metadata), name
         for tensor in file.tensors.values():
-            assert tensor.dequantize().shape == tensor.shape
+            if not isinstance(tensor.dtype, gb.gguf.UnknownType):
+                assert tensor.dequantize().shape == tensor.shape
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads the peak from /proc")

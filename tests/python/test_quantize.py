@@ -10,7 +10,7 @@ import pytest
 
 import ggml_backend as gb
 
-QUANTIZED = [d for d in (getattr(gb, n) for n in gb.__all__ if n[0] in "qitm" and isinstance(getattr(gb, n), gb.DType)) if d.is_quantized]
+QUANTIZED = [d for d in (getattr(gb, n) for n in gb.__all__ if n[0] in "qitmn" and isinstance(getattr(gb, n), gb.DType)) if d.is_quantized]
 NEEDS_IMPORTANCE = {"iq2_xxs", "iq2_xs", "iq1_s"}
 EXACT = ["q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "bfloat16", "tq1_0", "tq2_0", "mxfp4"]
 
@@ -36,7 +36,7 @@ def random_blocks(name: str, rows: int, rng: np.random.Generator) -> np.ndarray:
     noise = rng.integers(0, 256, good.shape, np.uint8)
     blocks = noise.reshape(-1, d.itemsize)
     whole = good.reshape(-1, d.itemsize)
-    where = {"q2_k": (80, 84), "q3_k": (108, 110), "q6_k": (208, 210), "iq1_m": (48, 56), "tq1_0": (52, 54), "tq2_0": (64, 66), "mxfp4": (0, 1)}
+    where = {"q2_k": (80, 84), "q3_k": (108, 110), "q6_k": (208, 210), "iq1_m": (48, 56), "tq1_0": (52, 54), "tq2_0": (64, 66), "mxfp4": (0, 1), "nvfp4": (0, 0)}
     start, stop = where.get(name, (0, 4 if name in ("q4_1", "q5_1", "q4_k", "q5_k", "q8_1", "q8_k") else 2))
     blocks[:, start:stop] = whole[:, start:stop]
     if name == "q8_1":
@@ -45,8 +45,8 @@ def random_blocks(name: str, rows: int, rng: np.random.Generator) -> np.ndarray:
 
 
 def test_every_format_of_the_package_is_here() -> None:
-    assert {"q4_0", "q8_1", "q2_k", "q6_k", "iq2_xxs", "iq4_xs", "iq1_m", "tq2_0", "mxfp4"} <= set(names(QUANTIZED))
-    assert len(QUANTIZED) == 24
+    assert {"q4_0", "q8_1", "q2_k", "q6_k", "iq2_xxs", "iq4_xs", "iq1_m", "tq2_0", "mxfp4", "nvfp4"} <= set(names(QUANTIZED))
+    assert len(QUANTIZED) == 25
 
 
 @pytest.mark.parametrize("name", EXACT)

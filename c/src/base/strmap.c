@@ -47,8 +47,17 @@ static bool grow(struct gb_strmap * map) {
     return true;
 }
 
+bool gb_strmap_reserve(struct gb_strmap * map, size_t n) {
+    while (n > map->cap / 2) {
+        if (!grow(map)) {
+            return false;
+        }
+    }
+    return true;
+}
+
 bool gb_strmap_set(struct gb_strmap * map, const char * key, int64_t value) {
-    if (2 * (map->n + 1) > map->cap && !grow(map)) {
+    if (!gb_strmap_reserve(map, map->n + 1)) {
         return false;
     }
     const uint64_t          hash = hash_of(key);

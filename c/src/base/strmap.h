@@ -18,6 +18,7 @@ struct gb_strmap {
 #define GB_STRMAP_ABSENT (-1)
 
 int64_t gb_strmap_get(const struct gb_strmap * map, const char * key); // GB_STRMAP_ABSENT if not there
+bool    gb_strmap_reserve(struct gb_strmap * map, size_t n); // room for n names: setting up to that many cannot fail
 bool    gb_strmap_set(struct gb_strmap * map, const char * key, int64_t value); // false: out of memory, map unchanged
 void    gb_strmap_free(struct gb_strmap * map);
 

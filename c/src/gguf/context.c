@@ -59,14 +59,22 @@ void gguf_free(struct gguf_context * ctx) {
     gb_free(ctx);
 }
 
+bool gb_gguf_check_shape(const char * what, int n_dims, const int64_t * ne, int64_t * count) {
+    *count = 1;
+    for (int i = 0; i < n_dims; i++) {
+        GB_FAIL_IF(ne[i] < 1 || !gb_mul_i64(*count, ne[i], count), false, GGML_STATUS_INVALID_ARGUMENT,
+                   "%s: dimension %d is %lld: dimensions must be at least 1 and their product below 2^63", what, i, (long long) ne[i]);
+    }
+    return true;
+}
+
 bool gb_gguf_tensor_size(const char * what, uint32_t type, int n_dims, const int64_t * ne, size_t * size) {
     GB_FAIL_IF(type > INT_MAX || !gb_type_is_valid((enum ggml_type) type), false, GGML_STATUS_INVALID_ARGUMENT,
                "%s: %u is not a tensor type", what, type);
     const int64_t block = ggml_blck_size((enum ggml_type) type);
-    int64_t       count = 1;
-    for (int i = 0; i < n_dims; i++) {
-        GB_FAIL_IF(ne[i] < 1 || !gb_mul_i64(count, ne[i], &count), false, GGML_STATUS_INVALID_ARGUMENT,
-                   "%s: dimension %d is %lld: dimensions must be at least 1 and their product below 2^63", what, i, (long long) ne[i]);
+    int64_t       count;
+    if (!gb_gguf_check_shape(what, n_dims, ne, &count)) {
+        return false;
     }
     GB_FAIL_IF(ne[0] % block != 0, false, GGML_STATUS_INVALID_ARGUMENT, "%s: rows of %lld elements do not divide into %s blocks of %lld",
                what, (long long) ne[0], ggml_type_name((enum ggml_type) type), (long long) block);

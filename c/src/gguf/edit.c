@@ -202,16 +202,53 @@ enum ggml_status gb_gguf_copy_pair(struct gguf_context * ctx, const struct gguf_
     return put(ctx, src->kv.data[i].key, &value);
 }
 
+// Moves pairs into ctx, which has room for them, and leaves in their place what has to be freed.
+static void merge_pairs(struct gguf_context * ctx, struct gb_gguf_kv * pairs, size_t n) {
+    const size_t alignment = ctx->alignment;
+    for (size_t i = 0; i < n; i++) {
+        if (strcmp(pairs[i].key, GB_GGUF_ALIGNMENT_KEY) == 0) {
+            ctx->alignment = pairs[i].value.scalar.u32;
+        }
+        const int64_t at = gb_strmap_get(&ctx->key_index, pairs[i].key);
+        if (at != GB_STRMAP_ABSENT) {
+            const struct gb_gguf_value old = ctx->kv.data[at].value;
+            ctx->kv.data[at].value         = pairs[i].value;
+            pairs[i].value                 = old;
+        } else {
+            gb_strmap_set(&ctx->key_index, pairs[i].key, (int64_t) ctx->kv.n); // cannot fail
+            ctx->kv.data[ctx->kv.n++] = pairs[i];
+            pairs[i]                  = (struct gb_gguf_kv){ 0 };
+        }
+    }
+    if (ctx->alignment != alignment) {
+        gb_gguf_layout(ctx);
+    }
+}
+
 enum ggml_status gguf_set_kv(struct gguf_context * ctx, struct gguf_context * src) {
     GB_CHECK_ARG(ctx, GGML_STATUS_INVALID_ARGUMENT);
     GB_CHECK_ARG(src, GGML_STATUS_INVALID_ARGUMENT);
     if (ctx == src) {
         return GGML_STATUS_SUCCESS;
     }
-    for (size_t i = 0; i < src->kv.n; i++) {
-        GB_TRY(gb_gguf_copy_pair(ctx, src, i));
+    GB_FAIL_IF(src->kv.n > INT_MAX - ctx->kv.n, GGML_STATUS_INVALID_ARGUMENT, GGML_STATUS_INVALID_ARGUMENT, "gguf: more than %d pairs", INT_MAX);
+    // All memory is taken before anything changes.
+    struct gb_gguf_kv * copies = gb_calloc(src->kv.n, sizeof(*copies));
+    bool                ok     = copies != NULL && gb_vec_reserve(&ctx->kv, ctx->kv.n + src->kv.n) &&
+              gb_strmap_reserve(&ctx->key_index, ctx->kv.n + src->kv.n);
+    for (size_t i = 0; ok && i < src->kv.n; i++) {
+        copies[i].key = gb_strdup(src->kv.data[i].key);
+        ok            = copies[i].key != NULL && copy_value(&copies[i].value, &src->kv.data[i].value);
     }
-    return GGML_STATUS_SUCCESS;
+    if (ok) {
+        merge_pairs(ctx, copies, src->kv.n);
+    }
+    for (size_t i = 0; copies != NULL && i < src->kv.n; i++) { // what was replaced, or copied in vain
+        gb_free(copies[i].key);
+        gb_gguf_value_free(&copies[i].value);
+    }
+    gb_free(copies);
+    return ok ? GGML_STATUS_SUCCESS : GGML_STATUS_ALLOC_FAILED;
 }
 
 // ------------------------------------------------------------------------------------------------------------------- tensors
@@ -231,6 +268,13 @@ enum ggml_status gb_gguf_append_tensor(struct gguf_context * ctx, struct gb_gguf
     }
     ctx->tensors.data[ctx->tensors.n++] = *t;
     return GGML_STATUS_SUCCESS;
+}
+
+enum ggml_status gb_gguf_copy_tensor(struct gguf_context * ctx, const struct gguf_context * src, size_t i, const char * name) {
+    struct gb_gguf_tensor t = src->tensors.data[i];
+    t.data                  = NULL;
+    t.name                  = gb_strdup(name);
+    return t.name ? gb_gguf_append_tensor(ctx, &t) : GGML_STATUS_ALLOC_FAILED;
 }
 
 enum ggml_status gguf_add_tensor(struct gguf_context * ctx, const struct ggml_tensor * tensor) {
@@ -271,7 +315,8 @@ enum ggml_status gguf_set_tensor_type(struct gguf_context * ctx, const char * na
     if (!gb_gguf_tensor_size(__func__, (uint32_t) type, GGML_MAX_DIMS, t->ne, &size)) {
         return GGML_STATUS_INVALID_ARGUMENT;
     }
-    t->type = type;
+    t->type   = type;
+    t->opaque = false;
     return GGML_STATUS_SUCCESS;
 }
 

@@ -16,6 +16,7 @@
 #define GB_GGUF_ALIGNMENT_KEY "general.alignment"
 #define GB_GGUF_MAX_ALIGNMENT ((uint64_t) 1 << 20)
 #define GB_GGUF_MAX_KEY 65535 // bytes
+#define GB_GGUF_MAX_TYPE 1023 // ids of tensor types above are errors, no types of the future
 
 struct gb_gguf_value {
     enum gguf_type type;
@@ -53,6 +54,8 @@ struct gb_gguf_tensor {
     uint64_t       offset; // in the data section
     size_t         size;   // bytes, without padding
     const void *   data;   // borrowed, NULL if unknown: what a writer writes
+    size_t         at;     // of its record in the file it was read from
+    bool           opaque; // of a type that is not known here: bytes up to the next tensor, passed on as they are
 };
 
 struct gguf_context {
@@ -76,8 +79,14 @@ enum ggml_status gb_gguf_put(struct gguf_context * ctx, const char * key, struct
 // Copies pair i of src, with its exact type and bytes.
 enum ggml_status gb_gguf_copy_pair(struct gguf_context * ctx, const struct gguf_context * src, size_t i);
 
+// Says that there is a tensor like number i of src, opaque or not.
+enum ggml_status gb_gguf_copy_tensor(struct gguf_context * ctx, const struct gguf_context * src, size_t i, const char * name);
+
 // Takes over t->name (freed on failure too).
 enum ggml_status gb_gguf_append_tensor(struct gguf_context * ctx, struct gb_gguf_tensor * t);
+
+// False and reported (with `what` in front) unless all sizes are at least 1 and their product fits.
+bool gb_gguf_check_shape(const char * what, int n_dims, const int64_t * ne, int64_t * count);
 
 // Bytes of a tensor of this type and shape; false and reported (with `what` in front) when the type or shape is not valid.
 bool gb_gguf_tensor_size(const char * what, uint32_t type, int n_dims, const int64_t * ne, size_t * size);

@@ -240,7 +240,11 @@ static bool take_tensor_shape(struct cursor * c, struct gb_gguf_tensor * t) {
     }
     char what[300];
     snprintf(what, sizeof(what), "gguf: at offset %zu: tensor '%.200s'", at, t->name);
-    if (!gb_gguf_tensor_size(what, type, GGML_MAX_DIMS, t->ne, &t->size)) {
+    int64_t count;
+    t->opaque     = type <= GB_GGUF_MAX_TYPE && !gb_type_is_valid((enum ggml_type) type);
+    const bool ok = t->opaque ? gb_gguf_check_shape(what, GGML_MAX_DIMS, t->ne, &count)
+                              : gb_gguf_tensor_size(what, type, GGML_MAX_DIMS, t->ne, &t->size);
+    if (!ok) {
         gb_fail_quietly(GGML_STATUS_IO_ERROR, ggml_last_error()); // here it is the file's fault, not the caller's
         return false;
     }
@@ -250,7 +254,7 @@ static bool take_tensor_shape(struct cursor * c, struct gb_gguf_tensor * t) {
 
 static bool take_tensor(struct cursor * c, struct gguf_context * ctx) {
     const size_t          at = c->at;
-    struct gb_gguf_tensor t  = { .name = take_name(c, "a tensor's name") };
+    struct gb_gguf_tensor t  = { .name = take_name(c, "a tensor's name"), .at = at };
     if (t.name == NULL) {
         return false;
     }
@@ -274,19 +278,34 @@ static bool take_tensor(struct cursor * c, struct gguf_context * ctx) {
     return gb_gguf_append_tensor(ctx, &t) == GGML_STATUS_SUCCESS;
 }
 
+// How large a tensor of an unknown type is, only the file tells: it ends where the next one begins.
+static bool size_opaque(const struct gguf_context * ctx, size_t i, size_t data_size, size_t * size) {
+    const struct gb_gguf_tensor * t   = &ctx->tensors.data[i];
+    const uint64_t                end = i + 1 < ctx->tensors.n ? GB_MIN(t[1].offset, data_size) : data_size;
+    if (t->offset >= end) {
+        BAD(false, t->at, "the offset of tensor '%.200s' (of unknown type %d) is %llu: no bytes before the next one or the end at %llu", t->name,
+            (int) t->type, (unsigned long long) t->offset, (unsigned long long) end);
+    }
+    *size = (size_t) (end - t->offset);
+    return true;
+}
+
 // Every tensor lies inside the data section, and no two overlap where they come in file order (as writers lay them out).
-static bool check_data(const struct gguf_context * ctx, size_t file_size) {
+static bool check_data(struct gguf_context * ctx, size_t file_size) {
     const size_t data_size = file_size > ctx->data_offset ? file_size - ctx->data_offset : 0;
     uint64_t     end       = 0;
     for (size_t i = 0; i < ctx->tensors.n; i++) {
-        const struct gb_gguf_tensor * t = &ctx->tensors.data[i];
-        if (t->offset > data_size || t->size > data_size - t->offset) {
-            BAD(false, ctx->data_offset, "the offset of tensor '%.200s' is %llu: its %zu bytes end after the data section (%zu bytes)", t->name,
-                (unsigned long long) t->offset, t->size, data_size);
-        }
+        struct gb_gguf_tensor * t = &ctx->tensors.data[i];
         if (t->offset < end) {
-            BAD(false, ctx->data_offset, "the offset of tensor '%.200s' is %llu: it overlaps the one before it, which ends at %llu", t->name,
+            BAD(false, t->at, "the offset of tensor '%.200s' is %llu: it overlaps the one before it, which ends at %llu", t->name,
                 (unsigned long long) t->offset, (unsigned long long) end);
+        }
+        if (t->opaque && !size_opaque(ctx, i, data_size, &t->size)) {
+            return false;
+        }
+        if (t->offset > data_size || t->size > data_size - t->offset) {
+            BAD(false, t->at, "the offset of tensor '%.200s' is %llu: its %zu bytes end after the data section (%zu bytes)", t->name,
+                (unsigned long long) t->offset, t->size, data_size);
         }
         end = t->offset + t->size;
     }
@@ -379,7 +398,21 @@ static bool add_tensors(struct ggml_context * out, struct gguf_context * ctx, co
     return true;
 }
 
+// Nobody could compute with a tensor whose type is not known, nor tell that it was left out.
+static bool all_known(const struct gguf_context * ctx) {
+    for (size_t i = 0; i < ctx->tensors.n; i++) {
+        const struct gb_gguf_tensor * t = &ctx->tensors.data[i];
+        GB_FAIL_IF(t->opaque, false, GGML_STATUS_UNSUPPORTED,
+                   "gguf: at offset %zu: tensor '%.200s' is of type %d, which is not known: read without params.ctx, its bytes can only be passed on",
+                   t->at, t->name, (int) t->type);
+    }
+    return true;
+}
+
 static bool make_tensors(struct gguf_context * ctx, const struct gb_file_map * map, struct gguf_init_params params) {
+    if (!all_known(ctx)) {
+        return false;
+    }
     const size_t                  size = (ctx->tensors.n + 1) * ggml_tensor_overhead();
     const struct ggml_init_params init = { .mem_size = size, .mem_buffer = NULL, .no_alloc = params.no_alloc };
     struct ggml_context *         out  = ggml_init(init);

@@ -97,8 +97,8 @@ enum ggml_status gguf_get_meta_data(const struct gguf_context * ctx, void * data
 static enum ggml_status check_tensors(const struct gguf_context * ctx, bool only_meta) {
     for (size_t i = 0; i < ctx->tensors.n; i++) {
         const struct gb_gguf_tensor * t = &ctx->tensors.data[i];
-        size_t                        size;
-        if (!gb_gguf_tensor_size("gguf_write_to_file", (uint32_t) t->type, GGML_MAX_DIMS, t->ne, &size)) {
+        size_t                        size = t->size;
+        if (!t->opaque && !gb_gguf_tensor_size("gguf_write_to_file", (uint32_t) t->type, GGML_MAX_DIMS, t->ne, &size)) {
             return GGML_STATUS_INVALID_ARGUMENT;
         }
         GB_FAIL_IF(size != t->size, GGML_STATUS_INVALID_STATE, GGML_STATUS_INVALID_STATE,
