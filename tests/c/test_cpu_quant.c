@@ -1,6 +1,6 @@
 // Operators on quantized tensors: every format that can be dequantized, against double precision on the dequantized
-// weights, at every kernel level, with the same bits for all numbers of threads. And what hostile blocks may do:
-// nothing.
+// weights, at every kernel level, with the same bits for all numbers of threads. Products may round activations to bytes,
+// unless full precision is asked for. And what hostile blocks may do: nothing.
 //
 // Blocks are random bytes. The formats themselves are tested in test_quantize.c and, against the gguf package, in
 // Python.
@@ -146,14 +146,31 @@ static struct wanted dot(const double * a, int64_t a_step, const double * b, int
     return w;
 }
 
-static struct wanted * want_mul_mat(const struct ggml_tensor * node) {
+// What rounding activations to bytes may add: by groups of 32, half a step of the largest magnitude / 127.
+static double rounding(const double * a, const double * b, int64_t k) {
+    double slack = 0;
+    for (int64_t g = 0; g < k; g += 32) {
+        double weights = 0, largest = 0;
+        for (int64_t i = g; i < g + 32; i++) {
+            weights += fabs(a[i]);
+            largest = fmax(largest, fabs(b[i]));
+        }
+        slack += weights * largest / 254 * (1 + 1e-4);
+    }
+    return slack;
+}
+
+// exact: the node asks for full precision.
+static struct wanted * want_mul_mat(const struct ggml_tensor * node, bool exact) {
     const struct ggml_tensor *a = node->src[0], *b = node->src[1];
     double *                  va = values_of(a), *vb = values_of(b);
     struct wanted *           w = malloc(sizeof(*w) * (size_t) ggml_nelements(node));
     FOR_ELEMENTS(node, i) {
         const int64_t a2 = i[2] / (b->ne[2] / a->ne[2]), a3 = i[3] / (b->ne[3] / a->ne[3]);
-        w[index_of(node, i[0], i[1], i[2], i[3])] = dot(va + index_of(a, 0, i[0], a2, a3), 1,
-                                                        vb + index_of(b, 0, i[1], i[2], i[3]), 1, a->ne[0]);
+        const double *  weights = va + index_of(a, 0, i[0], a2, a3), *x = vb + index_of(b, 0, i[1], i[2], i[3]);
+        struct wanted * result  = &w[index_of(node, i[0], i[1], i[2], i[3])];
+        *result                 = dot(weights, 1, x, 1, a->ne[0]);
+        result->slack += !exact && b->type == GGML_TYPE_F32 ? rounding(weights, x, a->ne[0]) : 0;
     }
     free(va);
     free(vb);
@@ -162,9 +179,12 @@ static struct wanted * want_mul_mat(const struct ggml_tensor * node) {
 
 static void check_mul_mat(struct ggml_tensor * node) {
     REQUIRE(node != NULL);
-    struct wanted * want = want_mul_mat(node);
-    run_all(node, want);
-    free(want);
+    for (int exact = 0; exact < 2; exact++) {
+        CHECK(ggml_mul_mat_set_prec(node, exact ? GGML_PREC_F32 : GGML_PREC_DEFAULT) == GGML_STATUS_SUCCESS);
+        struct wanted * want = want_mul_mat(node, exact);
+        run_all(node, want);
+        free(want);
+    }
 }
 
 // Batches 1 to 70 over the formats and a few rows of weights each; sums of one to several blocks.
@@ -241,6 +261,7 @@ static void mul_mat_id(void) {
         for (int64_t i = 0; i < 19 * 11; i++) {
             const int32_t e = ((const int32_t *) ids->data)[i / 19 * 2 + 1];
             want[i]         = dot(va[e] + i % 19 * 256, 1, vb + i / 19 * 256, 1, 256);
+            want[i].slack += rounding(va[e] + i % 19 * 256, vb + i / 19 * 256, 256);
         }
         run_all(node, want);
         for (int e = 0; e < 3; e++) {

@@ -195,12 +195,12 @@ static void bf16_vec_dot(const int n, float * restrict s, const void * restrict 
     *s = (float) sum;
 }
 
-static const struct gb_quant_format f32_format = { NULL, NULL, NULL, f32_vec_dot, GGML_TYPE_F32, NULL };
+static const struct gb_quant_format f32_format = { NULL, NULL, NULL, f32_vec_dot, GGML_TYPE_F32, NULL, NULL };
 static const struct gb_quant_format f16_format = {
-    f16_to_float, f16_from_float, f16_from_float, f16_vec_dot, GGML_TYPE_F16, NULL,
+    f16_to_float, f16_from_float, f16_from_float, f16_vec_dot, GGML_TYPE_F16, NULL, NULL,
 };
 static const struct gb_quant_format bf16_format = {
-    bf16_to_float, bf16_from_float, bf16_from_float, bf16_vec_dot, GGML_TYPE_BF16, NULL,
+    bf16_to_float, bf16_from_float, bf16_from_float, bf16_vec_dot, GGML_TYPE_BF16, NULL, NULL,
 };
 
 #define GB_QUANT_FORMAT(id, stem) [GGML_TYPE_##id] = &gb_quant_##stem,

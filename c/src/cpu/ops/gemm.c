@@ -1,4 +1,5 @@
-// gemm.c - the engine of the matrix products: a blocked product on packed panels, and dot products where there are few rows.
+// gemm.c - the engine of the matrix products: a blocked product on packed panels, and dot products where there are few rows. Both work
+// on floats, or on bytes where the weights are quantized (gemm_bytes.h).
 //
 // Blocked: the threads pack rows of x together, as f32 panels of gemm_mr rows (k-major), into shared memory. Then they take jobs, a block
 // of panels times a chunk of columns, from a common counter; for each stretch of KC terms a job packs its columns of w into memory of its
@@ -12,11 +13,14 @@
 #include <stdatomic.h>
 
 #include "base/fp16.h"
+#include "cpu/ops/gemm_bytes.h"
 #include "tensor/quant/quant.h"
 
 #define KC 384         // terms a stretch
+#define KC_BYTES 512   // of bytes: whole blocks
 #define NC 128         // columns a chunk, at most; a multiple of every gemm_nr
 #define BLOCK_ROWS 384 // rows a block, about: BLOCK_ROWS * KC floats stay in the second-level cache
+#define BLOCK_ROWS_BYTES 768
 #define DOT_ROWS 2     // up to so many rows a group, packing w does not pay
 #define DOT_TERMS 1024 // of a quantized column that are dequantized at a time for a dot product
 #define SUPER_MAX 256  // elements of the largest quantized block
@@ -58,11 +62,22 @@ static int64_t group_rows(const struct gb_gemm * p, int64_t g) {
     return p->first != NULL ? p->first[g + 1] - p->first[g] : p->rows;
 }
 
+static int64_t first_row(const struct gb_gemm * p, int64_t g) { // counted through all groups
+    return p->first != NULL ? p->first[g] : g * p->rows;
+}
+
 static bool is_dense(const struct gb_gemm_operand * o) {
     return !o->across && o->nb_k == ggml_type_size(o->type);
 }
 
+static bool uses_bytes(const struct gb_gemm * p) {
+    return !p->exact && p->x.type == GGML_TYPE_F32 && is_dense(&p->x) && is_dense(&p->w) && gb_has_unpack(p->w.type);
+}
+
 static bool uses_dots(const struct gb_gemm * p) {
+    if (uses_bytes(p)) {
+        return p->rows <= GB_BYTES_DOTS;
+    }
     const bool fits = ggml_is_quantized(p->w.type) ? p->x.type == GGML_TYPE_F32 : !ggml_is_quantized(p->x.type);
     return p->rows <= DOT_ROWS && is_dense(&p->w) && is_dense(&p->x) && fits;
 }
@@ -79,9 +94,28 @@ static size_t rows_floats(const struct gb_gemm * p) {
     return is_quantized(p) ? ROWS_FLOATS : 0;
 }
 
-// Terms a stretch, at most KC: whole blocks.
-static int64_t stretch_of(const struct gb_gemm * p) {
-    return is_quantized(p) ? KC / SUPER_MAX * SUPER_MAX : KC;
+// How the blocked product computes: on panels of floats, or of bytes.
+struct way {
+    bool             bytes;
+    struct gb_unpack unpack;  // bytes only
+    int              mr, nr;  // of a tile
+    int64_t          stretch; // terms; whole blocks
+};
+
+static struct way way_of(const struct gb_gemm * p, const struct gb_kernels * k) {
+    if (uses_bytes(p)) {
+        return (struct way){ true, gb_unpack_of(k, p->w.type), k->gemm_q8_mr, k->gemm_q8_nr, KC_BYTES };
+    }
+    return (struct way){ .mr = k->gemm_mr, .nr = k->gemm_nr, .stretch = is_quantized(p) ? KC / SUPER_MAX * SUPER_MAX : KC };
+}
+
+// Floats that k terms of a row of x take in a panel, and those of a column of w.
+static int64_t row_floats(const struct way * way, int64_t k) {
+    return way->bytes ? gb_bytes_row_floats(k, way->unpack.kind) : k;
+}
+
+static int64_t column_floats(const struct way * way, int64_t k) {
+    return way->bytes ? gb_bytes_column_floats(k, way->unpack.kind) : k;
 }
 
 // From the first term of a row to term k, which starts a block.
@@ -97,11 +131,12 @@ int gb_gemm_n_tasks(const struct gb_gemm * p, int n_threads) {
 
 size_t gb_gemm_work_size(const struct gb_gemm * p, int n_tasks) {
     if (uses_dots(p)) {
-        return 0;
+        return uses_bytes(p) ? (size_t) p->total * gb_bytes_row_size(p->k, GB_BYTES_HALVES) : 0;
     }
     // Levels differ in gemm_mr (at least 4): a row's share of what belongs to its panel is below ROW_EXTRA for all of them.
     enum { ROW_EXTRA = (sizeof(struct panel) + sizeof(struct block)) / 4 + 1 };
-    const size_t row    = (size_t) p->k * sizeof(float) + ROW_EXTRA;
+    const int64_t floats = uses_bytes(p) ? gb_bytes_row_floats(p->k, GB_BYTES_HALVES) : p->k;
+    const size_t row    = (size_t) floats * sizeof(float) + ROW_EXTRA;
     const size_t padded = (size_t) (p->total + p->n_groups * (MR_MAX - 1));
     const size_t least  = GB_MAX(MR_MAX, GB_MIN(ROUND_ROWS, ROUND_BYTES_MAX / row));
     const size_t round  = GB_MAX(least, (size_t) n_tasks * ROUND_BYTES / row);
@@ -113,8 +148,8 @@ static char * align_up(char * p) {
     return p + (64 - (uintptr_t) p % 64) % 64;
 }
 
-static struct layout lay_out(const struct gb_cpu_call * call, const struct gb_gemm * p) {
-    const size_t  panel_size = (size_t) call->k->gemm_mr * (size_t) p->k * sizeof(float);
+static struct layout lay_out(const struct gb_cpu_call * call, const struct gb_gemm * p, const struct way * way) {
+    const size_t  panel_size = (size_t) way->mr * (size_t) row_floats(way, p->k) * sizeof(float);
     char * const  start      = align_up(call->work);
     char * const  end        = (char *) call->work + call->work_size;
     float * const w          = (float *) (start + sizeof(struct shared));
@@ -257,6 +292,7 @@ static int64_t cut_blocks(const struct gb_gemm * p, int64_t first, int64_t n, in
 struct round {
     const struct gb_cpu_call * call;
     const struct gb_gemm *     p;
+    struct way                 way;
     struct layout              l;
     int64_t                    first, n; // panels of all groups, counted through
 };
@@ -264,9 +300,9 @@ struct round {
 // Large blocks and chunks pack less; small ones give every thread something to do.
 static void cut_jobs(const struct round * r) {
     struct shared * s         = r->l.shared;
-    const int       mr        = r->call->k->gemm_mr;
+    const int       mr        = r->way.mr;
     const int64_t   want      = r->call->nth > 1 ? 3 * (int64_t) r->call->nth : 1;
-    int64_t         per_block = GB_MAX(BLOCK_ROWS / mr, 1);
+    int64_t         per_block = GB_MAX((r->way.bytes ? BLOCK_ROWS_BYTES : BLOCK_ROWS) / mr, 1);
 
     s->chunk = NC;
     for (;;) {
@@ -275,7 +311,7 @@ static void cut_jobs(const struct round * r) {
         if (s->n_blocks * s->n_chunks >= want) {
             return;
         }
-        if (s->chunk / 2 >= r->call->k->gemm_nr) {
+        if (s->chunk / 2 >= r->way.nr) {
             s->chunk /= 2;
         } else if (per_block > 2) {
             per_block /= 2;
@@ -287,20 +323,29 @@ static void cut_jobs(const struct round * r) {
 
 // Terms k0 .. k0 + kc - 1 of panel i. A stretch of all panels lies together: what a block reads between two changes of w is contiguous.
 static float * panel_at(const struct round * r, int64_t i, int64_t k0, int64_t kc) {
-    return r->l.x + (size_t) (k0 * r->n + i * kc) * (size_t) r->call->k->gemm_mr;
+    return r->l.x + (size_t) (row_floats(&r->way, k0) * r->n + i * row_floats(&r->way, kc)) * (size_t) r->way.mr;
+}
+
+static void tile(const struct round * r, int64_t kc, const float * x, const float * w, float * dst, int64_t ld, int mr, int nr, bool accumulate) {
+    const struct gb_kernels * k = r->call->k;
+    if (r->way.bytes) {
+        k->gemm_tile_q8(kc, r->way.unpack.kind, x, w, dst, ld, mr, nr, accumulate);
+    } else {
+        k->gemm_tile_f32(kc, x, w, dst, ld, mr, nr, accumulate);
+    }
 }
 
 // A tile whose rows of dst are scattered goes through a small array.
-static void tile_scattered(const struct gb_kernels * k, int64_t kc, const float * x, const float * w, const struct panel * panel,
-                           int64_t column, int nr, bool accumulate) {
-    float tile[MR_MAX * NR_MAX];
-    k->gemm_tile_f32(kc, x, w, tile, NR_MAX, panel->rows, nr, false);
+static void tile_scattered(const struct round * r, int64_t kc, const float * x, const float * w, const struct panel * panel, int64_t column,
+                           int nr, bool accumulate) {
+    float results[MR_MAX * NR_MAX];
+    tile(r, kc, x, w, results, NR_MAX, panel->rows, nr, false);
     for (int i = 0; i < panel->rows; i++) {
         float * dst = panel->dst[i] + column;
         if (accumulate) {
-            k->add_f32(nr, dst, dst, tile + i * NR_MAX);
+            r->call->k->add_f32(nr, dst, dst, results + i * NR_MAX);
         } else {
-            memcpy(dst, tile + i * NR_MAX, (size_t) nr * sizeof(float));
+            memcpy(dst, results + i * NR_MAX, (size_t) nr * sizeof(float));
         }
     }
 }
@@ -325,30 +370,34 @@ static void pack_columns_across(const struct round * r, const struct gb_gemm_mat
 }
 
 static void pack_columns(const struct round * r, const struct gb_gemm_matrix * w, int64_t column, int n, int64_t k0, int64_t kc) {
-    const int nr = r->call->k->gemm_nr;
+    const int nr = r->way.nr;
     for (int j = 0; j < n; j += nr) {
+        float *      y = r->l.w + (size_t) j * (size_t) column_floats(&r->way, kc);
         const void * rows[NR_MAX];
         const int    valid = GB_MIN(nr, n - j);
         for (int i = 0; i < valid; i++) {
             rows[i] = w->data + (size_t) (column + j + i) * w->nb_m + term_offset(&r->p->w, k0);
         }
-        pack(r->call->k, &r->p->w, kc, valid, nr, r->l.w + (size_t) j * (size_t) kc, rows, r->l.rows);
+        if (r->way.bytes) {
+            gb_bytes_pack_columns(r->call->k, &r->way.unpack, kc, valid, nr, y, rows, r->l.rows);
+        } else {
+            pack(r->call->k, &r->p->w, kc, valid, nr, y, rows, r->l.rows);
+        }
     }
 }
 
 // All panels of the block times the packed columns, terms k0 .. k0 + kc - 1.
 static void multiply(const struct round * r, const struct block * b, int64_t column, int n, int64_t k0, int64_t kc) {
-    const struct gb_kernels * k  = r->call->k;
-    const int                 nr = k->gemm_nr;
+    const int nr = r->way.nr;
     for (int j = 0; j < n; j += nr) {
-        const float * w = r->l.w + (size_t) j * (size_t) kc;
+        const float * w = r->l.w + (size_t) j * (size_t) column_floats(&r->way, kc);
         for (int64_t i = b->first; i < b->first + b->n; i++) {
             const struct panel * panel = &r->l.panels[i];
             const float *        x     = panel_at(r, i, k0, kc);
             if (panel->ld != 0) {
-                k->gemm_tile_f32(kc, x, w, panel->dst[0] + column + j, panel->ld, panel->rows, GB_MIN(nr, n - j), k0 > 0);
+                tile(r, kc, x, w, panel->dst[0] + column + j, panel->ld, panel->rows, GB_MIN(nr, n - j), k0 > 0);
             } else {
-                tile_scattered(k, kc, x, w, panel, column + j, GB_MIN(nr, n - j), k0 > 0);
+                tile_scattered(r, kc, x, w, panel, column + j, GB_MIN(nr, n - j), k0 > 0);
             }
         }
     }
@@ -363,7 +412,7 @@ static void run_job(const struct round * r, int64_t job) {
 
     const struct gb_gemm_matrix w = r->p->w_of(r->p, b->g);
     do { // once even for k = 0: an empty sum is 0
-        const int64_t kc = GB_MIN(r->p->k - k0, stretch_of(r->p));
+        const int64_t kc = GB_MIN(r->p->k - k0, r->way.stretch);
         if (r->p->w.across) {
             pack_columns_across(r, &w, column, n, k0, kc);
         } else {
@@ -376,7 +425,7 @@ static void run_job(const struct round * r, int64_t job) {
 
 static void pack_panel(const struct round * r, struct cursor c, int64_t index) {
     const struct gb_gemm * p     = r->p;
-    const int              mr    = r->call->k->gemm_mr;
+    const int              mr    = r->way.mr;
     struct panel *         panel = &r->l.panels[index];
     const void *           x[MR_MAX];
 
@@ -393,8 +442,12 @@ static void pack_panel(const struct round * r, struct cursor c, int64_t index) {
         }
     }
     for (int64_t k0 = 0, kc; k0 < p->k; k0 += kc) {
-        kc = GB_MIN(p->k - k0, stretch_of(p));
-        pack(r->call->k, &p->x, kc, panel->rows, mr, panel_at(r, index, k0, kc), x, r->l.rows);
+        kc = GB_MIN(p->k - k0, r->way.stretch);
+        if (r->way.bytes) {
+            gb_bytes_pack_rows(r->call->k, r->way.unpack.kind, kc, panel->rows, mr, panel_at(r, index, k0, kc), x, r->l.rows);
+        } else {
+            pack(r->call->k, &p->x, kc, panel->rows, mr, panel_at(r, index, k0, kc), x, r->l.rows);
+        }
         for (int i = 0; i < panel->rows; i++) {
             x[i] = (const char *) x[i] + term_offset(&p->x, kc);
         }
@@ -402,8 +455,8 @@ static void pack_panel(const struct round * r, struct cursor c, int64_t index) {
 }
 
 static void pack_round(const struct round * r) {
-    const int     mr = r->call->k->gemm_mr;
-    int64_t       i, last;
+    const int mr = r->way.mr;
+    int64_t   i, last;
     gb_cpu_share(r->call, r->n, &i, &last);
     if (i >= last) {
         return;
@@ -430,8 +483,9 @@ static void take_jobs(const struct round * r) {
 }
 
 static void run_blocked(const struct gb_cpu_call * call, const struct gb_gemm * p) {
-    const int64_t total = total_panels(p, call->k->gemm_mr);
-    struct round  r     = { .call = call, .p = p, .l = lay_out(call, p) };
+    const struct way way   = way_of(p, call->k);
+    const int64_t    total = total_panels(p, way.mr);
+    struct round     r     = { .call = call, .p = p, .way = way, .l = lay_out(call, p, &way) };
     for (r.first = 0; r.first < total; r.first += r.n) {
         r.n = GB_MIN(total - r.first, r.l.capacity);
         if (r.first > 0) {
@@ -487,20 +541,31 @@ static void dots(const struct gb_kernels * kernels, const struct gb_gemm * p, co
 
 // Columns of all groups, counted through, are shared out; a column of w is read once, for all rows.
 static void run_dots(const struct gb_cpu_call * call, const struct gb_gemm * p) {
-    const bool quantized = ggml_is_quantized(p->w.type);
-    int64_t    i, last;
+    const bool             quantized = ggml_is_quantized(p->w.type), bytes = uses_bytes(p);
+    const struct gb_unpack unpack = gb_unpack_of(call->k, p->w.type);
+    int64_t                i, last;
+    if (bytes) {
+        gb_bytes_quantize_rows(call, p, unpack.kind, call->work);
+        gb_cpu_barrier(call);
+    }
     gb_cpu_share(call, p->n_groups * p->m, &i, &last);
     while (i < last) {
         const int64_t      g = i / p->m, column = i % p->m;
         const int64_t      end  = GB_MIN(p->m, column + last - i);
         const int          rows = (int) group_rows(p, g);
-        struct gb_gemm_row row[DOT_ROWS];
+        struct gb_gemm_row row[GB_BYTES_DOTS];
+        float *            dst[GB_BYTES_DOTS];
 
         const struct gb_gemm_matrix w = p->w_of(p, g);
+        const char * const          x = (const char *) call->work + (size_t) first_row(p, g) * gb_bytes_row_size(p->k, unpack.kind);
         for (int r = 0; r < rows; r++) {
             row[r] = p->row_of(p, g, r);
+            dst[r] = row[r].dst;
         }
-        for (int64_t j = column; j < end; j++) {
+        for (int64_t j = column; j < end && bytes && rows > 0; j++) {
+            gb_bytes_dots(call->k, &unpack, p->w.type, p->k, w.data + (size_t) j * w.nb_m, rows, x, dst, j);
+        }
+        for (int64_t j = column; j < end && !bytes; j++) {
             (quantized ? dots_quantized : dots)(call->k, p, w.data + (size_t) j * w.nb_m, row, rows, j);
         }
         i += end - column;

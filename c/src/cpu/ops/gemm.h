@@ -30,6 +30,7 @@ struct gb_gemm {
     int64_t                total;    // rows of all groups
     const int64_t *        first;    // NULL, or n_groups + 1 values: group g has rows first[g] .. first[g + 1] - 1
     struct gb_gemm_operand w, x;
+    bool                   exact;    // no activations in fewer bits than they have (GGML_PREC_F32)
     const void *           context;  // of the two functions
     struct gb_gemm_matrix (*w_of)(const struct gb_gemm * p, int64_t g);
     struct gb_gemm_row    (*row_of)(const struct gb_gemm * p, int64_t g, int64_t r);

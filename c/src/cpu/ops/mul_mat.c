@@ -1,8 +1,8 @@
 // mul_mat.c - MUL_MAT, MUL_MAT_ID and OUT_PROD, described to the engine in gemm.c.
 //
 // dst[m, n, i2, i3] = sum over k of a[., m] b[., n]: the rows of dst are the rows of b, its columns the rows of a (for OUT_PROD: the
-// columns of both). All slices of b that share a slice of a form one group, so weights that are broadcast are read once. b stays in f32,
-// weights are dequantized while they are packed.
+// columns of both). All slices of b that share a slice of a form one group, so weights that are broadcast are read once. With quantized
+// weights b is rounded to bytes (gemm_bytes.h), unless the node asks for GGML_PREC_F32.
 #include "cpu/ops/elements.h"
 #include "cpu/ops/gemm.h"
 #include "tensor/quant/quant.h"
@@ -86,6 +86,7 @@ static void describe(struct product * q, const struct ggml_tensor * node, int di
         .total    = q->n * b->ne[2] * b->ne[3],
         .w        = { a->type, a->nb[dim], ggml_is_quantized(a->type) && dim == 1 },
         .x        = { b->type, b->nb[dim], false },
+        .exact    = dim == 1 || gb_op_param_i32(node, 0) == GGML_PREC_F32,
         .w_of     = slice_of,
         .row_of   = slice_row,
     };
@@ -193,6 +194,7 @@ static void describe_experts(struct experts * q, const struct ggml_tensor * node
         .total    = b->ne[1],
         .w        = { a->type, a->nb[0], false },
         .x        = { b->type, b->nb[0], false },
+        .exact    = gb_op_param_i32(node, 2) == GGML_PREC_F32,
         .w_of     = expert_of,
         .row_of   = token_row,
     };

@@ -164,6 +164,20 @@ static inline float gb_k_dot(const struct gb_super * b, const uint8_t * y) {
     return b->affine ? product - b->dmin * d * (float) mins : product;
 }
 
+static inline void gb_k_to_bytes(const struct gb_super * b, uint8_t * u, float * d, float * m) {
+    int lowest = 127;
+    for (int e = 0; e < GB_SUPER; e++) {
+        lowest = b->level[e] < lowest ? b->level[e] : lowest;
+    }
+    for (int e = 0; e < GB_SUPER; e++) {
+        u[e] = (uint8_t) (b->level[e] - lowest);
+    }
+    for (int s = 0; s < 16; s++) {
+        d[s] = b->d * (float) b->scale[s];
+        m[s] = d[s] * (float) lowest - (b->affine ? b->dmin * (float) b->min[s] : 0);
+    }
+}
+
 // Defines the constant of a format from its two block functions, `quantize_block` and
 // `static void unpack_block(const uint8_t * block, struct gb_super * b)`, which sets affine and what follows from it
 // only if it is true. from_float_: NULL for formats that cannot do without an importance matrix, else from_float.
@@ -186,13 +200,21 @@ static inline float gb_k_dot(const struct gb_super * b, const uint8_t * y) {
         }                                                                                                              \
         *s = sum;                                                                                                      \
     }                                                                                                                  \
+    static void to_bytes(const void * x, int64_t k, uint8_t * u, float * d, float * m) {                               \
+        for (int64_t i = 0; i < k / GB_SUPER; i++) {                                                                   \
+            struct gb_super b;                                                                                         \
+            b.affine = false;                                                                                          \
+            unpack_block((const uint8_t *) x + i * (block_size), &b);                                                  \
+            gb_k_to_bytes(&b, u + i * GB_SUPER, d + 16 * i, m + 16 * i);                                               \
+        }                                                                                                              \
+    }                                                                                                                  \
     static bool quantize(const float * src, void * dst, int64_t n_rows, int64_t n_per_row, const float * importance,   \
                          int64_t * hist) {                                                                             \
         (void) hist;                                                                                                   \
         return gb_k_quantize_rows(src, dst, n_rows, n_per_row, (block_size), quantize_block, importance);              \
     }                                                                                                                  \
     const struct gb_quant_format gb_quant_##stem = { to_float, from_float_,    from_float_,                            \
-                                                     vec_dot,  GGML_TYPE_Q8_K, quantize };
+                                                     vec_dot,  GGML_TYPE_Q8_K, quantize, to_bytes };
 
 #define GB_K_FORMAT(stem, block_size)                                                                                  \
     static void from_float(const float * x, void * y, int k) {                                                         \

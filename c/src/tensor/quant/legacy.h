@@ -157,7 +157,7 @@ static inline float gb_block_dot(const struct gb_block * b, const uint8_t * y, b
                                 hist);                                                                                 \
     }                                                                                                                  \
     const struct gb_quant_format gb_quant_##stem = { to_float, from_float,          from_float,                        \
-                                                     vec_dot,  GGML_TYPE_##partner, quantize };
+                                                     vec_dot,  GGML_TYPE_##partner, quantize, NULL };
 
 #define GB_SYMMETRIC_FORMAT(stem, block_size, hist_shift) GB_BLOCK_FORMAT(stem, block_size, hist_shift, Q8_0, 34)
 #define GB_AFFINE_FORMAT(stem, block_size, hist_shift)    GB_BLOCK_FORMAT(stem, block_size, hist_shift, Q8_1, 40)

@@ -42,4 +42,4 @@ static bool quantize(const float * src, void * dst, int64_t n_rows, int64_t n_pe
     return true;
 }
 
-const struct gb_quant_format gb_quant_q8_1 = { to_float, from_float, from_float, NULL, GGML_TYPE_Q8_1, quantize };
+const struct gb_quant_format gb_quant_q8_1 = { to_float, from_float, from_float, NULL, GGML_TYPE_Q8_1, quantize, NULL };

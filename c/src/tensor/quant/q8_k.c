@@ -42,4 +42,4 @@ static bool quantize(const float * src, void * dst, int64_t n_rows, int64_t n_pe
     return gb_k_quantize_rows(src, dst, n_rows, n_per_row, 292, quantize_block, importance);
 }
 
-const struct gb_quant_format gb_quant_q8_K = { to_float, from_float, NULL, NULL, GGML_TYPE_F32, quantize };
+const struct gb_quant_format gb_quant_q8_K = { to_float, from_float, NULL, NULL, GGML_TYPE_F32, quantize, NULL };

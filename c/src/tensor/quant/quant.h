@@ -21,6 +21,9 @@ struct gb_quant_format {
     // counters that are incremented. False: failed and reported.
     bool (*quantize)(const float * src, void * dst, int64_t n_rows, int64_t n_per_row, const float * importance,
                      int64_t * hist);
+
+    // k values as unsigned bytes, for products: value i is d[i / 16] u[i] + m[i / 16]. Super-blocks only.
+    void (*to_bytes)(const void * x, int64_t k, uint8_t * u, float * d, float * m);
 };
 
 // NULL: no such format, or one that only has a size.

@@ -1,0 +1,163 @@
+// gemm_bytes.c - the part of the matrix products that works on bytes: which kernel unpacks a format, packing, rows of activations.
+#include "cpu/ops/gemm_bytes.h"
+
+#include "tensor/quant/quant.h"
+
+#define DOT_ROWS 4 // that dot_q8 takes at a time
+
+// --------------------------------------------------------------------------------------------------------------- formats
+
+static void unpack_super(enum ggml_type type, int64_t k, uint8_t * u, float * d, float * m, const void * x) {
+    gb_quant_format_of(type)->to_bytes(x, k, u, d, m);
+}
+
+// Formats without a kernel of their own, by what their definition provides.
+#define GENERIC(stem, type)                                                                                            \
+    static void unpack_##stem(int64_t k, uint8_t * u, float * d, float * m, const void * x) {                          \
+        unpack_super(GGML_TYPE_##type, k, u, d, m, x);                                                                 \
+    }
+GENERIC(iq1_s, IQ1_S)
+GENERIC(iq1_m, IQ1_M)
+GENERIC(iq2_xxs, IQ2_XXS)
+GENERIC(iq2_xs, IQ2_XS)
+GENERIC(iq2_s, IQ2_S)
+GENERIC(iq3_xxs, IQ3_XXS)
+GENERIC(iq3_s, IQ3_S)
+GENERIC(tq1_0, TQ1_0)
+GENERIC(tq2_0, TQ2_0)
+#undef GENERIC
+
+struct gb_unpack gb_unpack_of(const struct gb_kernels * k, enum ggml_type type) {
+    enum { H = GB_BYTES_HALVES, W = GB_BYTES_WIDE };
+    switch (type) {
+        case GGML_TYPE_Q4_0: return (struct gb_unpack){ k->unpack_q4_0, 0 };
+        case GGML_TYPE_Q4_1: return (struct gb_unpack){ k->unpack_q4_1, 0 };
+        case GGML_TYPE_Q5_0: return (struct gb_unpack){ k->unpack_q5_0, 0 };
+        case GGML_TYPE_Q5_1: return (struct gb_unpack){ k->unpack_q5_1, 0 };
+        case GGML_TYPE_Q8_0: return (struct gb_unpack){ k->unpack_q8_0, W };
+        case GGML_TYPE_MXFP4: return (struct gb_unpack){ k->unpack_mxfp4, 0 };
+        case GGML_TYPE_IQ4_NL: return (struct gb_unpack){ k->unpack_iq4_nl, W };
+        case GGML_TYPE_IQ4_XS: return (struct gb_unpack){ k->unpack_iq4_xs, W };
+        case GGML_TYPE_Q2_K: return (struct gb_unpack){ k->unpack_q2_k, H };
+        case GGML_TYPE_Q3_K: return (struct gb_unpack){ k->unpack_q3_k, H };
+        case GGML_TYPE_Q4_K: return (struct gb_unpack){ k->unpack_q4_k, 0 };
+        case GGML_TYPE_Q5_K: return (struct gb_unpack){ k->unpack_q5_k, 0 };
+        case GGML_TYPE_Q6_K: return (struct gb_unpack){ k->unpack_q6_k, H };
+        case GGML_TYPE_IQ1_S: return (struct gb_unpack){ unpack_iq1_s, H };
+        case GGML_TYPE_IQ1_M: return (struct gb_unpack){ unpack_iq1_m, H };
+        case GGML_TYPE_IQ2_XXS: return (struct gb_unpack){ unpack_iq2_xxs, H };
+        case GGML_TYPE_IQ2_XS: return (struct gb_unpack){ unpack_iq2_xs, H };
+        case GGML_TYPE_IQ2_S: return (struct gb_unpack){ unpack_iq2_s, H };
+        case GGML_TYPE_IQ3_XXS: return (struct gb_unpack){ unpack_iq3_xxs, H };
+        case GGML_TYPE_IQ3_S: return (struct gb_unpack){ unpack_iq3_s, H };
+        case GGML_TYPE_TQ1_0: return (struct gb_unpack){ unpack_tq1_0, H };
+        case GGML_TYPE_TQ2_0: return (struct gb_unpack){ unpack_tq2_0, H };
+        default: return (struct gb_unpack){ NULL, 0 };
+    }
+}
+
+bool gb_has_unpack(enum ggml_type type) { // the same at every level
+    return gb_unpack_of(gb_kernels_default(), type).fn != NULL;
+}
+
+// --------------------------------------------------------------------------------------------------------------- packing
+
+// Rows of `k` floats, one after the other, as a panel.
+static float * pack_part(const struct gb_kernels * kernels, int64_t k, int n, int width, float * y, const float * rows) {
+    const void * x[GB_GEMM_MAX];
+    for (int i = 0; i < n; i++) {
+        x[i] = rows + i * k;
+    }
+    kernels->pack_f32(k, n, width, y, x);
+    return y + k * width;
+}
+
+void gb_bytes_pack_rows(const struct gb_kernels * kernels, int kind, int64_t k, int n, int width, float * y, const void * const * x,
+                        float * buf) {
+    const int64_t groups = k / gb_bytes_group(kind);
+    float *       d      = buf + n * (k / 4);
+    float *       s      = d + n * (k / 32);
+    for (int i = 0; i < n; i++) {
+        kernels->quantize_q8(k, kind, (int8_t *) (buf + i * (k / 4)), d + i * (k / 32), s + i * groups, x[i]);
+    }
+    y = pack_part(kernels, k / 4, n, width, y, buf); // fours of bytes as floats
+    y = pack_part(kernels, k / 32, n, width, y, d);
+    pack_part(kernels, groups, n, width, y, s);
+}
+
+void gb_bytes_pack_columns(const struct gb_kernels * kernels, const struct gb_unpack * unpack, int64_t k, int n, int width, float * y,
+                           const void * const * x, float * buf) {
+    const int64_t groups = k / gb_bytes_group(unpack->kind);
+    float *       d      = buf + n * (k / 4);
+    float *       m      = d + n * groups;
+    for (int i = 0; i < n; i++) {
+        unpack->fn(k, (uint8_t *) (buf + i * (k / 4)), d + i * groups, m + i * groups, x[i]);
+    }
+    y = pack_part(kernels, k / 4, n, width, y, buf);
+    y = pack_part(kernels, groups, n, width, y, d);
+    pack_part(kernels, groups, n, width, y, m);
+}
+
+// ------------------------------------------------------------------------------------------------------------------ dots
+
+size_t gb_bytes_row_size(int64_t k, int kind) {
+    return ((size_t) gb_bytes_row_floats(k, kind) * sizeof(float) + 63) / 64 * 64;
+}
+
+static void locate(const struct gb_gemm * p, int64_t flat, int64_t * g, int64_t * r) {
+    if (p->first == NULL) {
+        *g = flat / p->rows;
+        *r = flat % p->rows;
+        return;
+    }
+    for (*g = 0; p->first[*g + 1] <= flat;) {
+        ++*g;
+    }
+    *r = flat - p->first[*g];
+}
+
+// In pieces, so that one row is work for several threads.
+void gb_bytes_quantize_rows(const struct gb_cpu_call * call, const struct gb_gemm * p, int kind, char * rows) {
+    enum { PIECE = 2048 };
+    const int64_t pieces = (p->k + PIECE - 1) / PIECE;
+    int64_t       i, last;
+    gb_cpu_share(call, p->total * pieces, &i, &last);
+    for (; i < last; i++) {
+        const int64_t k0 = i % pieces * PIECE, n = GB_MIN(p->k - k0, PIECE);
+        char * const  row = rows + (size_t) (i / pieces) * gb_bytes_row_size(p->k, kind);
+        float * const d   = (float *) (row + p->k);
+        float * const s   = d + p->k / 32;
+        int64_t       g, r;
+        locate(p, i / pieces, &g, &r);
+        call->k->quantize_q8(n, kind, (int8_t *) row + k0, d + k0 / 32, s + k0 / gb_bytes_group(kind),
+                             (const float *) p->row_of(p, g, r).x + k0);
+    }
+}
+
+void gb_bytes_dots(const struct gb_kernels * kernels, const struct gb_unpack * unpack, enum ggml_type type, int64_t k, const char * w, int n,
+                   const char * row, float * const * dst, int64_t j) {
+    const int64_t group = gb_bytes_group(unpack->kind);
+    const size_t  size  = gb_bytes_row_size(k, unpack->kind);
+    float         y[GB_BYTES_DOTS] = { 0 }, d[GB_UNPACK_MAX / 16], m[GB_UNPACK_MAX / 16];
+    uint8_t       u[GB_UNPACK_MAX];
+    for (int64_t k0 = 0; k0 < k; k0 += GB_UNPACK_MAX) {
+        const int64_t terms = GB_MIN(k - k0, GB_UNPACK_MAX);
+        unpack->fn(terms, u, d, m, w);
+        w += (size_t) (terms / ggml_blck_size(type)) * ggml_type_size(type);
+        for (int r0 = 0; r0 < n; r0 += DOT_ROWS) {
+            const int8_t * q[DOT_ROWS];
+            const float *  dx[DOT_ROWS], *s[DOT_ROWS];
+            const int      rows = GB_MIN(n - r0, DOT_ROWS);
+            for (int r = 0; r < rows; r++) {
+                const char * const x = row + (size_t) (r0 + r) * size;
+                q[r]                 = (const int8_t *) x + k0;
+                dx[r]                = (const float *) (x + k) + k0 / 32;
+                s[r]                 = (const float *) (x + k) + k / 32 + k0 / group;
+            }
+            kernels->dot_q8(terms, unpack->kind, rows, y + r0, u, d, m, q, dx, s);
+        }
+    }
+    for (int r = 0; r < n; r++) {
+        dst[r][j] = y[r];
+    }
+}
