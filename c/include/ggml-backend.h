@@ -179,6 +179,10 @@ GGML_API enum ggml_status ggml_backend_sched_synchronize(ggml_backend_sched_t sc
 GGML_API enum ggml_status ggml_backend_sched_reset(ggml_backend_sched_t sched);
 GGML_API enum ggml_status ggml_backend_sched_set_eval_callback(ggml_backend_sched_t sched, ggml_backend_sched_eval_callback callback, void * user_data);
 
+// Checks every run: that each access is ordered after those that it must not meet, and that each read finds the content that is meant. An
+// error names the two. Slow: one step after the other, and what is dead in the arenas is filled with NaN. Also by environment: GGML_SCHED_CHECK=1.
+GGML_API enum ggml_status ggml_backend_sched_set_check(ggml_backend_sched_t sched, bool check);
+
 // The splits of the last graph.
 struct ggml_backend_sched_split_info {
     int            index;

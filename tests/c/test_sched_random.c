@@ -472,17 +472,23 @@ static void reads(struct shadow_memory * m, const struct gb_sched_plan * p, cons
 static bool arenas_are_safe(const struct ggml_backend_sched * s) {
     struct shadow_memory         m = { s, { NULL }, true };
     const struct gb_sched_plan * p = s->last;
-    for (size_t k = 0; k < p->splits.n && m.ok; k++) {
-        const struct gb_split * split = &p->splits.data[k];
-        for (size_t c = split->copies_begin; c < split->copies_end; c++) {
-            const struct gb_copy * copy = &p->copies.data[c];
+    for (size_t k = 0; k < p->steps.n && m.ok; k++) {
+        const struct gb_step * step = &p->steps.data[k];
+        if (step->kind == GB_STEP_COPY) {
+            const struct gb_copy * copy = &p->copies.data[step->index];
             if (copy->fill) {
                 reads(&m, p, p->nodes[copy->root], "a copy");
             }
             writes(&m, p, &copy->dst->tensor);
+        } else if (step->kind == GB_STEP_BACK) {
+            reads(&m, p, &p->backs.data[step->index].from->tensor, "a write-back");
+            writes(&m, p, p->nodes[p->backs.data[step->index].node]);
         }
-        size_t back = split->backs_begin;
-        for (size_t e = split->exec_begin; e < split->exec_end; e++) {
+        for (size_t e = 0; step->kind == GB_STEP_COMPUTE && e < p->exec.n; e++) {
+            const struct gb_split * split = &p->splits.data[step->index];
+            if (e < split->exec_begin || e >= split->exec_end) {
+                continue;
+            }
             const struct ggml_tensor * t = p->exec.data[e];
             for (int i = 0; i < GGML_MAX_SRC; i++) {
                 if (t->src[i] && t->src[i] != t) {
@@ -493,10 +499,6 @@ static bool arenas_are_safe(const struct ggml_backend_sched * s) {
                 reads(&m, p, t, "an in-place node");
             }
             writes(&m, p, t);
-            for (; back < split->backs_end && p->backs.data[back].node <= p->exec_node.data[e]; back++) {
-                reads(&m, p, &p->backs.data[back].from->tensor, "a write-back");
-                writes(&m, p, p->nodes[p->backs.data[back].node]);
-            }
         }
     }
     for (int i = 0; i < p->n_nodes && m.ok; i++) {

@@ -6,7 +6,7 @@
 // range that grows while the version lasts; all of the root when it is quantized, because such types may be stored in another form.
 //
 // A copy is filled before its split begins although it may be read later in it: within a split only its own backend writes, and where
-// that backend needs a copy its writes go through the copy.
+// that backend needs a copy its writes go through the copy. Copies of what no node writes may outlive the run (replica.c).
 #include "sched/sched.h"
 
 #include <stdio.h>
@@ -83,10 +83,7 @@ struct builder {
     int *                       version; // owned; per id, of roots
     int32_t *                   copy_of; // owned; per id and backend: the latest copy of a root + 1
     struct seen *               seen;    // owned; per id
-    struct gb_ptrmap            domains; // buffers of the user -> domain
-    int                         host_domain; // of plain host memory; -1: none yet
-    uint8_t *                   modes;   // owned; per domain, of the current split
-    int                         modes_cap;
+    uint8_t *                   written; // owned; per id, of roots: some node writes it
     struct gb_split *           split;
 };
 
@@ -94,8 +91,7 @@ static void free_builder(struct builder * b) {
     gb_free(b->version);
     gb_free(b->copy_of);
     gb_free(b->seen);
-    gb_free(b->modes);
-    gb_ptrmap_free(&b->domains);
+    gb_free(b->written);
 }
 
 static bool init_builder(struct builder * b) {
@@ -103,53 +99,53 @@ static bool init_builder(struct builder * b) {
     b->version     = gb_calloc(n, sizeof(*b->version));
     b->copy_of     = gb_calloc(n, (size_t) b->plan->n_backends * sizeof(*b->copy_of));
     b->seen        = gb_calloc(n, sizeof(*b->seen));
-    b->host_domain = -1;
-    return b->version && b->copy_of && b->seen;
+    b->written     = gb_calloc(n, sizeof(*b->written));
+    return b->version && b->copy_of && b->seen && b->written;
 }
 
-// --------------------------------------------------------------------------------------------------------------------- domains
+// --------------------------------------------------------------------------------------------------------------- what is written
 
-// Arenas are the first domains, leaf stores the next; buffers of the user follow as they are met.
-static int domain_of(struct builder * b, int root) {
-    struct gb_sched_plan * p  = b->plan;
-    const struct gb_id *   id = &p->ids.data[root];
-    switch ((enum gb_home) id->home) {
-        case GB_HOME_ARENA: return p->assignment[root].backend;
-        case GB_HOME_LEAF: return p->n_backends + p->assignment[root].backend;
-        case GB_HOME_HOST:
-            if (b->host_domain < 0) {
-                b->host_domain = p->n_domains++;
-            }
-            return b->host_domain;
-        default: break;
-    }
-    const int64_t known = gb_ptrmap_get(&b->domains, id->tensor->buffer);
-    if (known != GB_PTRMAP_ABSENT) {
-        return (int) known;
-    }
-    return gb_ptrmap_set(&b->domains, id->tensor->buffer, p->n_domains) ? p->n_domains++ : -1;
+static bool in_user_memory(const struct gb_id * id) {
+    return id->home == GB_HOME_USER || id->home == GB_HOME_HOST;
 }
 
-static bool note_domain(struct builder * b, int domain, int mode) {
-    if (domain < 0) {
+static bool overlap(const struct ggml_tensor * a, const struct ggml_tensor * b) {
+    const uintptr_t a0 = (uintptr_t) a->data, b0 = (uintptr_t) b->data;
+    return a0 < b0 + ggml_nbytes(b) && b0 < a0 + ggml_nbytes(a);
+}
+
+// Roots that some node writes; tensors of the user that lie in the same bytes as one of them, too.
+static bool find_written(struct builder * b) {
+    struct gb_sched_plan * p = b->plan;
+    GB_VEC(int32_t) of_user  = { 0 };
+    bool ok                  = true;
+    for (int i = 0; ok && i < p->n_nodes; i++) {
+        const int root = p->ids.data[i].root;
+        if (p->ids.data[i].computes && !b->written[root]) {
+            b->written[root] = 1;
+            ok = !in_user_memory(&p->ids.data[root]) || gb_vec_push(&of_user, root);
+        }
+    }
+    for (int i = 0; ok && of_user.n > 0 && i < p->n_ids; i++) {
+        for (size_t k = 0; in_user_memory(&p->ids.data[i]) && !b->written[i] && k < of_user.n; k++) {
+            b->written[i] = overlap(p->ids.data[i].tensor, p->ids.data[of_user.data[k]].tensor);
+        }
+    }
+    gb_vec_free(&of_user);
+    return ok;
+}
+
+// A copy of it can be kept until somebody writes it: nobody does in this graph, and whoever does elsewhere is noticed, because the host
+// has no pointer to it, or has promised (usage WEIGHTS) to say so. Inputs change with every run.
+static bool can_be_kept(const struct builder * b, int root) {
+    const struct gb_sched_plan * p      = b->plan;
+    const struct gb_id *         id     = &p->ids.data[root];
+    const ggml_backend_buffer_t  buffer = id->tensor->buffer;
+    if (p->lean || id->home != GB_HOME_USER || b->written[root]) {
         return false;
     }
-    if (domain >= b->modes_cap) {
-        const int cap   = domain + 16;
-        uint8_t * modes = gb_realloc(b->modes, (size_t) cap, 1);
-        if (modes == NULL) {
-            return false;
-        }
-        memset(modes + b->modes_cap, 0, (size_t) (cap - b->modes_cap));
-        b->modes     = modes;
-        b->modes_cap = cap;
-    }
-    b->modes[domain] |= (uint8_t) mode;
-    return true;
-}
-
-static bool note_access(struct builder * b, int root, int mode) {
-    return note_domain(b, domain_of(b, root), mode);
+    return p->weight[root] || (!ggml_backend_buffer_is_host(buffer) && !gb_tensor_has_flag(id->tensor, GB_TENSOR_INPUT) &&
+                               gb_sched_mem_of(b->sched, buffer) == NULL);
 }
 
 // ---------------------------------------------------------------------------------------------------------------------- copies
@@ -165,7 +161,7 @@ static void widen(struct builder * b, struct gb_copy * copy, int t) {
     lo -= lo % b->sched->devices[copy->backend].alignment; // views keep their alignment
     copy->lo    = GB_MIN(copy->lo, lo);
     copy->hi    = GB_MAX(copy->hi, hi);
-    copy->whole = copy->whole || ggml_is_quantized(root->type) || (copy->lo == 0 && copy->hi == total);
+    copy->whole = copy->whole || ggml_is_quantized(root->type) || (copy->kept && p->weight[copy->root]) || (copy->lo == 0 && copy->hi == total);
     if (copy->whole) {
         copy->lo = 0;
         copy->hi = total;
@@ -176,7 +172,7 @@ static bool add_copy(struct builder * b, int root, int backend, int shown, bool 
     struct gb_sched_plan * p    = b->plan;
     struct gb_copy         copy = {
         .root = root, .backend = backend, .split = (int) (b->split - p->splits.data), .shown = shown, .fill = fill,
-        .lo = SIZE_MAX, .hi = 0, .version = b->version[root],
+        .kept = fill && can_be_kept(b, root), .lo = SIZE_MAX, .hi = 0, .version = b->version[root],
     };
     const int index = (int) p->copies.n;
     copy.dst        = new_shadow(p, root, index);
@@ -187,7 +183,7 @@ static bool add_copy(struct builder * b, int root, int backend, int shown, bool 
     memset(dst->src, 0, sizeof(dst->src));
     dst->op = GGML_OP_CPY;
     b->copy_of[(size_t) root * (size_t) p->n_backends + (size_t) backend] = index + 1;
-    return !fill || note_access(b, root, GB_READS);
+    return true;
 }
 
 // A copy of the current version of t's root on the split's backend, wide enough for t; its index, or -1 (no memory).
@@ -293,7 +289,7 @@ static bool add_write_back(struct builder * b, struct gb_shadow * shadow, int co
     marker->tensor.op       = GGML_OP_CPY;
     marker->tensor.src[0]   = &shadow->tensor;
     marker->tensor.view_src = home;
-    return gb_vec_push(&p->backs, ((struct gb_write_back){ node, shadow, marker })) && note_access(b, p->ids.data[node].root, GB_WRITES);
+    return gb_vec_push(&p->backs, ((struct gb_write_back){ node, shadow, marker }));
 }
 
 static bool add_shadow_node(struct builder * b, int node) {
@@ -316,21 +312,8 @@ static bool add_shadow_node(struct builder * b, int node) {
     return copy < 0 || add_write_back(b, shadow, copy);
 }
 
-static bool note_accesses(struct builder * b, int node) {
-    const struct gb_sched_plan * p = b->plan;
-    for (uint32_t k = p->src_begin[node]; k < p->src_begin[node + 1]; k++) {
-        if (is_reached(b, p->srcs[k]) && !note_access(b, p->ids.data[p->srcs[k]].root, GB_READS)) {
-            return false;
-        }
-    }
-    return !is_reached(b, node) || note_access(b, p->ids.data[node].root, GB_WRITES);
-}
-
 static bool add_node(struct builder * b, int node) {
     struct gb_sched_plan * p = b->plan;
-    if (!note_accesses(b, node)) {
-        return false;
-    }
     const size_t n_backs = p->backs.n;
     if (runs_as_it_is(b, node) ? !gb_vec_push(&p->exec, p->ids.data[node].tensor) : !add_shadow_node(b, node)) {
         return false;
@@ -349,27 +332,14 @@ static bool add_split(struct builder * b, struct gb_split * split) {
     split->copies_begin      = p->copies.n;
     split->exec_begin        = p->exec.n;
     split->backs_begin       = p->backs.n;
-    split->accesses_begin    = p->accesses.n;
-    if (b->modes_cap > 0) {
-        memset(b->modes, 0, (size_t) b->modes_cap);
-    }
     for (int i = split->start; i < split->end; i++) {
         if (p->ids.data[i].computes && !add_node(b, i)) {
             return false;
         }
     }
-    if ((p->copies.n > split->copies_begin || p->backs.n > split->backs_begin) && !note_domain(b, split->backend, GB_READS | GB_WRITES)) {
-        return false;
-    }
-    for (int d = 0; d < b->modes_cap; d++) {
-        if (b->modes[d] && !gb_vec_push(&p->accesses, ((struct gb_access){ d, b->modes[d] }))) {
-            return false;
-        }
-    }
-    split->copies_end   = p->copies.n;
-    split->exec_end     = p->exec.n;
-    split->backs_end    = p->backs.n;
-    split->accesses_end = p->accesses.n;
+    split->copies_end = p->copies.n;
+    split->exec_end   = p->exec.n;
+    split->backs_end  = p->backs.n;
     return true;
 }
 
@@ -422,8 +392,7 @@ static bool finish_copies(struct gb_sched_plan * p, const struct ggml_backend_sc
 
 enum ggml_status gb_sched_make_program(struct ggml_backend_sched * s, struct gb_sched_plan * p) {
     struct builder b = { .sched = s, .plan = p };
-    p->n_domains     = 2 * p->n_backends;
-    bool ok          = init_builder(&b);
+    bool           ok = init_builder(&b) && find_written(&b);
     for (size_t k = 0; ok && k < p->splits.n; k++) {
         ok = add_split(&b, &p->splits.data[k]);
     }

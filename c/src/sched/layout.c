@@ -1,8 +1,8 @@
 // layout.c - where everything lies: arenas from lifetimes, leafs one after another.
 //
-// The lifetimes are those of the private node list: of each split first its copies, then what it runs, then its write-backs. That is
-// the order of execution, so what planning proves about positions holds for the memory; what runs at the same time on several queues is
-// kept apart by the waits of run.c.
+// The lifetimes are those of the private node list: what the steps do, in the order in which they are issued. So what planning proves about
+// positions holds for the memory as long as everything runs in that order; what runs at the same time on several queues is kept apart
+// by the waits of hazards.c.
 #include "sched/sched.h"
 
 #include <stdlib.h>
@@ -29,32 +29,31 @@ static void free_layout(struct layout * l) {
 static bool list_nodes(struct layout * l) {
     const struct gb_sched_plan * p  = l->plan;
     bool                         ok = true;
-    for (size_t k = 0; ok && k < p->splits.n; k++) {
-        const struct gb_split * split = &p->splits.data[k];
-        for (size_t c = split->copies_begin; ok && c < split->copies_end; c++) {
-            ok = gb_vec_push(&l->list, &p->copies.data[c].dst->tensor);
-        }
-        for (size_t e = split->exec_begin; ok && e < split->exec_end; e++) {
-            ok = gb_vec_push(&l->list, p->exec.data[e]);
-        }
-        for (size_t w = split->backs_begin; ok && w < split->backs_end; w++) {
-            ok = gb_vec_push(&l->list, &p->backs.data[w].marker->tensor);
+    for (size_t k = 0; ok && k < p->steps.n; k++) {
+        const struct gb_step * step = &p->steps.data[k];
+        switch ((enum gb_step_kind) step->kind) {
+            case GB_STEP_COPY: ok = gb_vec_push(&l->list, &p->copies.data[step->index].dst->tensor); break;
+            case GB_STEP_BACK: ok = gb_vec_push(&l->list, &p->backs.data[step->index].marker->tensor); break;
+            case GB_STEP_COMPUTE:
+                for (size_t e = p->splits.data[step->index].exec_begin; ok && e < p->splits.data[step->index].exec_end; e++) {
+                    ok = gb_vec_push(&l->list, p->exec.data[e]);
+                }
+                break;
         }
     }
     return ok;
 }
 
-static bool map_roots(struct layout * l) {
-    const struct gb_sched_plan * p = l->plan;
+bool gb_sched_map_storage(const struct gb_sched_plan * p, struct gb_ptrmap * map) {
     for (int i = 0; i < p->n_ids; i++) {
-        if (p->ids.data[i].root == i && !gb_ptrmap_set(&l->stands_for, p->ids.data[i].tensor, i)) {
+        if (p->ids.data[i].root == i && !gb_ptrmap_set(map, p->ids.data[i].tensor, i)) {
             return false;
         }
     }
     struct gb_shadow_iter it = { 0 };
     for (struct gb_shadow * sh = gb_sched_next_shadow(p, &it); sh; sh = gb_sched_next_shadow(p, &it)) {
         const int64_t id = sh->copy >= 0 ? (int64_t) p->n_ids + sh->copy : sh->origin;
-        if (sh->tensor.view_src == NULL && !gb_ptrmap_set(&l->stands_for, &sh->tensor, id)) {
+        if (sh->tensor.view_src == NULL && !gb_ptrmap_set(map, &sh->tensor, id)) {
             return false;
         }
     }
@@ -72,7 +71,7 @@ static int arena_of(void * user, const struct ggml_tensor * t) {
     const struct gb_sched_plan * p  = l->plan;
     const int64_t                id = id_of(user, t);
     if (id >= p->n_ids) {
-        return p->copies.data[id - p->n_ids].backend;
+        return p->copies.data[id - p->n_ids].kept ? -1 : p->copies.data[id - p->n_ids].backend;
     }
     return id >= 0 && p->ids.data[id].home == GB_HOME_ARENA ? p->assignment[id].backend : -1;
 }
@@ -296,13 +295,21 @@ static enum ggml_status lay_out_leafs(struct layout * l) {
 // -----------------------------------------------------------------------------------------------------------------------------
 
 static enum ggml_status lay_out(struct layout * l) {
-    if (!list_nodes(l) || !map_roots(l)) {
+    if (!list_nodes(l) || !gb_sched_map_storage(l->plan, &l->stands_for)) {
         return GGML_STATUS_ALLOC_FAILED;
     }
     GB_TRY(find_lifetimes(l));
     GB_TRY(lay_out_arenas(l));
     GB_FAIL_IF(!has_all_homes(l->plan), GGML_STATUS_FAILED, GGML_STATUS_FAILED, "ggml_backend_sched: a result has no memory (internal error)");
     GB_TRY(lay_out_leafs(l));
+    for (size_t c = 0; c < l->plan->copies.n; c++) {
+        const struct gb_copy * copy = &l->plan->copies.data[c];
+        if (copy->kept) {
+            l->plan->n_kept++;
+            const size_t size = alloc_size(l->sched, copy->backend, &copy->dst->tensor);
+            l->plan->need[copy->backend].replicas += GGML_PAD(size, l->sched->devices[copy->backend].alignment);
+        }
+    }
     for (size_t k = 0; k < l->plan->chunks.n; k++) {
         const struct gb_chunk_need * need = &l->plan->chunks.data[k];
         l->plan->need[need->backend].peak += need->leafs ? 0 : need->size;

@@ -54,6 +54,9 @@ static ggml_backend_buffer_t alloc_buffer(struct ggml_backend_sched * s, int bac
             buffer = ggml_backend_buft_alloc_buffer(d->buft, size);
         }
     }
+    if (buffer == NULL && gb_sched_drop_spare_replicas(s, backend)) {
+        buffer = ggml_backend_buft_alloc_buffer(d->buft, size);
+    }
     return buffer;
 }
 
@@ -137,6 +140,7 @@ static void give_up_arenas(struct ggml_backend_sched * s, struct gb_sched_plan *
         gb_sched_mem_unref(s, p->mems.data[i]);
     }
     gb_vec_free(&p->mems);
+    gb_sched_release_replicas(p);
     p->stale   = true;
     s->current = s->current == p ? NULL : s->current;
 }
@@ -151,12 +155,21 @@ static bool reads_results(const struct ggml_backend_sched * s, const struct gb_s
     return false;
 }
 
-// Chunks that only remembered plans are bound to, of graphs before the last; true if there were any.
-static bool give_up_earlier(struct ggml_backend_sched * s) {
+static bool holds_replicas(const struct gb_sched_plan * p) {
+    for (size_t c = 0; c < p->copies.n; c++) {
+        if (p->copies.data[c].replica) {
+            return true;
+        }
+    }
+    return false;
+}
+
+// Chunks and replicas that only remembered plans are bound to, of graphs before the last; true if there were any.
+static bool give_up_earlier(struct ggml_backend_sched * s, const struct gb_sched_plan * keep) {
     bool any = false;
     for (size_t k = 0; k < s->plans.n; k++) {
         struct gb_sched_plan * p = s->plans.data[k];
-        if (p != s->current && p->mems.n > 0) {
+        if (p != s->current && p != keep && (p->mems.n > 0 || holds_replicas(p))) {
             give_up_arenas(s, p);
             any = true;
         }
@@ -184,7 +197,7 @@ static struct gb_mem * replace_chunk(struct ggml_backend_sched * s, struct gb_me
 // give it up, the last graph's plan last, and not when its results are what `reader` reads.
 static struct gb_mem * new_chunk(struct ggml_backend_sched * s, const struct gb_sched_plan * reader, int backend, struct gb_mem ** slot, size_t size) {
     struct gb_mem * mem = gb_sched_mem_new(s, backend, size, GB_MEM_ARENA);
-    if (mem == NULL && give_up_earlier(s)) {
+    if (mem == NULL && give_up_earlier(s, reader)) {
         mem = gb_sched_mem_new(s, backend, size, GB_MEM_ARENA);
     }
     if (mem == NULL && *slot && s->current && !reads_results(s, reader)) {
@@ -262,6 +275,7 @@ ggml_tallocr_t gb_sched_inputs(struct ggml_backend_sched * s, int backend) {
 }
 
 void gb_sched_free_mems(struct ggml_backend_sched * s) {
+    gb_sched_free_replicas(s);
     for (int b = 0; s->devices && b < s->n_backends; b++) {
         struct gb_sched_device * d = &s->devices[b];
         ggml_tallocr_free(d->measure);

@@ -15,6 +15,7 @@ static void free_plan(struct ggml_backend_sched * s, struct gb_sched_plan * p) {
     }
     gb_sched_drop_prepared(s, p);
     gb_sched_unbind(s, p);
+    gb_sched_release_replicas(p);
     gb_sched_free_shadows(p);
     gb_ptrmap_free(&p->map);
     gb_vec_free(&p->ids);
@@ -23,7 +24,12 @@ static void free_plan(struct ggml_backend_sched * s, struct gb_sched_plan * p) {
     gb_vec_free(&p->exec);
     gb_vec_free(&p->exec_node);
     gb_vec_free(&p->backs);
-    gb_vec_free(&p->accesses);
+    gb_vec_free(&p->steps);
+    gb_vec_free(&p->waits);
+    for (size_t k = 0; k < p->events.n; k++) {
+        ggml_backend_event_free(p->events.data[k]);
+    }
+    gb_vec_free(&p->events);
     gb_vec_free(&p->chunks);
     gb_free(p->nodes);
     gb_free(p->leafs);
@@ -35,7 +41,6 @@ static void free_plan(struct ggml_backend_sched * s, struct gb_sched_plan * p) {
     gb_free(p->weight);
     gb_free(p->supports);
     gb_free(p->need);
-    gb_free(p->pending);
     gb_free(p);
 }
 
@@ -84,16 +89,17 @@ static enum ggml_status fill(struct ggml_backend_sched * s, struct gb_sched_plan
     GB_TRY(gb_sched_assign_plan(s, p));
     GB_TRY(cut(p));
     GB_TRY(gb_sched_make_program(s, p));
+    GB_TRY(gb_sched_order_steps(s, p));
     GB_TRY(gb_sched_lay_out(s, p));
-    p->pending = gb_calloc((size_t) p->n_backends, (size_t) p->n_domains);
-    return p->pending ? GGML_STATUS_SUCCESS : GGML_STATUS_ALLOC_FAILED;
+    return gb_sched_find_hazards(s, p);
 }
 
-static enum ggml_status make_plan(struct ggml_backend_sched * s, const struct ggml_cgraph * graph, struct gb_sched_plan ** plan) {
+static enum ggml_status make_plan(struct ggml_backend_sched * s, const struct ggml_cgraph * graph, bool lean, struct gb_sched_plan ** plan) {
     struct gb_sched_plan * p = GB_NEW(struct gb_sched_plan);
     if (p == NULL) {
         return GGML_STATUS_ALLOC_FAILED;
     }
+    p->lean                       = lean;
     const enum ggml_status status = fill(s, p, graph);
     if (status != GGML_STATUS_SUCCESS) {
         free_plan(s, p);
@@ -248,7 +254,7 @@ static enum ggml_status find_or_make(struct ggml_backend_sched * s, struct ggml_
             return GGML_STATUS_SUCCESS;
         }
     }
-    GB_TRY(make_plan(s, graph, plan));
+    GB_TRY(make_plan(s, graph, false, plan));
     return add_plan(s, *plan);
 }
 
@@ -286,12 +292,54 @@ static struct gb_sched_plan * find_as_it_is(struct ggml_backend_sched * s, const
     return NULL;
 }
 
+// One for each step that somebody waits for.
+static enum ggml_status make_events(struct ggml_backend_sched * s, struct gb_sched_plan * p) {
+    for (size_t k = 0; k < p->steps.n && p->events.n < p->n_events; k++) {
+        const struct gb_step * step = &p->steps.data[k];
+        if (step->event < 0 || (size_t) step->event < p->events.n) {
+            continue;
+        }
+        ggml_backend_event_t event = gb_vec_reserve(&p->events, p->n_events) ? ggml_backend_event_new(s->devices[step->actor].backend) : NULL;
+        if (event == NULL) {
+            return ggml_last_status();
+        }
+        p->events.data[p->events.n++] = event; // events are numbered in the order of their steps
+    }
+    return GGML_STATUS_SUCCESS;
+}
+
 static enum ggml_status make_ready(struct ggml_backend_sched * s, struct gb_sched_plan * p, enum gb_prepare what) {
     if (what == GB_PREPARE_COMPUTE) {
         GB_TRY(check_contents(s, p));
     }
     GB_TRY(gb_sched_reserve_arenas(s, p));
+    GB_TRY(gb_sched_take_replicas(s, p));
+    GB_TRY(make_events(s, p));
     return what == GB_PREPARE_RESERVE ? GGML_STATUS_SUCCESS : gb_sched_bind(s, p);
+}
+
+// The plan of a graph that is not bound as it is.
+static enum ggml_status get_ready(struct ggml_backend_sched * s, struct ggml_cgraph * graph, enum gb_prepare what, struct gb_sched_plan ** plan) {
+    const size_t n_plans = s->plans.n;
+    gb_sched_drop_orphans(s);
+    GB_TRY(find_or_make(s, graph, plan));
+    enum ggml_status status = make_ready(s, *plan, what);
+    if (status == GGML_STATUS_ALLOC_FAILED && !(*plan)->lean && (*plan)->copies.n > 0) { // with less comfort it may fit
+        gb_sched_release_replicas(*plan);
+        (*plan)->stale = true;
+        if (s->plans.n > n_plans) {
+            drop_first(s);
+        }
+        struct gb_sched_plan * lean;
+        GB_TRY(make_plan(s, graph, true, &lean));
+        GB_TRY(add_plan(s, lean));
+        *plan  = lean;
+        status = make_ready(s, lean, what);
+    }
+    if (status != GGML_STATUS_SUCCESS && s->plans.n > n_plans) { // not worth pushing out others
+        drop_first(s);
+    }
+    return status;
 }
 
 enum ggml_status gb_sched_prepare(struct ggml_backend_sched * s, struct ggml_cgraph * graph, enum gb_prepare what, struct gb_sched_plan ** plan) {
@@ -300,15 +348,7 @@ enum ggml_status gb_sched_prepare(struct ggml_backend_sched * s, struct ggml_cgr
         GB_TRY(gb_sched_wait(s));
     }
     if (p == NULL) {
-        const size_t n_plans = s->plans.n;
-        GB_TRY(find_or_make(s, graph, &p));
-        const enum ggml_status status = make_ready(s, p, what);
-        if (status != GGML_STATUS_SUCCESS) {
-            if (s->plans.n > n_plans) { // not worth pushing out others
-                drop_first(s);
-            }
-            return status;
-        }
+        GB_TRY(get_ready(s, graph, what, &p));
         drop_oldest(s);
     }
     GB_TRY(renew_prepared(s, p));

@@ -1,32 +1,44 @@
-// run.c - executes a plan.
+// run.c - executes a plan: issues its steps in order, and before each the waits that were found for it.
 //
-// Rules of ordering. A backend runs what is queued on it in order. Between backends, memory is watched by domain: each arena, each
-// backend's leaf stores, each buffer of the user. `pending` notes, per backend and domain, whether work queued there since its last
-// synchronize may read or write the domain.
-//   0. With several backends a run begins by waiting for all of them: the user, too, may have queued work.
-//   1. Before a split begins, every other backend whose pending work conflicts with what the split touches (one of the two writes) is
-//      waited for. That covers sources not computed yet, memory taken over from a dead tensor that another queue still reads, and writes
-//      into shared buffers.
-//   2. The copies into a split are complete before its nodes are queued. (So nobody has to remember which copy reads which arena.)
-//   3. A write-back waits for its own backend, then copies; nothing else is queued meanwhile.
-//   4. Nodes are queued and not waited for, unless a callback wants to see one.
+// Rules of ordering (docs/SCHEDULER.md has them at length). A queue does what it is given in order. With several backends a run begins when
+// all of them are idle: the user, too, may have queued work. Between queues nothing is in order but by the waits of the plan. What the host
+// does itself (nodes of backends without a queue, copies that no queue can make) is done when the step was issued. With a callback, or
+// when the run is checked, each step is complete before the next one begins.
 // After a failure everything is waited for, so the scheduler can go on with the next call.
 #include "sched/sched.h"
 
 #include <string.h>
 
+#include "backend/backend.h"
+
 struct run {
     struct ggml_backend_sched * sched;
     struct gb_sched_plan *      plan;
+    bool                        watched; // there was a callback, which may do anything
+    bool                        serial;  // one step after the other
 };
 
 static ggml_backend_t backend_of(const struct run * r, int backend) {
     return r->sched->devices[backend].backend;
 }
 
-static uint8_t * pending_of(const struct run * r, int backend) {
-    return r->plan->pending + (size_t) backend * (size_t) r->plan->n_domains;
+#ifdef GB_TEST_HOOKS
+static int drop_at[GB_N_MUTATIONS], n_passed[GB_N_MUTATIONS];
+
+int gb_test_drop(enum gb_mutation what, int k) {
+    const int n    = n_passed[what];
+    drop_at[what]  = k;
+    n_passed[what] = 0;
+    return n;
 }
+
+static bool is_dropped(enum gb_mutation what) {
+    return ++n_passed[what] == drop_at[what];
+}
+#    define DROPPED(what) is_dropped(what)
+#else
+#    define DROPPED(what) false
+#endif
 
 enum ggml_status gb_sched_wait(struct ggml_backend_sched * s) {
     if (!s->running) {
@@ -45,59 +57,96 @@ enum ggml_status gb_sched_wait(struct ggml_backend_sched * s) {
         }
     }
     s->running = false;
+    if (first != GGML_STATUS_SUCCESS) {
+        gb_sched_forget_replicas(s);
+    }
     return first;
 }
 
 // ------------------------------------------------------------------------------------------------------------------------ waits
 
-static enum ggml_status wait_for(struct run * r, int backend) {
-    const enum ggml_status status = ggml_backend_synchronize(backend_of(r, backend));
-    memset(pending_of(r, backend), 0, (size_t) r->plan->n_domains);
-    return status;
-}
-
-static bool conflicts(const uint8_t * pending, const struct gb_access * accesses, size_t n) {
-    for (size_t k = 0; k < n; k++) {
-        if (pending[accesses[k].domain] && ((pending[accesses[k].domain] | accesses[k].mode) & GB_WRITES)) {
-            return true;
-        }
+static enum ggml_status wait_for(struct run * r, const struct gb_step * step, const struct gb_wait * wait) {
+    const struct gb_sched_plan * p  = r->plan;
+    const struct gb_step *       on = &p->steps.data[wait->step];
+    if (DROPPED(GB_DROP_WAIT)) {
+        return GGML_STATUS_SUCCESS;
     }
-    return false;
+    const ggml_backend_event_t event = p->events.data[on->event];
+    if (r->sched->check) {
+        gb_check_wait(r->sched, step, wait);
+    }
+    if (wait->by_host) {
+        r->sched->counters.n_waits_host++;
+        return ggml_backend_event_synchronize(event);
+    }
+    r->sched->counters.n_waits_queue++;
+    return ggml_backend_event_wait(backend_of(r, step->actor), event);
 }
 
-static enum ggml_status wait_for_others(struct run * r, const struct gb_split * split) {
-    const struct gb_access * accesses = r->plan->accesses.data + split->accesses_begin;
-    const size_t             n        = split->accesses_end - split->accesses_begin;
-    for (int b = 0; b < r->plan->n_backends; b++) {
-        if (b != split->backend && conflicts(pending_of(r, b), accesses, n)) {
-            GB_TRY(wait_for(r, b));
-        }
+static enum ggml_status wait_for_needs(struct run * r, const struct gb_step * step) {
+    for (size_t w = step->waits_begin; w < step->waits_end; w++) {
+        GB_TRY(wait_for(r, step, &r->plan->waits.data[w]));
     }
     return GGML_STATUS_SUCCESS;
 }
 
-static void note_pending(struct run * r, const struct gb_split * split) {
-    uint8_t * pending = pending_of(r, split->backend);
-    for (size_t k = split->accesses_begin; k < split->accesses_end; k++) {
-        pending[r->plan->accesses.data[k].domain] |= (uint8_t) r->plan->accesses.data[k].mode;
+// ----------------------------------------------------------------------------------------------------------------------- copies
+
+// In the actor's queue, where it takes it; else the host copies, when the queue has come to where the copy would have been.
+static enum ggml_status transfer(struct run * r, const struct gb_step * step, struct ggml_tensor * src, struct ggml_tensor * dst) {
+    if (step->actor == r->plan->n_backends) {
+        return ggml_backend_tensor_copy(src, dst);
     }
+    const ggml_backend_t backend = backend_of(r, step->actor);
+    const uint64_t       before  = gb_fail_count();
+    if (ggml_nbytes(dst) == 0) {
+        return GGML_STATUS_SUCCESS;
+    }
+    gb_buffer_changed(gb_tensor_buffer(dst));
+    const bool queued = backend->iface.cpy_tensor_peer_async(backend, src, dst);
+    GB_TRY(gb_status_since(before));
+    if (queued) {
+        return GGML_STATUS_SUCCESS;
+    }
+    GB_TRY(ggml_backend_synchronize(backend));
+    return ggml_backend_tensor_copy(src, dst);
 }
 
-// ------------------------------------------------------------------------------------------------------------------------ parts
-
-static enum ggml_status copy_inputs(struct run * r, const struct gb_split * split) {
-    struct gb_sched_plan * p    = r->plan;
-    bool                   any  = false;
-    for (size_t c = split->copies_begin; c < split->copies_end; c++) {
-        const struct gb_copy * copy = &p->copies.data[c];
-        if (copy->fill) {
-            struct ggml_tensor * src = copy->range ? &copy->range->tensor : p->ids.data[copy->root].tensor;
-            GB_TRY(ggml_backend_tensor_copy_async(backend_of(r, split->backend), src, &copy->dst->tensor));
-            any = true;
-        }
+// Has to be made in this run, and is not one that a test leaves out.
+static bool is_to_be_made(const struct run * r, const struct gb_step * step) {
+    if (step->kind == GB_STEP_COMPUTE) {
+        return true;
     }
-    return any ? wait_for(r, split->backend) : GGML_STATUS_SUCCESS;
+    const struct gb_copy * copy = step->kind == GB_STEP_COPY ? &r->plan->copies.data[step->index] : NULL;
+    return (copy == NULL || (copy->fill && (!copy->kept || copy->due))) && !DROPPED(GB_DROP_COPY);
 }
+
+static enum ggml_status copy_in(struct run * r, const struct gb_step * step, bool make) {
+    struct gb_sched_counters * n    = &r->sched->counters;
+    struct gb_copy *           copy = &r->plan->copies.data[step->index];
+    if (copy->kept) {
+        n->n_up_to_date += !copy->due;
+        n->n_kept += copy->due;
+        n->kept_bytes += copy->due ? copy->hi - copy->lo : 0;
+        copy->replica->version = copy->seen;
+    }
+    if (!make) {
+        return GGML_STATUS_SUCCESS;
+    }
+    n->n_copies++;
+    n->copy_bytes += copy->hi - copy->lo;
+    return transfer(r, step, copy->range ? &copy->range->tensor : r->plan->ids.data[copy->root].tensor, &copy->dst->tensor);
+}
+
+// The result goes home.
+static enum ggml_status copy_back(struct run * r, const struct gb_step * step) {
+    const struct gb_write_back * back = &r->plan->backs.data[step->index];
+    r->sched->counters.n_backs++;
+    r->sched->counters.back_bytes += ggml_nbytes(&back->from->tensor);
+    return transfer(r, step, &back->from->tensor, r->plan->ids.data[back->node].tensor);
+}
+
+// -------------------------------------------------------------------------------------------------------------------- computing
 
 static bool has_plans(ggml_backend_t backend) {
     return backend->iface.graph_plan_create && backend->iface.graph_plan_free && backend->iface.graph_plan_compute;
@@ -136,17 +185,6 @@ static enum ggml_status compute_split(struct run * r, struct gb_split * split) {
                            : compute_part(r, split->backend, split->exec_begin, split->exec_end);
 }
 
-// Results on copies, of nodes before `node_end`, go home; *next is the first write-back not done yet.
-static enum ggml_status write_back(struct run * r, const struct gb_split * split, int node_end, size_t * next) {
-    const struct gb_sched_plan * p = r->plan;
-    while (*next < split->backs_end && p->backs.data[*next].node < node_end) {
-        const struct gb_write_back * back = &p->backs.data[(*next)++];
-        GB_TRY(ggml_backend_synchronize(backend_of(r, split->backend)));
-        GB_TRY(ggml_backend_tensor_copy(&back->from->tensor, p->ids.data[back->node].tensor));
-    }
-    return GGML_STATUS_SUCCESS;
-}
-
 // The callback may ask the scheduler about things and wait for it, even take itself back (then nothing is wanted any more), but not run,
 // reset or free it.
 static bool call_back(struct ggml_backend_sched * s, struct ggml_tensor * t, bool ask) {
@@ -170,9 +208,21 @@ static int end_of_unseen(struct run * r, const struct gb_split * split, int i, b
     return i;
 }
 
+// What a callback is shown is read where the node's result belongs, so results on copies go there at once. They go again in their step.
+static enum ggml_status show_at_home(struct run * r, const struct gb_split * split, size_t begin, size_t end) {
+    const struct gb_sched_plan * p = r->plan;
+    for (size_t w = split->backs_begin; w < split->backs_end && begin < end; w++) {
+        const struct gb_write_back * back = &p->backs.data[w];
+        if (back->node >= p->exec_node.data[begin] && back->node <= p->exec_node.data[end - 1]) {
+            GB_TRY(ggml_backend_tensor_copy(&back->from->tensor, p->ids.data[back->node].tensor));
+        }
+    }
+    return GGML_STATUS_SUCCESS;
+}
+
 static enum ggml_status run_with_callback(struct run * r, const struct gb_split * split) {
     const struct gb_sched_plan * p    = r->plan;
-    size_t                       exec = split->exec_begin, back = split->backs_begin;
+    size_t                       exec = split->exec_begin;
     for (int i = split->start; i < split->end;) {
         bool         wanted;
         const int    end   = end_of_unseen(r, split, i, &wanted);
@@ -181,9 +231,9 @@ static enum ggml_status run_with_callback(struct run * r, const struct gb_split 
             exec++;
         }
         GB_TRY(compute_part(r, split->backend, begin, exec));
-        GB_TRY(write_back(r, split, end, &back));
         if (wanted) {
             GB_TRY(ggml_backend_synchronize(backend_of(r, split->backend)));
+            GB_TRY(show_at_home(r, split, split->exec_begin, exec));
             if (!call_back(r->sched, p->ids.data[end - 1].tensor, false)) {
                 return gb_fail_quietly(GGML_STATUS_ABORTED, "ggml_backend_sched: stopped by the evaluation callback"); // wanted
             }
@@ -193,55 +243,87 @@ static enum ggml_status run_with_callback(struct run * r, const struct gb_split 
     return GGML_STATUS_SUCCESS;
 }
 
-static enum ggml_status run_split(struct run * r, struct gb_split * split) {
-    if (r->plan->n_backends > 1) {
-        GB_TRY(wait_for_others(r, split));
-        note_pending(r, split);
+static enum ggml_status issue(struct run * r, const struct gb_step * step, bool make) {
+    switch ((enum gb_step_kind) step->kind) {
+        case GB_STEP_COPY: return copy_in(r, step, make);
+        case GB_STEP_BACK: return make ? copy_back(r, step) : GGML_STATUS_SUCCESS;
+        case GB_STEP_COMPUTE: break;
     }
-    GB_TRY(copy_inputs(r, split));
-    if (r->plan->n_backends > 1) {
-        note_pending(r, split);
+    struct gb_split * split = &r->plan->splits.data[step->index];
+    return r->sched->callback ? run_with_callback(r, split) : compute_split(r, split);
+}
+
+static enum ggml_status run_step(struct run * r, const struct gb_step * step) {
+    struct ggml_backend_sched * s = r->sched;
+    GB_TRY(wait_for_needs(r, step));
+    const bool make = is_to_be_made(r, step);
+    if (s->check) {
+        GB_TRY(gb_check_step(s, step, make));
     }
-    if (r->sched->callback) {
-        return run_with_callback(r, split);
+    GB_TRY(issue(r, step, make));
+    if (step->event >= 0) {
+        GB_TRY(ggml_backend_event_record(r->plan->events.data[step->event]));
     }
-    size_t back = split->backs_begin;
-    GB_TRY(compute_split(r, split));
-    return write_back(r, split, split->end, &back);
+    if (r->serial && step->actor < r->plan->n_backends) {
+        GB_TRY(ggml_backend_synchronize(backend_of(r, step->actor)));
+    }
+    return s->check ? gb_check_done(s, step) : GGML_STATUS_SUCCESS;
+}
+
+static int split_of(const struct gb_sched_plan * p, int back) {
+    int k = 0;
+    while ((size_t) back >= p->splits.data[k].backs_end) {
+        k++;
+    }
+    return k;
 }
 
 // The message of the failure, with where it was; then everything still queued is waited for.
-static enum ggml_status fail_in_split(struct run * r, size_t k, enum ggml_status status, const char * func) {
-    char         message[GB_ERROR_SIZE - 256];
-    const char * text = ggml_last_error();
-    const size_t size = strlen(text) + 1;
+static enum ggml_status fail_in_step(struct run * r, const struct gb_step * step, enum ggml_status status, const char * func) {
+    const struct gb_sched_plan * p = r->plan;
+    char                         message[GB_ERROR_SIZE - 256];
+    const char *                 text = ggml_last_error();
+    const size_t                 size = strlen(text) + 1;
     memcpy(message, text, GB_MIN(size, sizeof(message)));
     message[sizeof(message) - 1] = '\0';
-    for (int b = 0; b < r->plan->n_backends; b++) {
+    for (int b = 0; b < p->n_backends; b++) {
         ggml_backend_synchronize(backend_of(r, b));
     }
     r->sched->running = false;
+    gb_sched_forget_replicas(r->sched);
     if (status == GGML_STATUS_ABORTED) {
         return gb_fail_quietly(status, message);
     }
-    const struct gb_split * split = &r->plan->splits.data[k];
-    return gb_fail(status, "%s: split %zu (nodes %d to %d) on backend %s: %s", func, k, split->start, split->end - 1,
+    const int k = step->kind == GB_STEP_COMPUTE ? step->index : step->kind == GB_STEP_COPY ? p->copies.data[step->index].split : split_of(p, step->index);
+    const struct gb_split * split = &p->splits.data[k];
+    return gb_fail(status, "%s: split %d (nodes %d to %d) on backend %s: %s", func, k, split->start, split->end - 1,
                    ggml_backend_name(backend_of(r, split->backend)), message);
 }
 
-enum ggml_status gb_sched_run(struct ggml_backend_sched * s, struct gb_sched_plan * p, const char * func) {
-    struct run r = { s, p };
-    s->running   = true;
-    if (p->n_backends > 1) {
-        memset(p->pending, 0, (size_t) p->n_backends * (size_t) p->n_domains);
+static enum ggml_status begin(struct run * r) {
+    struct ggml_backend_sched * s = r->sched;
+    s->running                    = true;
+    s->counters.n_runs++;
+    s->counters.n_steps += r->plan->steps.n;
+    if (r->plan->n_backends > 1) {
         GB_TRY(gb_sched_wait(s));
         s->running = true;
     }
-    for (size_t k = 0; k < p->splits.n; k++) {
-        const enum ggml_status status = run_split(&r, &p->splits.data[k]);
+    gb_sched_look_at_replicas(r->plan);
+    return s->check ? gb_check_begin(s, r->plan) : GGML_STATUS_SUCCESS;
+}
+
+enum ggml_status gb_sched_run(struct ggml_backend_sched * s, struct gb_sched_plan * p, const char * func) {
+    struct run r = { s, p, s->callback != NULL, s->callback != NULL || s->check != NULL };
+    GB_TRY(begin(&r));
+    for (size_t k = 0; k < p->steps.n; k++) {
+        const enum ggml_status status = run_step(&r, &p->steps.data[k]);
         if (status != GGML_STATUS_SUCCESS) {
-            return fail_in_split(&r, k, status, func);
+            return fail_in_step(&r, &p->steps.data[k], status, func);
         }
     }
-    return GGML_STATUS_SUCCESS;
+    if (!r.watched) {
+        gb_sched_keep_replicas(p);
+    }
+    return s->check ? gb_check_end(s) : GGML_STATUS_SUCCESS;
 }

@@ -3,6 +3,9 @@
 
 #include <string.h>
 
+#include "base/env.h"
+#include "base/params.h"
+
 #define INVALID GGML_STATUS_INVALID_ARGUMENT
 
 // ---------------------------------------------------------------------------------------------------------------- life and death
@@ -40,7 +43,8 @@ ggml_backend_sched_t ggml_backend_sched_new(ggml_backend_t * backends, ggml_back
     GB_CHECK_ARG(backends, NULL);
     GB_FAIL_IF(n_backends <= 0, NULL, INVALID, "%s: argument 'n_backends': needs at least 1, has %d", __func__, n_backends);
     struct ggml_backend_sched * s = GB_NEW(struct ggml_backend_sched);
-    if (s && init_devices(s, backends, bufts, n_backends) != GGML_STATUS_SUCCESS) {
+    if (s && (init_devices(s, backends, bufts, n_backends) != GGML_STATUS_SUCCESS ||
+              gb_sched_set_check(s, gb_env_get("GGML_SCHED_CHECK") != NULL && !gb_text_equal(gb_env_get("GGML_SCHED_CHECK"), "0")) != GGML_STATUS_SUCCESS)) {
         ggml_backend_sched_free(s);
         s = NULL;
     }
@@ -59,6 +63,7 @@ void ggml_backend_sched_free(ggml_backend_sched_t sched) {
     gb_sched_wait(sched); // a failure has been reported; nothing more can be done about it
     gb_sched_drop_plans(sched);
     gb_sched_free_mems(sched);
+    gb_check_free(sched->check);
     gb_vec_free(&sched->plans);
     gb_vec_free(&sched->text);
     gb_ptrmap_free(&sched->user);
@@ -144,10 +149,10 @@ enum ggml_status ggml_backend_sched_get_memory(ggml_backend_sched_t sched, ggml_
     GB_FAIL_IF(sched->last == NULL, GGML_STATUS_INVALID_STATE, GGML_STATUS_INVALID_STATE, "%s: no graph was given yet", __func__);
     const struct gb_backend_need * need = &sched->last->need[b];
     if (peak) {
-        *peak = need->peak + need->leafs;
+        *peak = need->peak + need->leafs + need->replicas;
     }
     if (no_reuse) {
-        *no_reuse = need->no_reuse + need->leafs;
+        *no_reuse = need->no_reuse + need->leafs + need->replicas;
     }
     return GGML_STATUS_SUCCESS;
 }
@@ -249,6 +254,13 @@ enum ggml_status ggml_backend_sched_set_eval_callback(ggml_backend_sched_t sched
     sched->callback      = callback;
     sched->callback_data = user_data;
     return GGML_STATUS_SUCCESS;
+}
+
+enum ggml_status ggml_backend_sched_set_check(ggml_backend_sched_t sched, bool check) {
+    GB_CHECK_ARG(sched, INVALID);
+    GB_TRY(check_idle(sched, __func__));
+    GB_TRY(gb_sched_wait(sched));
+    return gb_sched_set_check(sched, check);
 }
 
 // ------------------------------------------------------------------------------------------------------------------------ graphs

@@ -2,10 +2,12 @@
 //
 //   assign.c    which backend runs each node (pure)             split.c   where the node list is cut (pure)
 //   collect.c   a graph's tensors as dense ids, and what memory each has     place.c   the assignment of a plan
-//   copies.c    the program: copies, shadow nodes, write-backs
-//   layout.c    offsets in the arenas, packing of leafs         memory.c  the buffers: arenas, leaf stores, retired handles
+//   copies.c    the program: copies, shadow nodes, write-backs  steps.c   the order in which it is issued, and who does what
+//   layout.c    offsets in the arenas, packing of leafs         hazards.c who has to wait for whom
+//   memory.c    the buffers: arenas, leaf stores, retired ones  replica.c copies that are kept from run to run
 //   bind.c      writes data and buffer of the user's tensors    plan.c    making, comparing and keeping plans
-//   run.c       executes a plan                                 explain.c texts;   sched.c  the public functions
+//   run.c       executes a plan                                 check.c   judges the order while it runs
+//   explain.c   texts                                           sched.c   the public functions
 //
 // The user's graph is never changed. A node that must read or write a copy runs as a shadow: a clone of its tensor, owned by the plan,
 // whose sources are replaced. Binding writes only buffer, data and extra of tensors that had no memory, and of their views.
@@ -15,6 +17,8 @@
 //           Tensors that carry a handle of it count as unplaced for every scheduler: they are placed again.
 //   leafs   unplaced tensors that no node computes (inputs, weights of small programs). They keep their memory, and so their
 //           content, as long as a plan that uses them is kept: until reset, or until GB_SCHED_PLANS_MAX other graphs came by.
+//   replicas  copies of the user's weights (and of what else nobody writes), filled again only when their source was written. They belong to
+//           the scheduler, not to a plan, and stay until memory is short or a buffer that has some is freed.
 //   inputs  what programs place themselves through ggml_backend_sched_get_tallocr. Never reused by us.
 //
 // A handle (struct ggml_backend_buffer) of the scheduler is never freed before the scheduler itself, because the user's tensors go on
@@ -40,7 +44,7 @@ enum { GB_SCHED_PLANS_MAX = 16, GB_SCHED_SPARES_MAX = 8 };
 
 // ------------------------------------------------------------------------------------------------------------------- memory
 
-enum gb_mem_kind { GB_MEM_ARENA, GB_MEM_LEAFS, GB_MEM_INPUTS };
+enum gb_mem_kind { GB_MEM_ARENA, GB_MEM_LEAFS, GB_MEM_INPUTS, GB_MEM_REPLICAS };
 
 struct gb_mem { // one buffer of the scheduler; the object lives as long as the scheduler
     ggml_backend_buffer_t buffer; // owned
@@ -53,6 +57,18 @@ struct gb_mem { // one buffer of the scheduler; the object lives as long as the 
 };
 
 typedef GB_VEC(struct gb_mem *) gb_mem_list;
+
+struct gb_replica { // a copy of bytes of the user, kept from run to run
+    const struct ggml_backend_buffer * source; // only compared
+    const char *       data;                   // its first byte there; only compared
+    struct ggml_tensor layout;                 // type, ne and nb
+    int                backend;
+    struct gb_mem *    mem; // a ref held
+    size_t             offset;
+    uint64_t           version; // of the source's buffer that it equals; 0: none
+    uint64_t           checked; // the same, as the checker saw it; 0: it saw nothing
+    int                n_refs;  // plans
+};
 
 struct gb_sched_device { // what the scheduler keeps per backend
     ggml_backend_t             backend; // borrowed
@@ -112,11 +128,15 @@ struct gb_copy { // content of a root, or of bytes [lo, hi) of it, made on anoth
     int                  shown;   // id of the tensor that was first read through it
     bool                 whole;   // has the root's layout; else plain bytes
     bool                 fill;    // false: fully written by the node that needs it, nothing to copy in
+    bool                 kept;    // from run to run, in a replica; else in the arena
     size_t               lo, hi;
     int                  version; // of the root that it equals (while building)
     struct gb_shadow *   dst;
     struct gb_shadow *   range;   // the source as plain bytes; NULL when whole
     struct gb_item       item;
+    struct gb_replica *  replica; // of kept ones: a ref held; NULL: to be taken
+    uint64_t             seen;    // of kept ones: the version of the source when the run began
+    bool                 due;     // of kept ones: this run has to fill it
 };
 
 struct gb_write_back {
@@ -125,11 +145,20 @@ struct gb_write_back {
     struct gb_shadow *   marker; // stands for it in the lifetimes
 };
 
-enum { GB_READS = 1, GB_WRITES = 2 };
+enum gb_step_kind { GB_STEP_COPY, GB_STEP_COMPUTE, GB_STEP_BACK };
 
-struct gb_access { // memory domain: an arena, the leaf stores of a backend, or a buffer of the user
-    int32_t domain;
-    int32_t mode;
+struct gb_step { // what is issued at once; [waits_begin, waits_end) is a part of the plan's list
+    uint8_t kind;    // enum gb_step_kind
+    int32_t index;   // of the copy, split or write-back
+    int32_t actor;   // the backend in whose queue it is; n_backends: the host, which is done when the call returns
+    int32_t event;   // recorded after it; -1: nobody waits for it
+    size_t  waits_begin, waits_end;
+};
+
+struct gb_wait {
+    int32_t step;    // that must be complete
+    bool    by_host; // else the queue waits
+    bool    hazard;  // memory is reused; else content is needed
 };
 
 struct gb_split { // each [begin, end) is a part of the plan's list of that name
@@ -138,7 +167,6 @@ struct gb_split { // each [begin, end) is a part of the plan's list of that name
     size_t copies_begin, copies_end;
     size_t exec_begin, exec_end;
     size_t backs_begin, backs_end;
-    size_t accesses_begin, accesses_end;
     ggml_backend_graph_plan_t prepared; // owned; NULL: not yet, or the backend has none
     bool   no_plan;                      // the backend could not prepare it
 };
@@ -150,6 +178,7 @@ struct gb_chunk_need { // a buffer that the plan needs
 };
 
 struct gb_backend_need { // bytes
+    size_t replicas; // of weights and the like, perhaps shared with other plans
     size_t peak;     // of the arena, all chunks
     size_t leafs;    // leafs placed by this plan
     size_t no_reuse; // if nothing shared memory, without leafs
@@ -173,13 +202,18 @@ struct gb_sched_plan {
     uint8_t *             supports;    // n_nodes x n_backends: 0 unknown, 1 yes, 2 no
 
     // what was decided
-    int                   n_backends, n_domains;
+    bool                  lean;     // memory was short: no replicas, no copies ahead of time
+    int                   n_backends;
     GB_VEC(struct gb_split) splits;
     GB_VEC(struct gb_copy) copies;
     GB_VEC(struct ggml_tensor *) exec; // what runs: nodes of the user or shadows
     GB_VEC(int32_t) exec_node;         // per exec: its node
     GB_VEC(struct gb_write_back) backs;
-    GB_VEC(struct gb_access) accesses;
+    GB_VEC(struct gb_step) steps;      // in the order of issue
+    GB_VEC(struct gb_wait) waits;
+    GB_VEC(ggml_backend_event_t) events; // owned; the first n_events are to be there
+    size_t                n_events;
+    size_t                n_kept;      // copies
     struct gb_shadow_block * shadows;  // owned
 
     struct gb_backend_need * need; // owned, per backend
@@ -193,10 +227,20 @@ struct gb_sched_plan {
     gb_mem_list mems;       // refs held: arena chunks
     gb_mem_list leaf_mems;  // refs held: own leaf stores, in the order of the leaf entries of `chunks`
     gb_mem_list shared;     // refs held: stores of other plans
-    uint8_t *   pending;    // n_backends x n_domains, modes not waited for yet
 };
 
 // ----------------------------------------------------------------------------------------------------------------- scheduler
+
+struct gb_sched_counters { // since the scheduler was made
+    uint64_t n_runs, n_steps;
+    uint64_t n_copies, copy_bytes;       // into splits, without those that were up to date
+    uint64_t n_kept, kept_bytes;         // of them, into replicas
+    uint64_t n_up_to_date;               // replicas that needed no copy
+    uint64_t n_backs, back_bytes;        // write-backs
+    uint64_t n_waits_host, n_waits_queue;
+};
+
+struct gb_check;
 
 struct ggml_backend_sched {
     int                      n_backends;
@@ -212,6 +256,10 @@ struct ggml_backend_sched {
     struct gb_sched_plan * current; // the plan whose results the arenas hold; NULL: none
     struct gb_sched_plan * last;    // the plan that queries are about; NULL: none
     bool measured;                  // init_measure was called
+    GB_VEC(struct gb_replica *) replicas; // owned
+    unsigned n_replicated_freed;    // buffers that were gone when replicas were looked through
+    struct gb_check * check;        // owned; NULL: off
+    struct gb_sched_counters counters;
     bool hold;                      // memory that is retired stays until this is lifted, see gb_sched_hold
     bool running;                   // work may be queued
     bool in_callback;
@@ -245,7 +293,33 @@ enum ggml_status   gb_sched_make_program(struct ggml_backend_sched * s, struct g
 struct gb_shadow * gb_sched_next_shadow(const struct gb_sched_plan * p, struct gb_shadow_iter * it); // NULL at the end
 void               gb_sched_free_shadows(struct gb_sched_plan * p);
 
+// steps.c
+enum ggml_status gb_sched_order_steps(struct ggml_backend_sched * s, struct gb_sched_plan * p);
+
+// hazards.c: who waits for whom, from what the steps read and write. Needs the layout.
+enum ggml_status gb_sched_find_hazards(struct ggml_backend_sched * s, struct gb_sched_plan * p);
+
+// replica.c
+enum ggml_status gb_sched_take_replicas(struct ggml_backend_sched * s, struct gb_sched_plan * p); // all of the plan's, or none
+void             gb_sched_release_replicas(struct gb_sched_plan * p);
+bool             gb_sched_drop_spare_replicas(struct ggml_backend_sched * s, int backend); // -1: of all; true if there were any
+void             gb_sched_drop_orphans(struct ggml_backend_sched * s); // when a buffer with replicas was freed since
+void             gb_sched_free_replicas(struct ggml_backend_sched * s);
+void             gb_sched_look_at_replicas(struct gb_sched_plan * p);  // at the begin of a run: which ones have to be filled
+void             gb_sched_keep_replicas(struct gb_sched_plan * p);     // at its end: what the run itself wrote was not in them
+void             gb_sched_forget_replicas(struct ggml_backend_sched * s); // after a failure: their content is not known
+
+// check.c
+enum ggml_status gb_sched_set_check(struct ggml_backend_sched * s, bool check);
+void             gb_check_free(struct gb_check * check);
+enum ggml_status gb_check_begin(struct ggml_backend_sched * s, struct gb_sched_plan * p);
+void             gb_check_wait(struct ggml_backend_sched * s, const struct gb_step * step, const struct gb_wait * wait);
+enum ggml_status gb_check_step(struct ggml_backend_sched * s, const struct gb_step * step, bool filled); // before it is issued
+enum ggml_status gb_check_done(struct ggml_backend_sched * s, const struct gb_step * step);              // after it is complete
+enum ggml_status gb_check_end(struct ggml_backend_sched * s);
+
 // layout.c
+bool             gb_sched_map_storage(const struct gb_sched_plan * p, struct gb_ptrmap * map); // roots and what stands for them -> id; copies: n_ids + c
 enum ggml_status gb_sched_lay_out(struct ggml_backend_sched * s, struct gb_sched_plan * p);
 
 // memory.c
@@ -267,11 +341,18 @@ void             gb_sched_drop_prepared(struct ggml_backend_sched * s, struct gb
 void             gb_sched_unbind(struct ggml_backend_sched * s, struct gb_sched_plan * p); // gives the memory back, touches no tensor
 
 // run.c
+bool             gb_sched_has_queue(const struct ggml_backend_sched * s, int backend); // its calls return before the work is done
 enum ggml_status gb_sched_run(struct ggml_backend_sched * s, struct gb_sched_plan * p, const char * func);
 enum ggml_status gb_sched_wait(struct ggml_backend_sched * s); // for all backends
 
 // explain.c
 enum ggml_status gb_sched_fail_assignment(struct ggml_backend_sched * s, struct gb_sched_plan * p, int id);
 const char *     gb_sched_explain(struct ggml_backend_sched * s, struct gb_sched_plan * p, int id);
+
+#ifdef GB_TEST_HOOKS
+// The k-th (1 is the first) transfer, or wait, of the next runs is left out, once; 0: none. Returns how many came by since the last call.
+enum gb_mutation { GB_DROP_COPY, GB_DROP_WAIT, GB_N_MUTATIONS };
+int gb_test_drop(enum gb_mutation what, int k);
+#endif
 
 #endif // GB_SCHED_SCHED_H

@@ -1,0 +1,422 @@
+// check.c - judges a run while it happens: is every access ordered after those that it must not meet, and does every read find the content that
+// the program means?
+//
+// It shares no code with hazards.c and looks at nothing that was planned: it sees the waits that are made and the addresses of the tensors
+// that are read and written, just before a step is issued. For each range of bytes it knows the last step that wrote it, the last readers on
+// each queue, and whose content it is. Two accesses of different queues, one of them a write, need a chain of waits between them (vector
+// clocks), however the timing turned out. So an error is found every time, not by luck. A checked run waits for each step, therefore
+// nothing bad happens before it is reported.
+//
+// Arenas are filled with ones (NaN as floats) when a run begins, and what died is filled again, so whoever reads too early or too late
+// computes nonsense. Memory of the user is taken to hold what is right when a run begins.
+#include "sched/sched.h"
+
+#include <stdio.h>
+#include <string.h>
+
+enum { NOBODY = -1, DEAD = -2 }; // whose content
+
+struct area { // bytes [lo, hi), touched in this run; areas are sorted and do not overlap
+    uintptr_t lo, hi;
+    int32_t   writer; // step, -1: none
+    int32_t   storage; // whose content: id of a root, n_ids + copy, or one of the above
+};
+
+struct gb_check {
+    const struct gb_sched_plan * plan; // of this run
+    int                 n_actors;
+    struct gb_ptrmap    storage;
+    GB_VEC(struct area) areas;
+    GB_VEC(int32_t)     readers;  // per area and actor: step, -1: none
+    GB_VEC(int32_t)     known;    // per actor and actor: steps known to be complete
+    GB_VEC(int32_t)     clock;    // per step and actor
+    GB_VEC(int32_t)     count;    // per actor: steps issued
+    GB_VEC(int32_t)     latest;   // per actor: step, -1: none
+    GB_VEC(int32_t)     time;     // per step: its number among its actor's
+    GB_VEC(int32_t)     last_use; // per storage: step
+    GB_VEC(uint8_t)     away;     // per root: its latest content is in a copy
+};
+
+void gb_check_free(struct gb_check * c) {
+    if (c == NULL) {
+        return;
+    }
+    gb_ptrmap_free(&c->storage);
+    gb_vec_free(&c->areas);
+    gb_vec_free(&c->readers);
+    gb_vec_free(&c->known);
+    gb_vec_free(&c->clock);
+    gb_vec_free(&c->count);
+    gb_vec_free(&c->latest);
+    gb_vec_free(&c->time);
+    gb_vec_free(&c->last_use);
+    gb_vec_free(&c->away);
+    gb_free(c);
+}
+
+enum ggml_status gb_sched_set_check(struct ggml_backend_sched * s, bool check) {
+    if (!check) {
+        gb_check_free(s->check);
+        s->check = NULL;
+    } else if (s->check == NULL) {
+        s->check = GB_NEW(struct gb_check);
+        if (s->check == NULL) {
+            return GGML_STATUS_ALLOC_FAILED;
+        }
+        gb_sched_forget_replicas(s); // it wants to see how they were filled
+    }
+    return GGML_STATUS_SUCCESS;
+}
+
+// ---------------------------------------------------------------------------------------------------------------------- accesses
+
+struct access {
+    const struct ggml_tensor * tensor;
+    bool                       write;
+};
+
+// The accesses of a step, one after the other; false at the end. *at is 0 before the first.
+static bool next_access(const struct gb_sched_plan * p, const struct gb_step * step, size_t * at, struct access * a) {
+    const size_t i = (*at)++;
+    if (step->kind == GB_STEP_COPY) {
+        const struct gb_copy * copy = &p->copies.data[step->index];
+        a->tensor = i == 1 ? &copy->dst->tensor : copy->range ? &copy->range->tensor : p->ids.data[copy->root].tensor;
+        a->write  = i == 1;
+        return copy->fill && i < 2;
+    }
+    if (step->kind == GB_STEP_BACK) {
+        const struct gb_write_back * back = &p->backs.data[step->index];
+        a->tensor = i == 1 ? p->ids.data[back->node].tensor : &back->from->tensor;
+        a->write  = i == 1;
+        return i < 2;
+    }
+    const struct gb_split * split = &p->splits.data[step->index];
+    const size_t            e     = split->exec_begin + i / (GGML_MAX_SRC + 1), k = i % (GGML_MAX_SRC + 1);
+    if (e >= split->exec_end) {
+        return false;
+    }
+    a->write  = k == GGML_MAX_SRC; // after all reads
+    a->tensor = a->write ? p->exec.data[e] : p->exec.data[e]->src[k];
+    if (a->tensor == p->exec.data[e] && !a->write) {
+        a->tensor = NULL;
+    }
+    return true; // perhaps without a tensor
+}
+
+static int32_t storage_of(const struct gb_check * c, const struct ggml_tensor * t) {
+    return (int32_t) gb_ptrmap_get(&c->storage, t->view_src ? t->view_src : t);
+}
+
+static bool in_arena(const struct gb_sched_plan * p, int32_t storage) {
+    return storage >= p->n_ids ? !p->copies.data[storage - p->n_ids].kept : p->ids.data[storage].home == GB_HOME_ARENA;
+}
+
+// ------------------------------------------------------------------------------------------------------------------------- areas
+
+// The first area that ends behind `at`.
+static size_t area_at(const struct gb_check * c, uintptr_t at) {
+    size_t lo = 0, hi = c->areas.n;
+    while (lo < hi) {
+        const size_t mid = lo + (hi - lo) / 2;
+        if (c->areas.data[mid].hi <= at) {
+            lo = mid + 1;
+        } else {
+            hi = mid;
+        }
+    }
+    return lo;
+}
+
+static bool insert_area(struct gb_check * c, size_t i, struct area area, const int32_t * readers) {
+    const size_t n = (size_t) c->n_actors;
+    if (!gb_vec_reserve(&c->areas, c->areas.n + 1) || !gb_vec_reserve(&c->readers, (c->areas.n + 1) * n)) {
+        return false;
+    }
+    memmove(c->areas.data + i + 1, c->areas.data + i, (c->areas.n - i) * sizeof(area));
+    memmove(c->readers.data + (i + 1) * n, c->readers.data + i * n, (c->areas.n - i) * n * sizeof(int32_t));
+    c->areas.data[i] = area;
+    c->areas.n++;
+    for (size_t b = 0; b < n; b++) {
+        c->readers.data[i * n + b] = readers ? readers[b] : -1;
+    }
+    return true;
+}
+
+// An area begins at `at`, if one covers it.
+static bool cut(struct gb_check * c, uintptr_t at) {
+    const size_t i = area_at(c, at);
+    if (i == c->areas.n || c->areas.data[i].lo >= at) {
+        return true;
+    }
+    const struct area left = { c->areas.data[i].lo, at, c->areas.data[i].writer, c->areas.data[i].storage };
+    int32_t           readers[64];
+    const size_t      n = (size_t) GB_MIN(c->n_actors, 64);
+    memcpy(readers, c->readers.data + i * (size_t) c->n_actors, n * sizeof(*readers));
+    c->areas.data[i].lo = at;
+    return insert_area(c, i, left, readers);
+}
+
+// [lo, hi) is covered by areas that begin and end there; *first and *end are their indices.
+static bool cover(struct gb_check * c, uintptr_t lo, uintptr_t hi, size_t * first, size_t * end) {
+    if (!cut(c, lo) || !cut(c, hi)) {
+        return false;
+    }
+    *first = area_at(c, lo);
+    size_t i = *first;
+    for (uintptr_t at = lo; at < hi; i++) {
+        const uintptr_t next = i < c->areas.n ? GB_MIN(c->areas.data[i].lo, hi) : hi;
+        if (next > at && !insert_area(c, i, (struct area){ at, next, -1, NOBODY }, NULL)) {
+            return false;
+        }
+        at = c->areas.data[i].hi;
+    }
+    *end = i;
+    return true;
+}
+
+// ------------------------------------------------------------------------------------------------------------------------ reports
+
+static const char * describe_step(const struct ggml_backend_sched * s, int k, char * text, size_t size) {
+    const struct gb_sched_plan * p    = s->check->plan;
+    const struct gb_step *       step = &p->steps.data[k];
+    if (step->kind == GB_STEP_COMPUTE) {
+        const struct gb_split * split = &p->splits.data[step->index];
+        snprintf(text, size, "step %d (nodes %d to %d on %s)", k, split->start, split->end - 1, ggml_backend_name(s->devices[split->backend].backend));
+    } else if (step->kind == GB_STEP_COPY) {
+        const struct gb_copy * copy = &p->copies.data[step->index];
+        snprintf(text, size, "step %d (the copy '%s')", k, copy->dst->tensor.name);
+    } else {
+        snprintf(text, size, "step %d (the write-back of '%s')", k, p->key[p->backs.data[step->index].node].name);
+    }
+    return text;
+}
+
+static const char * describe_storage(const struct gb_sched_plan * p, int32_t storage) {
+    return storage == DEAD     ? "what died before"
+         : storage < 0         ? "nothing"
+         : storage >= p->n_ids ? p->copies.data[storage - p->n_ids].dst->tensor.name
+                               : p->key[storage].name;
+}
+
+static enum ggml_status fail_order(const struct ggml_backend_sched * s, int k, const struct access * a, int other, bool other_writes) {
+    char one[160], two[160];
+    return gb_fail(GGML_STATUS_FAILED, "check: %s %s '%s', which %s may still be %s: no wait orders the two", describe_step(s, k, one, sizeof(one)),
+                   a->write ? "writes" : "reads", a->tensor->name, describe_step(s, other, two, sizeof(two)), other_writes ? "writing" : "reading");
+}
+
+static enum ggml_status fail_content(const struct ggml_backend_sched * s, int k, const struct access * a, const struct area * area) {
+    char one[160], two[160] = "no step of this run";
+    if (area->writer >= 0) {
+        describe_step(s, area->writer, two, sizeof(two));
+    }
+    return gb_fail(GGML_STATUS_FAILED, "check: %s reads '%s', but the memory holds %s, left there by %s", describe_step(s, k, one, sizeof(one)),
+                   a->tensor->name, describe_storage(s->check->plan, area->storage), two);
+}
+
+// ------------------------------------------------------------------------------------------------------------------------ checking
+
+static bool is_before(const struct gb_check * c, int other, int actor) { // step `other` is complete for `actor`
+    const int of = c->plan->steps.data[other].actor;
+    return of == actor || c->known.data[actor * c->n_actors + of] >= c->time.data[other];
+}
+
+static enum ggml_status check_order(const struct ggml_backend_sched * s, int k, const struct access * a, size_t i) {
+    const struct gb_check * c     = s->check;
+    const int               actor = c->plan->steps.data[k].actor, writer = c->areas.data[i].writer;
+    if (writer >= 0 && !is_before(c, writer, actor)) {
+        return fail_order(s, k, a, writer, true);
+    }
+    for (int b = 0; a->write && b < c->n_actors; b++) {
+        const int reader = c->readers.data[i * (size_t) c->n_actors + (size_t) b];
+        if (reader >= 0 && !is_before(c, reader, actor)) {
+            return fail_order(s, k, a, reader, false);
+        }
+    }
+    return GGML_STATUS_SUCCESS;
+}
+
+// What comes from outside is right until somebody else was there.
+static bool has_content(const struct gb_sched_plan * p, const struct area * area, int32_t storage) {
+    return area->storage == storage || (area->storage == NOBODY && !in_arena(p, storage));
+}
+
+static enum ggml_status check_replica(const struct ggml_backend_sched * s, int k, const struct access * a, int32_t storage) {
+    const struct gb_sched_plan * p    = s->check->plan;
+    const struct gb_copy *       copy = storage >= p->n_ids ? &p->copies.data[storage - p->n_ids] : NULL;
+    char                         one[160];
+    GB_FAIL_IF(copy && copy->kept && copy->replica->checked != copy->seen, GGML_STATUS_FAILED, GGML_STATUS_FAILED,
+               "check: %s reads '%s', but '%s' was written since that was filled", describe_step(s, k, one, sizeof(one)), a->tensor->name,
+               p->key[copy->root].name);
+    return GGML_STATUS_SUCCESS;
+}
+
+static enum ggml_status check_access(struct ggml_backend_sched * s, int k, const struct access * a) {
+    struct gb_check *            c = s->check;
+    const struct gb_sched_plan * p = c->plan;
+    const uintptr_t              lo = (uintptr_t) a->tensor->data, hi = lo + ggml_nbytes(a->tensor);
+    const int32_t                storage = storage_of(c, a->tensor);
+    const struct gb_step *       step    = &p->steps.data[k];
+    size_t                       first, end;
+    if (!cover(c, lo, hi, &first, &end)) {
+        return GGML_STATUS_ALLOC_FAILED;
+    }
+    if (!a->write) {
+        GB_TRY(check_replica(s, k, a, storage));
+    }
+    for (size_t i = first; i < end; i++) {
+        struct area * area = &c->areas.data[i];
+        GB_TRY(check_order(s, k, a, i));
+        if (a->write) {
+            area->writer  = k;
+            area->storage = storage;
+            memset(c->readers.data + i * (size_t) c->n_actors, 0xff, (size_t) c->n_actors * sizeof(int32_t));
+        } else if (!has_content(p, area, storage)) {
+            return fail_content(s, k, a, area);
+        } else {
+            c->readers.data[i * (size_t) c->n_actors + (size_t) step->actor] = k;
+        }
+    }
+    return GGML_STATUS_SUCCESS;
+}
+
+static void learn(struct gb_check * c, int actor, const int32_t * clock) {
+    for (int b = 0; b < c->n_actors; b++) {
+        int32_t * known = &c->known.data[actor * c->n_actors + b];
+        *known          = GB_MAX(*known, clock[b]);
+    }
+}
+
+void gb_check_wait(struct ggml_backend_sched * s, const struct gb_step * step, const struct gb_wait * wait) {
+    struct gb_check *    c       = s->check;
+    const struct gb_step * on    = &c->plan->steps.data[wait->step];
+    const ggml_backend_t backend = s->devices[on->actor].backend;
+    const int            host    = c->n_actors - 1;
+    // waiting on the host for a backend without events is waiting for all that it has
+    const int told = wait->by_host && backend->iface.event_synchronize == NULL ? c->latest.data[on->actor] : wait->step;
+    learn(c, wait->by_host ? host : step->actor, c->clock.data + (size_t) told * (size_t) c->n_actors);
+}
+
+// Results that a split leaves in copies have to go home.
+static void note_results(struct gb_check * c, const struct gb_step * step) {
+    const struct gb_sched_plan * p = c->plan;
+    if (step->kind == GB_STEP_BACK) {
+        c->away.data[p->ids.data[p->backs.data[step->index].node].root] = 0;
+    }
+    if (step->kind == GB_STEP_COMPUTE) {
+        const struct gb_split * split = &p->splits.data[step->index];
+        for (size_t e = split->exec_begin; e < split->exec_end; e++) {
+            const int root          = p->ids.data[p->exec_node.data[e]].root;
+            c->away.data[root]      = storage_of(c, p->exec.data[e]) != root;
+        }
+    }
+}
+
+enum ggml_status gb_check_step(struct ggml_backend_sched * s, const struct gb_step * step, bool make) {
+    struct gb_check * c    = s->check;
+    const int         k    = (int) (step - c->plan->steps.data), host = c->n_actors - 1;
+    learn(c, step->actor, c->known.data + host * c->n_actors);
+    c->known.data[step->actor * c->n_actors + host] = c->count.data[host];
+    struct access a;
+    for (size_t at = 0; make && next_access(c->plan, step, &at, &a);) {
+        if (a.tensor && ggml_nbytes(a.tensor) > 0) {
+            GB_TRY(check_access(s, k, &a));
+        }
+    }
+    if (make && step->kind == GB_STEP_COPY && c->plan->copies.data[step->index].kept) {
+        c->plan->copies.data[step->index].replica->checked = c->plan->copies.data[step->index].seen;
+    }
+    if (make) {
+        note_results(c, step);
+    }
+    c->time.data[k]               = ++c->count.data[step->actor];
+    c->latest.data[step->actor]   = k;
+    c->known.data[step->actor * c->n_actors + step->actor] = c->time.data[k];
+    memcpy(c->clock.data + k * c->n_actors, c->known.data + step->actor * c->n_actors, (size_t) c->n_actors * sizeof(int32_t));
+    return GGML_STATUS_SUCCESS;
+}
+
+// ------------------------------------------------------------------------------------------------------------------------- poison
+
+static enum ggml_status poison(ggml_backend_buffer_t buffer, uintptr_t lo, uintptr_t hi) {
+    static const uint64_t ones[64] = {
+#define EIGHT UINT64_MAX, UINT64_MAX, UINT64_MAX, UINT64_MAX, UINT64_MAX, UINT64_MAX, UINT64_MAX, UINT64_MAX
+        EIGHT, EIGHT, EIGHT, EIGHT, EIGHT, EIGHT, EIGHT, EIGHT
+#undef EIGHT
+    };
+    struct ggml_tensor bytes = { .type = GGML_TYPE_I8, .ne = { (int64_t) (hi - lo), 1, 1, 1 }, .nb = { 1, hi - lo, hi - lo, hi - lo } };
+    bytes.buffer             = buffer;
+    bytes.data               = (void *) lo;
+    for (size_t at = 0; at < hi - lo; at += sizeof(ones)) {
+        GB_TRY(ggml_backend_tensor_set(&bytes, ones, at, GB_MIN(sizeof(ones), hi - lo - at)));
+    }
+    return GGML_STATUS_SUCCESS;
+}
+
+static bool dies_at(const struct gb_check * c, int32_t storage, int k) {
+    return storage >= 0 && in_arena(c->plan, storage) && c->last_use.data[storage] == k &&
+           (storage >= c->plan->n_ids || !c->plan->ids.data[storage].keep);
+}
+
+static ggml_backend_buffer_t buffer_of(const struct gb_sched_plan * p, int32_t storage) {
+    return storage >= p->n_ids ? p->copies.data[storage - p->n_ids].dst->tensor.buffer : p->ids.data[storage].tensor->buffer;
+}
+
+enum ggml_status gb_check_done(struct ggml_backend_sched * s, const struct gb_step * step) {
+    struct gb_check * c = s->check;
+    const int         k = (int) (step - c->plan->steps.data);
+    for (size_t i = 0; i < c->areas.n; i++) {
+        struct area * area = &c->areas.data[i];
+        if (dies_at(c, area->storage, k)) {
+            GB_TRY(poison(buffer_of(c->plan, area->storage), area->lo, area->hi));
+            area->storage = DEAD;
+        }
+    }
+    return GGML_STATUS_SUCCESS;
+}
+
+// ------------------------------------------------------------------------------------------------------------------ begin and end
+
+static bool resize(struct gb_check * c) {
+    const size_t n = (size_t) c->n_actors, n_steps = c->plan->steps.n, n_storages = (size_t) c->plan->n_ids + c->plan->copies.n;
+    c->areas.n = c->readers.n = c->known.n = c->clock.n = c->count.n = c->latest.n = c->time.n = c->last_use.n = c->away.n = 0;
+    gb_ptrmap_clear(&c->storage);
+    if (!gb_vec_resize_zero(&c->known, n * n) || !gb_vec_resize_zero(&c->clock, n * n_steps) || !gb_vec_resize_zero(&c->count, n) ||
+        !gb_vec_resize_zero(&c->latest, n) || !gb_vec_resize_zero(&c->time, n_steps) || !gb_vec_resize_zero(&c->last_use, n_storages) ||
+        !gb_vec_resize_zero(&c->away, n_storages)) {
+        return false;
+    }
+    return gb_sched_map_storage(c->plan, &c->storage);
+}
+
+enum ggml_status gb_check_begin(struct ggml_backend_sched * s, struct gb_sched_plan * p) {
+    struct gb_check * c = s->check;
+    c->plan             = p;
+    c->n_actors         = p->n_backends + 1;
+    GB_FAIL_IF(c->n_actors > 64, GGML_STATUS_UNSUPPORTED, GGML_STATUS_UNSUPPORTED, "check: more than 63 backends cannot be checked");
+    GB_TRY(gb_sched_wait(s));
+    s->running = true;
+    if (!resize(c)) {
+        return GGML_STATUS_ALLOC_FAILED;
+    }
+    for (size_t k = 0; k < p->steps.n; k++) {
+        struct access a;
+        for (size_t at = 0; next_access(p, &p->steps.data[k], &at, &a);) {
+            if (a.tensor) {
+                c->last_use.data[storage_of(c, a.tensor)] = (int32_t) k;
+            }
+        }
+    }
+    for (size_t i = 0; i < p->mems.n; i++) {
+        GB_TRY(ggml_backend_buffer_clear(p->mems.data[i]->buffer, 0xff));
+    }
+    return GGML_STATUS_SUCCESS;
+}
+
+enum ggml_status gb_check_end(struct ggml_backend_sched * s) {
+    const struct gb_sched_plan * p = s->check->plan;
+    for (int i = 0; i < p->n_ids; i++) {
+        GB_FAIL_IF(s->check->away.data[i], GGML_STATUS_FAILED, GGML_STATUS_FAILED,
+                   "check: the last result in '%s' is in a copy on another backend and was never written back", p->key[i].name);
+    }
+    return GGML_STATUS_SUCCESS;
+}

@@ -1,0 +1,357 @@
+// hazards.c - who has to wait for whom, found once for a plan by running its steps against a model of the memory.
+//
+// Actors are the queues of the backends and the host. A step runs after every earlier step of its actor, and after all that the host knew to
+// be complete when it issued it. What an actor knows is a vector clock: for each other actor, how many of its steps are complete for
+// sure. Each byte range remembers the last step that wrote it and, per actor, the last one that read it since; a step that touches it must come
+// after those (after the readers only if it writes). What is not known already becomes a wait, and a wait brings the knowledge of the
+// step that is waited for, so that waits which follow from others are left out. Every wait that remains is needed.
+//
+// A queue waits by itself where it understands the other's events; otherwise the host waits before it issues the step.
+#include "sched/sched.h"
+
+#include <stdlib.h>
+
+#include "backend/backend.h"
+
+struct range {
+    int64_t space; // one address range after the other: arenas, leaf stores, replicas, what has addresses already
+    size_t  lo, hi;
+    bool    write;
+};
+
+struct bound {
+    int64_t space;
+    size_t  at;
+};
+
+struct hazards {
+    struct ggml_backend_sched * sched;
+    struct gb_sched_plan *      plan;
+    struct gb_ptrmap            storage;
+    GB_VEC(struct range) ranges;
+    size_t *  begin;        // owned; per step and one more: its part of ranges
+    GB_VEC(struct bound) bounds; // where ranges begin or end, ascending; segment i reaches from bound i to bound i + 1
+    int       n_actors;
+    int32_t * writer;       // owned; per segment: the step that wrote it + 1
+    int32_t * readers;      // owned; per segment and actor: the last step that read it + 1
+    int32_t * known;        // owned; per actor and actor: steps known to be complete
+    int32_t * clock;        // owned; per step and actor: what its completion tells
+    int32_t * count;        // owned; per actor: steps issued
+    int32_t * last;         // owned; per actor: the step issued last + 1
+    int32_t * time;         // owned; per step: its number among its actor's
+};
+
+static void free_hazards(struct hazards * h) {
+    gb_ptrmap_free(&h->storage);
+    gb_vec_free(&h->ranges);
+    gb_vec_free(&h->bounds);
+    gb_free(h->begin);
+    gb_free(h->writer);
+    gb_free(h->readers);
+    gb_free(h->known);
+    gb_free(h->clock);
+    gb_free(h->count);
+    gb_free(h->last);
+    gb_free(h->time);
+}
+
+// ---------------------------------------------------------------------------------------------------------------------- ranges
+
+static bool add_range(struct hazards * h, const struct ggml_tensor * t, bool write) {
+    const struct gb_sched_plan * p    = h->plan;
+    const struct ggml_tensor *   base = t->view_src ? t->view_src : t;
+    const int64_t                id   = gb_ptrmap_get(&h->storage, base);
+    const bool                   copy = id >= p->n_ids;
+    const struct gb_item *       item = copy ? &p->copies.data[id - p->n_ids].item : &p->ids.data[id].item;
+    struct range                 r    = { 0, (size_t) (uintptr_t) base->data, 0, write };
+    size_t                       size = ggml_nbytes(base);
+    if (copy && p->copies.data[id - p->n_ids].kept) {
+        r.space = -1 - (id - p->n_ids);
+        r.lo    = 0;
+    } else if (item->valid) {
+        const int leaf = !copy && p->ids.data[id].home == GB_HOME_LEAF;
+        r.space        = 1 + ((int64_t) item->chunk * p->n_backends + item->backend) * 2 + leaf;
+        r.lo           = item->offset;
+        size           = item->size;
+    }
+    r.lo += base == t ? 0 : t->view_offs;
+    r.hi = r.lo + (base == t ? size : ggml_nbytes(t));
+    return r.lo == r.hi || gb_vec_push(&h->ranges, r);
+}
+
+static bool add_node(struct hazards * h, const struct ggml_tensor * t) {
+    bool ok = add_range(h, t, true);
+    for (int i = 0; ok && i < GGML_MAX_SRC; i++) {
+        ok = t->src[i] == NULL || t->src[i] == t || add_range(h, t->src[i], false);
+    }
+    return ok;
+}
+
+static bool add_ranges(struct hazards * h, const struct gb_step * step) {
+    const struct gb_sched_plan * p = h->plan;
+    bool                         ok = true;
+    if (step->kind == GB_STEP_COPY) {
+        const struct gb_copy * copy = &p->copies.data[step->index];
+        const struct ggml_tensor * src = copy->range ? &copy->range->tensor : p->ids.data[copy->root].tensor;
+        return !copy->fill || (add_range(h, src, false) && add_range(h, &copy->dst->tensor, true));
+    }
+    if (step->kind == GB_STEP_BACK) {
+        const struct gb_write_back * back = &p->backs.data[step->index];
+        return add_range(h, &back->from->tensor, false) && add_range(h, p->ids.data[back->node].tensor, true);
+    }
+    for (size_t e = p->splits.data[step->index].exec_begin; ok && e < p->splits.data[step->index].exec_end; e++) {
+        ok = add_node(h, p->exec.data[e]);
+    }
+    return ok;
+}
+
+static int by_place(const void * pa, const void * pb) {
+    const struct range *a = pa, *b = pb;
+    if (a->write != b->write) {
+        return a->write - b->write;
+    }
+    return a->space != b->space ? (a->space > b->space) - (a->space < b->space) : (a->lo > b->lo) - (a->lo < b->lo);
+}
+
+// Ranges of one step that touch become one.
+static void merge_ranges(struct hazards * h, size_t from) {
+    struct range * r = h->ranges.data + from;
+    const size_t   n = h->ranges.n - from;
+    size_t         k = 0;
+    if (n < 2) {
+        return;
+    }
+    qsort(r, n, sizeof(*r), by_place);
+    for (size_t i = 1; i < n; i++) {
+        if (r[i].write == r[k].write && r[i].space == r[k].space && r[i].lo <= r[k].hi) {
+            r[k].hi = GB_MAX(r[k].hi, r[i].hi);
+        } else {
+            r[++k] = r[i];
+        }
+    }
+    h->ranges.n = from + k + 1;
+}
+
+static int compare_bounds(const void * pa, const void * pb) {
+    const struct bound *a = pa, *b = pb;
+    return a->space != b->space ? (a->space > b->space) - (a->space < b->space) : (a->at > b->at) - (a->at < b->at);
+}
+
+static bool cut_segments(struct hazards * h) {
+    for (size_t i = 0; i < h->ranges.n; i++) {
+        const struct range * r = &h->ranges.data[i];
+        if (!gb_vec_push(&h->bounds, ((struct bound){ r->space, r->lo })) || !gb_vec_push(&h->bounds, ((struct bound){ r->space, r->hi }))) {
+            return false;
+        }
+    }
+    size_t n = 0;
+    if (h->bounds.n > 0) {
+        qsort(h->bounds.data, h->bounds.n, sizeof(*h->bounds.data), compare_bounds);
+    }
+    for (size_t i = 0; i < h->bounds.n; i++) {
+        if (n == 0 || compare_bounds(&h->bounds.data[n - 1], &h->bounds.data[i]) != 0) {
+            h->bounds.data[n++] = h->bounds.data[i];
+        }
+    }
+    h->bounds.n = n;
+    return true;
+}
+
+static size_t segment_at(const struct hazards * h, int64_t space, size_t at) {
+    const struct bound key = { space, at };
+    size_t             lo = 0, hi = h->bounds.n;
+    while (lo < hi) {
+        const size_t mid = lo + (hi - lo) / 2;
+        if (compare_bounds(&h->bounds.data[mid], &key) < 0) {
+            lo = mid + 1;
+        } else {
+            hi = mid;
+        }
+    }
+    return lo;
+}
+
+static bool prepare(struct hazards * h) {
+    struct gb_sched_plan * p       = h->plan;
+    const size_t           n_steps = p->steps.n, n = (size_t) h->n_actors;
+    h->begin = gb_calloc(n_steps + 1, sizeof(*h->begin));
+    bool ok  = h->begin && gb_sched_map_storage(p, &h->storage);
+    for (size_t k = 0; ok && k < n_steps; k++) {
+        h->begin[k] = h->ranges.n;
+        ok          = add_ranges(h, &p->steps.data[k]);
+        merge_ranges(h, h->begin[k]);
+        h->begin[k + 1] = h->ranges.n;
+    }
+    ok         = ok && cut_segments(h);
+    h->writer  = ok ? gb_calloc(h->bounds.n + 1, sizeof(*h->writer)) : NULL;
+    h->readers = ok ? gb_calloc((h->bounds.n + 1) * n, sizeof(*h->readers)) : NULL;
+    h->known   = gb_calloc(n * n, sizeof(*h->known));
+    h->clock   = gb_calloc(n_steps * n, sizeof(*h->clock));
+    h->count   = gb_calloc(n, sizeof(*h->count));
+    h->last    = gb_calloc(n, sizeof(*h->last));
+    h->time    = gb_calloc(n_steps, sizeof(*h->time));
+    return ok && h->writer && h->readers && h->known && h->clock && h->count && h->last && h->time;
+}
+
+// ----------------------------------------------------------------------------------------------------------------------- waits
+
+struct need { // of one step, per actor
+    int32_t step; // + 1; 0: none
+    bool    content;
+};
+
+static int32_t * known_by(const struct hazards * h, int actor) {
+    return h->known + (size_t) actor * (size_t) h->n_actors;
+}
+
+static int32_t * told_by(const struct hazards * h, int step) {
+    return h->clock + (size_t) step * (size_t) h->n_actors;
+}
+
+static void learn(const struct hazards * h, int actor, const int32_t * clock) {
+    int32_t * known = known_by(h, actor);
+    for (int b = 0; b < h->n_actors; b++) {
+        known[b] = GB_MAX(known[b], clock[b]);
+    }
+}
+
+static void need_step(const struct hazards * h, struct need * needs, int actor, int32_t step, bool content) { // step + 1
+    const int of = step ? h->plan->steps.data[step - 1].actor : actor;
+    if (of == actor || known_by(h, actor)[of] >= h->time[step - 1]) {
+        return;
+    }
+    needs[of].step = needs[of].step && h->time[needs[of].step - 1] > h->time[step - 1] ? needs[of].step : step;
+    needs[of].content |= content;
+}
+
+static void find_needs(const struct hazards * h, int k, struct need * needs) {
+    const int actor = h->plan->steps.data[k].actor;
+    for (size_t i = h->begin[k]; i < h->begin[k + 1]; i++) {
+        const struct range * r   = &h->ranges.data[i];
+        const size_t         end = segment_at(h, r->space, r->hi);
+        for (size_t g = segment_at(h, r->space, r->lo); g < end; g++) {
+            need_step(h, needs, actor, h->writer[g], !r->write);
+            for (int b = 0; r->write && b < h->n_actors; b++) {
+                need_step(h, needs, actor, h->readers[g * (size_t) h->n_actors + (size_t) b], false);
+            }
+        }
+    }
+}
+
+static bool waits_by_itself(const struct hazards * h, int actor, int of) {
+    return actor < h->plan->n_backends && gb_backend_waits_for(h->sched->devices[actor].backend, h->sched->devices[of].backend);
+}
+
+// Without events of its own, all of a queue is waited for.
+static void extend_needs(const struct hazards * h, struct need * needs) {
+    for (int b = 0; b < h->plan->n_backends; b++) {
+        const ggml_backend_t backend = h->sched->devices[b].backend;
+        if (needs[b].step && !gb_backend_waits_for(backend, backend)) {
+            needs[b].step = h->last[b];
+        }
+    }
+}
+
+static void drop_implied(const struct hazards * h, struct need * needs) {
+    for (int c = 0; c < h->n_actors; c++) {
+        for (int b = 0; b < h->n_actors && needs[c].step; b++) {
+            if (b != c && needs[b].step && told_by(h, needs[b].step - 1)[c] >= h->time[needs[c].step - 1]) {
+                needs[b].content |= needs[c].content;
+                needs[c].step = 0;
+            }
+        }
+    }
+}
+
+static bool add_waits(struct hazards * h, int actor, const struct need * needs) {
+    struct gb_sched_plan * p = h->plan;
+    for (int b = 0; b < p->n_backends; b++) {
+        if (needs[b].step == 0) {
+            continue;
+        }
+        const int  on      = needs[b].step - 1;
+        const bool by_host = !waits_by_itself(h, actor, b);
+        if (!gb_vec_push(&p->waits, ((struct gb_wait){ on, by_host, !needs[b].content }))) {
+            return false;
+        }
+        p->steps.data[on].event = 0;
+        learn(h, actor, told_by(h, on));
+        if (by_host) {
+            learn(h, p->n_backends, told_by(h, on));
+            learn(h, actor, known_by(h, p->n_backends));
+        }
+    }
+    return true;
+}
+
+static void note_accesses(struct hazards * h, int k) {
+    const size_t n = (size_t) h->n_actors, actor = (size_t) h->plan->steps.data[k].actor;
+    for (size_t i = h->begin[k]; i < h->begin[k + 1]; i++) { // reads come before writes
+        const struct range * r   = &h->ranges.data[i];
+        const size_t         end = segment_at(h, r->space, r->hi);
+        for (size_t g = segment_at(h, r->space, r->lo); g < end; g++) {
+            if (r->write) {
+                h->writer[g] = k + 1;
+                memset(h->readers + g * n, 0, n * sizeof(*h->readers));
+            } else {
+                h->readers[g * n + actor] = k + 1;
+            }
+        }
+    }
+}
+
+static bool run_step(struct hazards * h, int k, struct need * needs) {
+    struct gb_sched_plan * p    = h->plan;
+    struct gb_step *       step = &p->steps.data[k];
+    const int              host = p->n_backends;
+    learn(h, step->actor, known_by(h, host));
+    known_by(h, step->actor)[host] = h->count[host];
+    memset(needs, 0, (size_t) h->n_actors * sizeof(*needs));
+    find_needs(h, k, needs);
+    extend_needs(h, needs);
+    drop_implied(h, needs);
+    step->waits_begin = p->waits.n;
+    if (!add_waits(h, step->actor, needs)) {
+        return false;
+    }
+    step->waits_end       = p->waits.n;
+    h->time[k]            = ++h->count[step->actor];
+    h->last[step->actor]  = k + 1;
+    known_by(h, step->actor)[step->actor] = h->time[k];
+    memcpy(told_by(h, k), known_by(h, step->actor), (size_t) h->n_actors * sizeof(*h->known));
+    note_accesses(h, k);
+    return true;
+}
+
+static void number_events(struct gb_sched_plan * p) {
+    for (size_t k = 0; k < p->steps.n; k++) {
+        if (p->steps.data[k].event >= 0) {
+            p->steps.data[k].event = (int32_t) p->n_events++;
+        }
+    }
+}
+
+static bool has_one_actor(const struct gb_sched_plan * p) {
+    for (size_t k = 1; k < p->steps.n; k++) {
+        if (p->steps.data[k].actor != p->steps.data[0].actor) {
+            return false;
+        }
+    }
+    return true;
+}
+
+enum ggml_status gb_sched_find_hazards(struct ggml_backend_sched * s, struct gb_sched_plan * p) {
+    if (has_one_actor(p)) {
+        return GGML_STATUS_SUCCESS;
+    }
+    struct hazards h     = { .sched = s, .plan = p, .n_actors = p->n_backends + 1 };
+    struct need *  needs = gb_calloc((size_t) h.n_actors, sizeof(*needs));
+    bool           ok    = needs && prepare(&h);
+    for (size_t k = 0; ok && k < p->steps.n; k++) {
+        ok = run_step(&h, (int) k, needs);
+    }
+    number_events(p);
+    gb_free(needs);
+    free_hazards(&h);
+    return ok ? GGML_STATUS_SUCCESS : GGML_STATUS_ALLOC_FAILED;
+}

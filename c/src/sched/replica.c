@@ -1,0 +1,194 @@
+// replica.c - copies of what nobody writes (weights, mostly), kept from run to run outside of the arenas.
+//
+// A replica belongs to the scheduler and is found by where its source lies and how it is laid out, so another graph, or the same graph
+// built again, finds it filled. Plans hold references. Whether its content is right is a question of versions alone (run.c asks it
+// at the begin of each run): the version of a buffer changes with every write, and no two buffers ever had the same one, so a
+// buffer that was freed and another one made at its address is not taken for the first. What no plan holds goes when memory is short, and when
+// a buffer that has replicas was freed.
+#include "sched/sched.h"
+
+#include <string.h>
+
+#include "backend/backend.h"
+
+static size_t size_on(const struct ggml_backend_sched * s, const struct gb_copy * copy) {
+    const size_t size = ggml_backend_buft_get_alloc_size(s->devices[copy->backend].buft, &copy->dst->tensor);
+    return GB_MAX(size, 1);
+}
+
+static const struct ggml_tensor * source_of(const struct gb_sched_plan * p, const struct gb_copy * copy) {
+    return p->ids.data[copy->root].tensor;
+}
+
+static bool is_replica_of(const struct gb_replica * r, const struct gb_sched_plan * p, const struct gb_copy * copy) {
+    const struct ggml_tensor * source = source_of(p, copy);
+    return r->backend == copy->backend && r->source == source->buffer && r->data == (const char *) source->data + copy->lo &&
+           gb_are_same_layout(&r->layout, &copy->dst->tensor);
+}
+
+static struct gb_replica * find(const struct ggml_backend_sched * s, const struct gb_sched_plan * p, const struct gb_copy * copy) {
+    for (size_t i = 0; i < s->replicas.n; i++) {
+        if (is_replica_of(s->replicas.data[i], p, copy)) {
+            return s->replicas.data[i];
+        }
+    }
+    return NULL;
+}
+
+static void drop(struct ggml_backend_sched * s, size_t i) {
+    struct gb_replica * r = s->replicas.data[i];
+    s->replicas.data[i]   = s->replicas.data[--s->replicas.n];
+    gb_sched_mem_unref(s, r->mem);
+    gb_free(r);
+}
+
+bool gb_sched_drop_spare_replicas(struct ggml_backend_sched * s, int backend) {
+    bool any = false;
+    for (size_t i = s->replicas.n; i-- > 0;) {
+        if (s->replicas.data[i]->n_refs == 0 && (backend < 0 || s->replicas.data[i]->backend == backend)) {
+            drop(s, i);
+            any = true;
+        }
+    }
+    return any;
+}
+
+void gb_sched_drop_orphans(struct ggml_backend_sched * s) {
+    const unsigned n_freed = gb_replicated_buffers_freed();
+    if (s->n_replicated_freed != n_freed) {
+        gb_sched_drop_spare_replicas(s, -1);
+        s->n_replicated_freed = n_freed;
+    }
+}
+
+void gb_sched_free_replicas(struct ggml_backend_sched * s) {
+    for (size_t i = 0; i < s->replicas.n; i++) {
+        gb_free(s->replicas.data[i]);
+    }
+    gb_vec_free(&s->replicas);
+}
+
+void gb_sched_release_replicas(struct gb_sched_plan * p) {
+    for (size_t c = 0; c < p->copies.n; c++) {
+        struct gb_replica ** r = &p->copies.data[c].replica;
+        if (*r) {
+            (*r)->n_refs--;
+        }
+        *r = NULL;
+    }
+}
+
+// ---------------------------------------------------------------------------------------------------------------------- taking
+
+static bool add(struct ggml_backend_sched * s, const struct gb_sched_plan * p, struct gb_copy * copy, struct gb_mem * mem, size_t offset) {
+    struct gb_replica * r = gb_vec_reserve(&s->replicas, s->replicas.n + 1) ? GB_NEW(struct gb_replica) : NULL;
+    if (r == NULL) {
+        return false;
+    }
+    const struct ggml_tensor * source = source_of(p, copy);
+    *r = (struct gb_replica){ .source = source->buffer, .data = (const char *) source->data + copy->lo, .layout = copy->dst->tensor,
+                              .backend = copy->backend, .mem = mem, .offset = offset, .n_refs = 1 };
+    gb_sched_mem_ref(mem);
+    source->buffer->replicated           = true;
+    s->replicas.data[s->replicas.n++]    = r;
+    copy->replica                        = r;
+    return true;
+}
+
+static bool is_missing(const struct gb_copy * copy, int backend) {
+    return copy->kept && copy->replica == NULL && copy->backend == backend;
+}
+
+// Bytes of the missing replicas from copy `c` on that fit into one buffer; *end: behind the last of them.
+static size_t fill_one(const struct ggml_backend_sched * s, const struct gb_sched_plan * p, int backend, size_t c, size_t * end) {
+    const struct gb_sched_device * d    = &s->devices[backend];
+    size_t                         size = 0;
+    for (; c < p->copies.n; c++) {
+        if (!is_missing(&p->copies.data[c], backend)) {
+            continue;
+        }
+        size_t padded, total;
+        if (!gb_pad_size(size_on(s, &p->copies.data[c]), d->alignment, &padded) || !gb_add_size(size, padded, &total) ||
+            (size > 0 && total > d->max_size)) {
+            break;
+        }
+        size = total;
+    }
+    *end = c;
+    return size;
+}
+
+static bool take_missing(struct ggml_backend_sched * s, struct gb_sched_plan * p, int backend) {
+    for (size_t c = 0, end; c < p->copies.n; c = end) {
+        const size_t size = fill_one(s, p, backend, c, &end);
+        if (size == 0) {
+            return end == p->copies.n;
+        }
+        struct gb_mem * mem = gb_sched_mem_new(s, backend, size, GB_MEM_REPLICAS);
+        if (mem == NULL) {
+            return false;
+        }
+        size_t offset = 0;
+        bool   ok     = true;
+        gb_sched_mem_ref(mem);
+        for (; ok && c < end; c++) {
+            struct gb_copy * copy = &p->copies.data[c];
+            if (is_missing(copy, backend)) {
+                ok = add(s, p, copy, mem, offset);
+                offset += GGML_PAD(size_on(s, copy), s->devices[backend].alignment);
+            }
+        }
+        gb_sched_mem_unref(s, mem); // the replicas in it hold it now
+        if (!ok) {
+            return false;
+        }
+    }
+    return true;
+}
+
+enum ggml_status gb_sched_take_replicas(struct ggml_backend_sched * s, struct gb_sched_plan * p) {
+    for (size_t c = 0; c < p->copies.n; c++) {
+        struct gb_copy * copy = &p->copies.data[c];
+        if (copy->kept && copy->replica == NULL && (copy->replica = find(s, p, copy)) != NULL) {
+            copy->replica->n_refs++;
+        }
+    }
+    for (int b = 0; b < p->n_backends; b++) {
+        if (!take_missing(s, p, b)) {
+            gb_sched_release_replicas(p);
+            gb_sched_drop_spare_replicas(s, b);
+            return GGML_STATUS_ALLOC_FAILED;
+        }
+    }
+    return GGML_STATUS_SUCCESS;
+}
+
+// --------------------------------------------------------------------------------------------------------------------- versions
+
+void gb_sched_look_at_replicas(struct gb_sched_plan * p) {
+    for (size_t c = 0; p->n_kept > 0 && c < p->copies.n; c++) {
+        struct gb_copy * copy = &p->copies.data[c];
+        if (copy->kept) {
+            copy->seen = source_of(p, copy)->buffer->version;
+            copy->due  = copy->replica->version != copy->seen;
+        }
+    }
+}
+
+void gb_sched_keep_replicas(struct gb_sched_plan * p) {
+    for (size_t c = 0; p->n_kept > 0 && c < p->copies.n; c++) {
+        const struct gb_copy * copy = &p->copies.data[c];
+        struct gb_replica *    r    = copy->replica;
+        if (copy->kept && r->version == copy->seen) {
+            const uint64_t now = source_of(p, copy)->buffer->version;
+            r->checked         = r->checked == r->version ? now : r->checked;
+            r->version         = now;
+        }
+    }
+}
+
+void gb_sched_forget_replicas(struct ggml_backend_sched * s) {
+    for (size_t i = 0; i < s->replicas.n; i++) {
+        s->replicas.data[i]->version = 0;
+    }
+}
