@@ -10,45 +10,62 @@
 
 #define BYTES_NR (V_BYTES_NV * V_N)
 
-// To the nearest: 1.5 2^23 leaves the integer in the lowest bits.
-static inline void quantize_32_(int8_t * q, const float * x, float inverse) {
+// 32 activations to bytes, to the nearest; returns D and the sums of both halves. Infinity and NaN make D infinite or NaN. Below 2^-100
+// all is 0.
+#if V_N == 16
+static ALWAYS_INLINE float quantize_32_(int8_t * q, const float * x, int32_t sums[2]) {
+    const __m512i magnitude = _mm512_set1_epi32(0x7fffffff);
+    const __m512  a = _mm512_loadu_ps(x), b = _mm512_loadu_ps(x + 16);
+    const __m512i larger  = _mm512_max_epi32(_mm512_and_si512(_mm512_castps_si512(a), magnitude), _mm512_and_si512(_mm512_castps_si512(b), magnitude));
+    const int32_t largest = _mm512_reduce_max_epi32(larger); // as integers: NaN is above infinity
+    float         max;
+    memcpy(&max, &largest, sizeof(max));
+    const bool    none    = max < 0x1p-100f;
+    const __m512  inverse = _mm512_set1_ps(none ? 0.0f : 127.0f / max);
+    const __m512i low = _mm512_cvtps_epi32(_mm512_mul_ps(a, inverse)), high = _mm512_cvtps_epi32(_mm512_mul_ps(b, inverse));
+    _mm_storeu_si128((__m128i *) q, _mm512_cvtepi32_epi8(low));
+    _mm_storeu_si128((__m128i *) (q + 16), _mm512_cvtepi32_epi8(high));
+    sums[0] = _mm512_reduce_add_epi32(low);
+    sums[1] = _mm512_reduce_add_epi32(high);
+    return none ? 0.0f : max / 127.0f;
+}
+#else
+static inline float quantize_32_(int8_t * restrict q, const float * restrict x, int32_t sums[2]) {
+    int32_t largest = 0;
     for (int i = 0; i < 32; i++) {
+        int32_t bits;
+        memcpy(&bits, x + i, sizeof(bits));
+        bits &= 0x7fffffff; // as integers NaN is above infinity
+        largest = bits > largest ? bits : largest;
+    }
+    float max;
+    memcpy(&max, &largest, sizeof(max));
+    const bool  none    = max < 0x1p-100f;
+    const float inverse = none ? 0.0f : 127.0f / max;
+    for (int i = 0; i < 32; i++) { // 1.5 2^23 leaves the integer in the lowest bits
         const float t = x[i] * inverse + 12582912.0f;
         int32_t     bits;
         memcpy(&bits, &t, sizeof(bits));
         q[i] = (int8_t) (uint8_t) (bits & 0xff);
     }
-}
-
-static inline int32_t sum_16_(const int8_t * q) {
-    int32_t sum = 0;
+    sums[0] = sums[1] = 0;
     for (int i = 0; i < 16; i++) {
-        sum += q[i];
+        sums[0] += q[i];
+        sums[1] += q[i + 16];
     }
-    return sum;
+    return none ? 0.0f : max / 127.0f;
 }
+#endif
 
-// Infinity and NaN make D infinite or NaN. Below 2^-100 all is 0.
 static void quantize_q8(int64_t k, int kind, int8_t * q, float * d, float * s, const float * x) {
-    for (int64_t g = 0; g < k / 32; g++, x += 32, q += 32) {
-        int32_t largest = 0;
-        for (int i = 0; i < 32; i++) {
-            int32_t bits;
-            memcpy(&bits, x + i, sizeof(bits));
-            bits &= 0x7fffffff;
-            largest = bits > largest ? bits : largest;
-        }
-        float max;
-        memcpy(&max, &largest, sizeof(max));
-        const bool none = max < 0x1p-100f;
-        d[g]            = none ? 0.0f : max / 127.0f;
-        quantize_32_(q, x, none ? 0.0f : 127.0f / max);
-        const int32_t low = sum_16_(q), high = sum_16_(q + 16);
+    for (int64_t g = 0; g < k / 32; g++) {
+        int32_t sums[2];
+        d[g] = quantize_32_(q + 32 * g, x + 32 * g, sums);
         if (kind & GB_BYTES_HALVES) {
-            s[2 * g]     = d[g] * (float) low;
-            s[2 * g + 1] = d[g] * (float) high;
+            s[2 * g]     = d[g] * (float) sums[0];
+            s[2 * g + 1] = d[g] * (float) sums[1];
         } else {
-            s[g] = d[g] * (float) (low + high);
+            s[g] = d[g] * (float) (sums[0] + sums[1]);
         }
     }
 }

@@ -6,42 +6,87 @@
 
 #include <string.h>
 
-// ------------------------------------------------------------------------------------------------------- blocks of 32 terms
-
-static inline void low_high_(uint8_t * u, const uint8_t * qs) { // nibbles of 16 bytes: the low ones first
-    for (int j = 0; j < 16; j++) {
-        u[j]      = qs[j] & 15;
-        u[j + 16] = qs[j] >> 4;
-    }
-}
-
-static inline void fifth_bits_(uint8_t * u, const uint8_t * qh) { // bit i of 32 becomes bit 4 of u[i]
-    for (int i = 0; i < 4; i++) {
-        const uint64_t kept = qh[i] * UINT64_C(0x0101010101010101) & UINT64_C(0x8040201008040201);
-        const uint64_t ones = (kept + UINT64_C(0x00406070787c7e7f)) >> 7 & UINT64_C(0x0101010101010101);
-        uint64_t       eight;
-        memcpy(&eight, u + 8 * i, sizeof(eight));
-        eight |= ones << 4;
-        memcpy(u + 8 * i, &eight, sizeof(eight));
-    }
-}
-
-static inline void lookup_low_high_(uint8_t * u, const uint8_t * qs, const uint8_t * table) { // 16 bytes
+// 32 bytes, and what is done with the fields in them. Shifts move bits across bytes: mask before, or after.
 #if defined(__AVX2__)
-    const __m128i t = _mm_loadu_si128((const __m128i *) table), q = _mm_loadu_si128((const __m128i *) qs), low = _mm_set1_epi8(15);
-    _mm_storeu_si128((__m128i *) u, _mm_shuffle_epi8(t, _mm_and_si128(q, low)));
-    _mm_storeu_si128((__m128i *) (u + 16), _mm_shuffle_epi8(t, _mm_and_si128(_mm_srli_epi16(q, 4), low)));
-#else
-    for (int j = 0; j < 16; j++) {
-        u[j]      = table[qs[j] & 15];
-        u[j + 16] = table[qs[j] >> 4];
-    }
-#endif
+typedef __m256i b32;
+static inline b32 b32_load(const void * p) { return _mm256_loadu_si256((const __m256i *) p); }
+static inline void b32_store(void * p, b32 a) { _mm256_storeu_si256((__m256i *) p, a); }
+static inline b32 b32_set(int byte) { return _mm256_set1_epi8((char) byte); }
+static inline b32 b32_and(b32 a, int byte) { return _mm256_and_si256(a, b32_set(byte)); }
+static inline b32 b32_or(b32 a, b32 b) { return _mm256_or_si256(a, b); }
+static inline b32 b32_xor(b32 a, int byte) { return _mm256_xor_si256(a, b32_set(byte)); }
+#    define b32_shr(a, n) _mm256_srli_epi16((a), (n))
+#    define b32_shl(a, n) _mm256_slli_epi16((a), (n))
+// The low nibbles of 16 bytes, then the high ones.
+static inline b32 b32_nibbles(const void * p) {
+    const __m128i q = _mm_loadu_si128((const __m128i *) p);
+    return b32_and(_mm256_inserti128_si256(_mm256_castsi128_si256(q), _mm_srli_epi16(q, 4), 1), 15);
 }
+static inline b32 b32_lookup(b32 index, const uint8_t * table) { // of 16
+    return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *) table)), index);
+}
+static inline b32 b32_bits(const void * p, int byte) { // `byte` where a bit of the 32 at p is set
+    uint32_t bits;
+    memcpy(&bits, p, sizeof(bits));
+    const b32 spread = _mm256_shuffle_epi8(_mm256_set1_epi32((int32_t) bits), _mm256_setr_epi64x(0, 0x0101010101010101, 0x0202020202020202, 0x0303030303030303));
+    const b32 one    = _mm256_set1_epi64x((int64_t) 0x8040201008040201u);
+    return b32_and(_mm256_cmpeq_epi8(_mm256_and_si256(spread, one), one), byte);
+}
+static inline void scaled_8_(float * y, const void * bytes, float scale) { // y[i] = scale bytes[i]
+    _mm256_storeu_ps(y, _mm256_mul_ps(_mm256_set1_ps(scale), _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *) bytes)))));
+}
+#else
+typedef struct {
+    uint8_t b[32];
+} b32;
+static inline b32 b32_load(const void * p) {
+    b32 a;
+    memcpy(&a, p, sizeof(a));
+    return a;
+}
+static inline void b32_store(void * p, b32 a) { memcpy(p, &a, sizeof(a)); }
+#    define B32_EACH(name, params, value)                                                                              \
+        static inline b32 name params {                                                                                \
+            for (int i = 0; i < 32; i++) {                                                                             \
+                a.b[i] = (uint8_t) (value);                                                                            \
+            }                                                                                                          \
+            return a;                                                                                                  \
+        }
+B32_EACH(b32_and, (b32 a, int byte), a.b[i] & byte)
+B32_EACH(b32_or, (b32 a, b32 b), a.b[i] | b.b[i])
+B32_EACH(b32_xor, (b32 a, int byte), a.b[i] ^ byte)
+B32_EACH(b32_shr, (b32 a, int n), a.b[i] >> n)
+B32_EACH(b32_shl, (b32 a, int n), a.b[i] << n)
+B32_EACH(b32_lookup, (b32 a, const uint8_t * table), table[a.b[i]])
+static inline b32 b32_nibbles(const void * p) {
+    const uint8_t * q = p;
+    b32             a;
+    for (int i = 0; i < 16; i++) {
+        a.b[i]      = q[i] & 15;
+        a.b[i + 16] = q[i] >> 4;
+    }
+    return a;
+}
+static inline b32 b32_bits(const void * p, int byte) {
+    const uint8_t * q = p;
+    b32             a;
+    for (int i = 0; i < 32; i++) {
+        a.b[i] = q[i / 8] >> i % 8 & 1 ? (uint8_t) byte : 0;
+    }
+    return a;
+}
+static inline void scaled_8_(float * y, const void * bytes, float scale) {
+    for (int i = 0; i < 8; i++) {
+        y[i] = scale * (float) ((const int8_t *) bytes)[i];
+    }
+}
+#endif
+
+// ------------------------------------------------------------------------------------------------------- blocks of 32 terms
 
 enum { UNPACK_BLOCKS = GB_UNPACK_MAX / 32 };
 
-static void symmetric_scales_(int64_t n, float bias, float * d, float * m, const uint16_t * half) {
+static void symmetric_scales_(int64_t n, float bias, float * restrict d, float * restrict m, const uint16_t * half) {
     f16_to_f32(n, d, half);
     for (int64_t i = 0; i < n; i++) {
         m[i] = d[i] * -bias;
@@ -57,50 +102,50 @@ static void symmetric_scales_(int64_t n, float bias, float * d, float * m, const
         __VA_ARGS__;                                                                                                   \
     }
 
-static void unpack_q4_0_plain_(int64_t k, uint8_t * u, float * d, float * m, const void * x) {
-    UNPACK_BLOCKS_OF(18, low_high_(u, block + 2))
+static void unpack_q4_0_plain_(int64_t k, uint8_t * restrict u, float * restrict d, float * restrict m, const void * restrict x) {
+    UNPACK_BLOCKS_OF(18, b32_store(u, b32_nibbles(block + 2)))
     symmetric_scales_(k / 32, 8, d, m, half);
 }
 
-static void unpack_q5_0(int64_t k, uint8_t * u, float * d, float * m, const void * x) {
-    UNPACK_BLOCKS_OF(22, low_high_(u, block + 6); fifth_bits_(u, block + 2))
+static void unpack_q5_0(int64_t k, uint8_t * restrict u, float * restrict d, float * restrict m, const void * restrict x) {
+    UNPACK_BLOCKS_OF(22, b32_store(u, b32_or(b32_nibbles(block + 6), b32_bits(block + 2, 16))))
     symmetric_scales_(k / 32, 16, d, m, half);
 }
 
-static void unpack_q8_0(int64_t k, uint8_t * u, float * d, float * m, const void * x) {
-    UNPACK_BLOCKS_OF(34, for (int j = 0; j < 32; j++) { u[j] = (uint8_t) (block[2 + j] ^ 0x80); })
+static void unpack_q8_0(int64_t k, uint8_t * restrict u, float * restrict d, float * restrict m, const void * restrict x) {
+    UNPACK_BLOCKS_OF(34, b32_store(u, b32_xor(b32_load(block + 2), 0x80)))
     symmetric_scales_(k / 32, 128, d, m, half);
 }
 
 static const uint8_t iq4_levels_[16] = { 1, 24, 45, 63, 79, 93, 106, 118, 129, 141, 153, 166, 181, 197, 217, 241 }; // + 128
 
-static void unpack_iq4_nl(int64_t k, uint8_t * u, float * d, float * m, const void * x) {
-    UNPACK_BLOCKS_OF(18, lookup_low_high_(u, block + 2, iq4_levels_))
+static void unpack_iq4_nl(int64_t k, uint8_t * restrict u, float * restrict d, float * restrict m, const void * restrict x) {
+    UNPACK_BLOCKS_OF(18, b32_store(u, b32_lookup(b32_nibbles(block + 2), iq4_levels_)))
     symmetric_scales_(k / 32, 128, d, m, half);
 }
 
-static void unpack_q4_1(int64_t k, uint8_t * u, float * d, float * m, const void * x) {
+static void unpack_q4_1(int64_t k, uint8_t * restrict u, float * restrict d, float * restrict m, const void * restrict x) {
     uint16_t mins[UNPACK_BLOCKS];
-    UNPACK_BLOCKS_OF(20, memcpy(mins + i, block + 2, sizeof(*mins)); low_high_(u, block + 4))
+    UNPACK_BLOCKS_OF(20, memcpy(mins + i, block + 2, sizeof(*mins)); b32_store(u, b32_nibbles(block + 4)))
     f16_to_f32(k / 32, d, half);
     f16_to_f32(k / 32, m, mins);
 }
 
-static void unpack_q5_1(int64_t k, uint8_t * u, float * d, float * m, const void * x) {
+static void unpack_q5_1(int64_t k, uint8_t * restrict u, float * restrict d, float * restrict m, const void * restrict x) {
     uint16_t mins[UNPACK_BLOCKS];
-    UNPACK_BLOCKS_OF(24, memcpy(mins + i, block + 2, sizeof(*mins)); low_high_(u, block + 8); fifth_bits_(u, block + 4))
+    UNPACK_BLOCKS_OF(24, memcpy(mins + i, block + 2, sizeof(*mins)); b32_store(u, b32_or(b32_nibbles(block + 8), b32_bits(block + 4, 16))))
     f16_to_f32(k / 32, d, half);
     f16_to_f32(k / 32, m, mins);
 }
 
-static void unpack_mxfp4(int64_t k, uint8_t * u, float * d, float * m, const void * x) {
+static void unpack_mxfp4(int64_t k, uint8_t * restrict u, float * restrict d, float * restrict m, const void * restrict x) {
     static const uint8_t levels[16] = { 12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0 }; // + 12
     const uint8_t *      block      = x;
     for (int64_t i = 0; i < k / 32; i++, block += 17, u += 32) {
         const uint32_t bits = block[0] < 2 ? (uint32_t) 0x200000 << block[0] : (uint32_t) (block[0] - 1) << 23;
         memcpy(d + i, &bits, sizeof(*d));
         m[i] = d[i] * -12.0f;
-        lookup_low_high_(u, block + 1, levels);
+        b32_store(u, b32_lookup(b32_nibbles(block + 1), levels));
     }
 }
 
@@ -108,130 +153,130 @@ static void unpack_mxfp4(int64_t k, uint8_t * u, float * d, float * m, const voi
 
 static inline float half_at_(const uint8_t * p) {
     uint16_t h;
-    float    f;
     memcpy(&h, p, sizeof(h));
+#if defined(__F16C__)
+    return _cvtsh_ss(h);
+#elif defined(__ARM_NEON)
+    float f;
     v_store_n(&f, v_load_f16_n(&h, 1), 1);
     return f;
-}
-
-static inline void nibbles_256_(uint8_t * u, const uint8_t * qs) {
-    for (int c = 0; c < 4; c++) {
-        for (int l = 0; l < 32; l++) {
-            u[64 * c + l]      = qs[32 * c + l] & 15;
-            u[64 * c + 32 + l] = qs[32 * c + l] >> 4;
-        }
-    }
-}
-
-static inline void pairs_256_(uint8_t * u, const uint8_t * qs) {
-    for (int h = 0; h < 2; h++) {
-        for (int g = 0; g < 4; g++) {
-            for (int l = 0; l < 32; l++) {
-                u[128 * h + 32 * g + l] = qs[32 * h + l] >> 2 * g & 3;
-            }
-        }
-    }
+#else
+    return v_load_f16(&h);
+#endif
 }
 
 // Eight scales and minima of 6 bits in 12 bytes.
-static inline void scales_45_(const uint8_t * block, float * d, float * m) {
-    uint32_t    w[3], sc[2], mn[2];
-    uint8_t     bytes[16];
+static inline void scales_45_(const uint8_t * restrict block, float * restrict d, float * restrict m) {
     const float scale = half_at_(block), min = -half_at_(block + 2);
+    uint32_t    w[3]; // bytes are put together in registers: what is stored in parts and loaded as a whole has to wait
     memcpy(w, block + 4, sizeof(w));
-    sc[0] = w[0] & 0x3f3f3f3fu;
-    mn[0] = w[1] & 0x3f3f3f3fu;
-    sc[1] = (w[2] & 0x0f0f0f0fu) | (w[0] >> 6 & 0x03030303u) << 4;
-    mn[1] = (w[2] >> 4 & 0x0f0f0f0fu) | (w[1] >> 6 & 0x03030303u) << 4;
-    memcpy(bytes, sc, 8);
-    memcpy(bytes + 8, mn, 8);
-    for (int i = 0; i < 8; i++) {
-        d[i] = scale * (float) bytes[i];
-        m[i] = min * (float) bytes[8 + i];
-    }
+    const uint32_t sc = (w[2] & 0x0f0f0f0fu) | (w[0] >> 6 & 0x03030303u) << 4;
+    const uint32_t mn = (w[2] >> 4 & 0x0f0f0f0fu) | (w[1] >> 6 & 0x03030303u) << 4;
+    const uint64_t all_sc = (w[0] & 0x3f3f3f3fu) | (uint64_t) sc << 32, all_mn = (w[1] & 0x3f3f3f3fu) | (uint64_t) mn << 32;
+    scaled_8_(d, &all_sc, scale);
+    scaled_8_(m, &all_mn, min);
 }
 
 #define FOR_SUPER_BLOCKS(size, groups)                                                                                 \
     const uint8_t * block = x;                                                                                         \
     for (int64_t i = 0; i < k / 256; i++, block += size, u += 256, d += groups, m += groups)
 
-static void unpack_q4_k(int64_t k, uint8_t * u, float * d, float * m, const void * x) {
+static void unpack_q4_k(int64_t k, uint8_t * restrict u, float * restrict d, float * restrict m, const void * restrict x) {
     FOR_SUPER_BLOCKS(144, 8) {
         scales_45_(block, d, m);
-        nibbles_256_(u, block + 16);
-    }
-}
-
-static void unpack_q5_k(int64_t k, uint8_t * u, float * d, float * m, const void * x) {
-    FOR_SUPER_BLOCKS(176, 8) {
-        scales_45_(block, d, m);
-        nibbles_256_(u, block + 48);
-        for (int g = 0; g < 8; g++) {
-            for (int l = 0; l < 32; l++) {
-                u[32 * g + l] = (uint8_t) (u[32 * g + l] | (block[16 + l] >> g & 1) << 4);
-            }
+        for (int c = 0; c < 4; c++) {
+            const b32 q = b32_load(block + 16 + 32 * c);
+            b32_store(u + 64 * c, b32_and(q, 15));
+            b32_store(u + 64 * c + 32, b32_and(b32_shr(q, 4), 15));
         }
     }
 }
 
-static void unpack_q6_k(int64_t k, uint8_t * u, float * d, float * m, const void * x) {
+static void unpack_q5_k(int64_t k, uint8_t * restrict u, float * restrict d, float * restrict m, const void * restrict x) {
+    FOR_SUPER_BLOCKS(176, 8) {
+        b32 fifth = b32_load(block + 16); // the next two groups' lie in the lowest bits
+        scales_45_(block, d, m);
+        for (int c = 0; c < 4; c++) {
+            const b32 q = b32_load(block + 48 + 32 * c);
+            b32_store(u + 64 * c, b32_or(b32_and(q, 15), b32_shl(b32_and(fifth, 1), 4)));
+            b32_store(u + 64 * c + 32, b32_or(b32_and(b32_shr(q, 4), 15), b32_shl(b32_and(fifth, 2), 3)));
+            fifth = b32_shr(fifth, 2);
+        }
+    }
+}
+
+static void unpack_q6_k(int64_t k, uint8_t * restrict u, float * restrict d, float * restrict m, const void * restrict x) {
     FOR_SUPER_BLOCKS(210, 16) {
         const float scale = half_at_(block + 208);
+        scaled_8_(d, block + 192, scale);
+        scaled_8_(d + 8, block + 200, scale);
         for (int s = 0; s < 16; s++) {
-            d[s] = scale * (float) (int8_t) block[192 + s];
             m[s] = d[s] * -32.0f;
         }
         for (int h = 0; h < 2; h++) {
-            const uint8_t * low = block + 64 * h;
-            const uint8_t * top = block + 128 + 32 * h;
-            uint8_t *       y   = u + 128 * h;
-            for (int l = 0; l < 32; l++) {
-                y[l]      = (uint8_t) ((low[l] & 15) | (top[l] & 3) << 4);
-                y[l + 32] = (uint8_t) ((low[l + 32] & 15) | (top[l] >> 2 & 3) << 4);
-                y[l + 64] = (uint8_t) (low[l] >> 4 | (top[l] >> 4 & 3) << 4);
-                y[l + 96] = (uint8_t) (low[l + 32] >> 4 | top[l] >> 6 << 4);
-            }
+            const b32       a = b32_load(block + 64 * h), b = b32_load(block + 64 * h + 32), top = b32_load(block + 128 + 32 * h);
+            uint8_t * const y = u + 128 * h;
+            b32_store(y, b32_or(b32_and(a, 15), b32_shl(b32_and(top, 3), 4)));
+            b32_store(y + 32, b32_or(b32_and(b, 15), b32_shl(b32_and(top, 12), 2)));
+            b32_store(y + 64, b32_or(b32_and(b32_shr(a, 4), 15), b32_and(top, 48)));
+            b32_store(y + 96, b32_or(b32_and(b32_shr(b, 4), 15), b32_shr(b32_and(top, 192), 2)));
         }
     }
 }
 
-static void unpack_q2_k(int64_t k, uint8_t * u, float * d, float * m, const void * x) {
+// The bit pairs of 64 bytes, 32 of them at a time; third: bits that become bit 2, from the lowest on.
+static inline void pairs_256_(uint8_t * restrict u, const uint8_t * restrict qs, b32 third) {
+    for (int h = 0; h < 2; h++) {
+        b32 q = b32_load(qs + 32 * h);
+        for (int g = 0; g < 4; g++) {
+            b32_store(u + 128 * h + 32 * g, b32_or(b32_and(q, 3), b32_shl(b32_and(third, 1), 2)));
+            q     = b32_shr(q, 2);
+            third = b32_shr(third, 1);
+        }
+    }
+}
+
+static void unpack_q2_k(int64_t k, uint8_t * restrict u, float * restrict d, float * restrict m, const void * restrict x) {
     FOR_SUPER_BLOCKS(84, 16) {
         const float scale = half_at_(block + 80), min = -half_at_(block + 82);
-        for (int s = 0; s < 16; s++) {
-            d[s] = scale * (float) (block[s] & 15);
-            m[s] = min * (float) (block[s] >> 4);
-        }
-        pairs_256_(u, block + 16);
+        uint8_t     sc[32]; // the scales, then the minima
+        b32_store(sc, b32_nibbles(block));
+        scaled_8_(d, sc, scale);
+        scaled_8_(d + 8, sc + 8, scale);
+        scaled_8_(m, sc + 16, min);
+        scaled_8_(m + 8, sc + 24, min);
+        pairs_256_(u, block + 16, b32_and(b32_load(block), 0));
     }
 }
 
-static void unpack_q3_k(int64_t k, uint8_t * u, float * d, float * m, const void * x) {
+static void unpack_q3_k(int64_t k, uint8_t * restrict u, float * restrict d, float * restrict m, const void * restrict x) {
     FOR_SUPER_BLOCKS(110, 16) {
-        const uint8_t * sc    = block + 96;
-        const float     scale = half_at_(block + 108);
+        const float scale = half_at_(block + 108);
+        uint32_t    w[3], sc[4]; // four scales of 6 bits in a word, around 32
+        memcpy(w, block + 96, sizeof(w));
+        for (int j = 0; j < 4; j++) { // minus 32, in every byte: the upper two bits are the sign
+            const uint32_t six = (w[j % 2] >> 4 * (j / 2) & 0x0f0f0f0fu) | (w[2] >> 2 * j & 0x03030303u) << 4;
+            const uint32_t top = ~six & 0x20202020u;
+            sc[j]              = (six & 0x1f1f1f1fu) | top | top << 1 | top << 2;
+        }
+        const uint64_t low = sc[0] | (uint64_t) sc[1] << 32, high = sc[2] | (uint64_t) sc[3] << 32;
+        scaled_8_(d, &low, scale);
+        scaled_8_(d + 8, &high, scale);
         for (int s = 0; s < 16; s++) {
-            const int bits = (sc[s % 8] >> 4 * (s / 8) & 15) + 16 * (sc[8 + s % 4] >> 2 * (s / 4) & 3);
-            d[s]           = scale * (float) (bits - 32);
-            m[s]           = d[s] * -4.0f;
+            m[s] = d[s] * -4.0f;
         }
-        pairs_256_(u, block + 32);
-        for (int g = 0; g < 8; g++) {
-            for (int l = 0; l < 32; l++) {
-                u[32 * g + l] = (uint8_t) (u[32 * g + l] | (block[l] >> g & 1) << 2);
-            }
-        }
+        pairs_256_(u, block + 32, b32_load(block));
     }
 }
 
-static void unpack_iq4_xs(int64_t k, uint8_t * u, float * d, float * m, const void * x) {
+static void unpack_iq4_xs(int64_t k, uint8_t * restrict u, float * restrict d, float * restrict m, const void * restrict x) {
     FOR_SUPER_BLOCKS(136, 8) {
         const float scale = half_at_(block);
         for (int s = 0; s < 8; s++) {
             const int bits = (block[4 + s / 2] >> 4 * (s % 2) & 15) + 16 * (block[2 + s / 4] >> 2 * (s % 4) & 3);
             d[s]           = scale * (float) (bits - 32);
             m[s]           = d[s] * -128.0f;
-            lookup_low_high_(u + 32 * s, block + 8 + 16 * s, iq4_levels_);
+            b32_store(u + 32 * s, b32_lookup(b32_nibbles(block + 8 + 16 * s), iq4_levels_));
         }
     }
 }
@@ -240,16 +285,15 @@ static void unpack_iq4_xs(int64_t k, uint8_t * u, float * d, float * m, const vo
 
 #if defined(__AVX512VBMI__)
 // Four blocks, 72 bytes, at a time: one permutation of bytes puts the 16 bytes of two blocks twice into a vector.
-static void unpack_q4_0(int64_t k, uint8_t * u, float * d, float * m, const void * x) {
-    static const uint8_t from[2][4] = { { 2, 2, 20, 20 }, { 38, 38, 56, 56 } }; // bytes from 64 on come from the second load, 8 further
-    uint8_t              index[2][64];
-    const uint8_t *      block = x;
-    int64_t              i     = 0;
-    for (int b = 0; b < 128; b++) {
-        const int at               = from[b / 64][b % 64 / 16] + b % 16;
-        index[b / 64][b % 64]      = (uint8_t) (at < 64 ? at : at + 56);
-    }
-    const __m512i first = _mm512_loadu_si512(index[0]), second = _mm512_loadu_si512(index[1]);
+static void unpack_q4_0(int64_t k, uint8_t * restrict u, float * restrict d, float * restrict m, const void * restrict x) {
+#define FROM(i) (i), (i) + 1, (i) + 2, (i) + 3, (i) + 4, (i) + 5, (i) + 6, (i) + 7
+#define TWICE(i) FROM(i), FROM((i) + 8), FROM(i), FROM((i) + 8)
+    static const uint8_t index[2][64] = { { TWICE(2), TWICE(20) }, { TWICE(38), FROM(56), FROM(64 + 56), FROM(56), FROM(64 + 56) } };
+    const uint8_t *      block        = x; // byte 64 and those behind it come from the second load, 8 bytes further
+    int64_t              i            = 0;
+    const __m512i        first = _mm512_loadu_si512(index[0]), second = _mm512_loadu_si512(index[1]);
+#undef TWICE
+#undef FROM
     const __m512i shift = _mm512_inserti64x4(_mm512_inserti32x4(_mm512_setzero_si512(), _mm_set1_epi16(4), 1),
                                              _mm256_inserti128_si256(_mm256_setzero_si256(), _mm_set1_epi16(4), 1), 1);
     const __m512i low    = _mm512_set1_epi8(15);
@@ -266,7 +310,7 @@ static void unpack_q4_0(int64_t k, uint8_t * u, float * d, float * m, const void
     unpack_q4_0_plain_(k - 32 * i, u, d + i, m + i, block);
 }
 #else
-static void unpack_q4_0(int64_t k, uint8_t * u, float * d, float * m, const void * x) {
+static void unpack_q4_0(int64_t k, uint8_t * restrict u, float * restrict d, float * restrict m, const void * restrict x) {
     unpack_q4_0_plain_(k, u, d, m, x);
 }
 #endif
