@@ -209,7 +209,7 @@ static void buffers_are_freed_during_a_run(void) {
 // One block of memory holds one context after another: tensors of all kinds come to lie at the addresses of earlier ones.
 static void contexts_reuse_their_memory(const char * devices) {
     OPEN(p, devices);
-    static char memory[1 << 16];
+    static _Alignas(16) char memory[1 << 16];
     for (int i = 0; i < 60; i++) {
         struct ggml_context * ctx   = ggml_init((struct ggml_init_params){ sizeof(memory), memory, true });
         struct ggml_cgraph *  graph = ggml_new_graph_custom(ctx, 16, false);
