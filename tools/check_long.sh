@@ -4,7 +4,7 @@
 #   - the threaded parts under the thread sanitizer
 #   - thousands of random graphs over simulated devices
 #   - pytest under the address sanitizer
-#   - every kernel level forced in turn, and what qemu-user can emulate
+#   - every kernel level forced in turn, and what qemu-user and wine can emulate: an old x86-64, aarch64, riscv64, Windows
 #   - pip install into an empty virtual environment, and the README's first example there
 set -eu
 jobs=${1:-2}
@@ -39,15 +39,41 @@ else
     echo "skipped: qemu-x86_64-static is not installed (Debian: qemu-user-static), or this is no x86-64 machine"
 fi
 
-step "aarch64, cross-compiled and emulated"
-if command -v aarch64-linux-gnu-gcc >/dev/null && command -v qemu-aarch64-static >/dev/null; then
-    cxx=$(command -v aarch64-linux-gnu-g++ || true)
-    cmake -S . -B build/aarch64 -DCMAKE_BUILD_TYPE=RelWithDebInfo -DGGML_BACKEND_TESTS=ON -DCMAKE_SYSTEM_NAME=Linux -DCMAKE_SYSTEM_PROCESSOR=aarch64 \
-        -DCMAKE_C_COMPILER=aarch64-linux-gnu-gcc ${cxx:+"-DCMAKE_CXX_COMPILER=$cxx"} -DCMAKE_CROSSCOMPILING_EMULATOR="qemu-aarch64-static;-L;/usr/aarch64-linux-gnu" >/dev/null
-    cmake --build build/aarch64 -j "$jobs" >build/aarch64.log 2>&1 || { tail -n 50 build/aarch64.log; exit 1; }
-    (cd build/aarch64 && ctest --output-on-failure -R 'test_(kernels|cpu|mul_mat|base|tensor|graph)')
+# emulated PROCESSOR: cross-compiles the library and its tests, and runs those about memory, operators and kernels under qemu-user
+emulated() {
+    step "$1, cross-compiled and emulated"
+    triple=$1-linux-gnu
+    if ! command -v "$triple-gcc" >/dev/null || ! command -v "qemu-$1-static" >/dev/null; then
+        echo "skipped: $triple-gcc and qemu-$1-static are not installed (Debian: gcc-$triple qemu-user-static)"
+        return
+    fi
+    cxx=$(command -v "$triple-g++" || true)
+    cmake -S . -B "build/$1" -DCMAKE_BUILD_TYPE=RelWithDebInfo -DGGML_BACKEND_TESTS=ON -DCMAKE_SYSTEM_NAME=Linux -DCMAKE_SYSTEM_PROCESSOR="$1" \
+        -DCMAKE_C_COMPILER="$triple-gcc" ${cxx:+"-DCMAKE_CXX_COMPILER=$cxx"} -DCMAKE_CROSSCOMPILING_EMULATOR="qemu-$1-static;-L;/usr/$triple" >/dev/null
+    cmake --build "build/$1" -j "$jobs" >"build/$1.log" 2>&1 || { tail -n 50 "build/$1.log"; exit 1; }
+    (cd "build/$1" && ctest --output-on-failure -j "$jobs" -R 'test_(kernels|cpu|mul_mat|base|tensor|graph|types|context|gguf|plan|gallocr|compat_(graph|layout|alloc))')
+}
+emulated aarch64
+emulated riscv64
+
+step "Windows, cross-compiled"
+if command -v x86_64-w64-mingw32-gcc >/dev/null; then
+    programs="test_base test_tensor test_types test_mul_mat test_plan test_liveness test_gguf test_compat_graph test_compat_layout"
+    cxx=$(command -v x86_64-w64-mingw32-g++ || true)
+    cmake -S . -B build/windows -DCMAKE_BUILD_TYPE=RelWithDebInfo -DGGML_BACKEND_TESTS=ON -DCMAKE_SYSTEM_NAME=Windows -DCMAKE_SYSTEM_PROCESSOR=AMD64 \
+        -DCMAKE_C_COMPILER=x86_64-w64-mingw32-gcc ${cxx:+"-DCMAKE_CXX_COMPILER=$cxx"} >/dev/null
+    # shellcheck disable=SC2086
+    cmake --build build/windows -j "$jobs" --target ggml_backend ggml_backend_exports $programs >build/windows.log 2>&1 || { tail -n 50 build/windows.log; exit 1; }
+    if command -v wine >/dev/null; then
+        for program in $programs; do
+            echo "-- $program"
+            WINEDEBUG=-all WINEPREFIX=$PWD/build/wine wine build/windows/tests/c/$program.exe
+        done
+    else
+        echo "compiled and linked; not run: wine is not installed (Debian: wine64)"
+    fi
 else
-    echo "skipped: aarch64-linux-gnu-gcc and qemu-aarch64-static are not installed (Debian: gcc-aarch64-linux-gnu qemu-user-static)"
+    echo "skipped: x86_64-w64-mingw32-gcc is not installed (Debian: gcc-mingw-w64-x86-64)"
 fi
 
 step "GGUF files from a fuzzer, 10 minutes"
