@@ -721,6 +721,18 @@ CASE(custom)
 CASE(losses)
 
 #define RUN(name) { #name, in_context_##name }
-TEST_MAIN(RUN(whole_message), RUN(views), RUN(unary), RUN(binary), RUN(add_cast), RUN(regions), RUN(reductions),
+// Builders that may return an operand as it is look at it as well.
+static void operands_without_a_type(void) {
+    struct ggml_context * ctx = ggml_init((struct ggml_init_params){ 1 << 16, NULL, true });
+    struct ggml_tensor *  a   = ggml_new_tensor_2d(ctx, GGML_TYPE_F32, 4, 3);
+    a->type                   = (enum ggml_type) 12345;
+    CHECK(ggml_repeat_back(ctx, a, a) == NULL);
+    CHECK(strstr(ggml_last_error(), "there is no type 12345") != NULL);
+    CHECK(ggml_repeat(ctx, a, a) == NULL);
+    CHECK(ggml_sqr(ctx, a) == NULL);
+    ggml_free(ctx);
+}
+
+TEST_MAIN(TEST(operands_without_a_type), RUN(whole_message), RUN(views), RUN(unary), RUN(binary), RUN(add_cast), RUN(regions), RUN(reductions),
           RUN(copies), RUN(products), RUN(experts), RUN(norms), RUN(soft_max_and_masks), RUN(ropes), RUN(convolutions),
           RUN(pooling), RUN(attention), RUN(windows), RUN(custom), RUN(losses))

@@ -50,6 +50,9 @@ bool gb_rule_given(const struct gb_call * call) {
             gb_fail_null(call->func, role(call, i));
             return false;
         }
+        if (!gb_type_is_valid(at(call, i)->type)) { // a tensor that was overwritten, or made by hand
+            return gb_rule_broken(call, "there is no type %d", (int) at(call, i)->type);
+        }
     }
     return true;
 }

@@ -68,7 +68,7 @@ struct gb_call {
 // Reports "func: operands: reason"; returns false.
 GGML_ATTRIBUTE_FORMAT(2, 3) bool gb_rule_broken(const struct gb_call * call, const char * fmt, ...);
 
-bool gb_rule_given(const struct gb_call * call);                               // no operand is NULL
+bool gb_rule_given(const struct gb_call * call);                               // no operand is NULL or of no type
 bool gb_rule_equal(const struct gb_call * call, int i, int di, int j, int dj); // i.ne[di] == j.ne[dj]
 bool gb_rule_size(const struct gb_call * call, int i, int di, int64_t size);   // i.ne[di] == size
 bool gb_rule_divides(const struct gb_call * call, int i, int j, int d);        // j.ne[d] is a multiple of i.ne[d]
