@@ -5,7 +5,7 @@
 // each of a series of random actions, and the tensors' structs must not change. Before each run a simulation of the plan writes the name of
 // each storage over its bytes in the arenas and checks at each read that the name is still there.
 //
-//     test_sched_random [--count N] [--seed S] [--verbose]      one failure stops; its seed is printed
+//     test_sched_random [--count N] [--seed S] [--mutate] [--verbose]      one failure stops; its seed is printed
 //     GGML_TEST_RANDOM_GRAPHS=N                                 the same as --count N
 #include "ggml-alloc.h"
 #include "ggml-backend.h"
@@ -604,6 +604,63 @@ static bool act(struct world * w) {
     }
 }
 
+// --------------------------------------------------------------------------------------------------------------------- mutations
+
+static int drop_at[GB_N_MUTATIONS], n_passed[GB_N_MUTATIONS];
+
+static bool leaves_out(enum gb_mutation what) {
+    return ++n_passed[what] == drop_at[what];
+}
+
+// The k-th of the next run (1 is the first) is left out; 0: none. Returns how many came by since the last call.
+static int drop(enum gb_mutation what, int k) {
+    const int n    = n_passed[what];
+    drop_at[what]  = k;
+    n_passed[what] = 0;
+    return n;
+}
+
+static enum ggml_status compute_without(struct world * w, int g, enum gb_mutation what, int k) {
+    if (!fill_leafs(w)) {
+        return GGML_STATUS_FAILED;
+    }
+    drop(what, k);
+    ggml_clear_error();
+    return ggml_backend_sched_graph_compute(w->scheds[0], w->graphs[g].graph);
+}
+
+// Checked, the right program runs in silence; with one transfer or one wait left out it is stopped, whichever it is.
+static bool mutations_are_found(struct world * w, int * n_mutations) {
+    static const char * names[] = { "transfer", "wait" };
+    const int           g       = below(GRAPHS);
+    w->scheds[0]->leaves_out    = leaves_out;
+    if (ggml_backend_sched_set_check(w->scheds[0], true) != GGML_STATUS_SUCCESS || !fill_leafs(w)) {
+        return false;
+    }
+    for (int what = 0; what < GB_N_MUTATIONS; what++) {
+        if (!fill_leafs(w) || !compute(w, 0, g, 0) || !fill_leafs(w)) {
+            return false;
+        }
+        drop((enum gb_mutation) what, 0);
+        if (!compute(w, 0, g, 0)) {
+            return false;
+        }
+        const int n = drop((enum gb_mutation) what, 0);
+        for (int k = 1; k <= n; k += n > 12 ? 1 + below(n / 6) : 1) {
+            const enum ggml_status status = compute_without(w, g, (enum gb_mutation) what, k);
+            drop((enum gb_mutation) what, 0);
+            ++*n_mutations;
+            if (status != GGML_STATUS_FAILED || strstr(ggml_last_error(), "check: ") == NULL) {
+                test_fail(__FILE__, __LINE__, "%s %d of %d was left out, and nobody noticed: %s", names[what], k, n, ggml_last_error());
+                return false;
+            }
+        }
+    }
+    w->scheds[0]->leaves_out = NULL;
+    return fill_leafs(w) && compute(w, 0, g, 0) && ggml_backend_sched_set_check(w->scheds[0], false) == GGML_STATUS_SUCCESS && fill_leafs(w) &&
+           compute(w, 0, g, 0);
+}
+
 // --------------------------------------------------------------------------------------------------------------------- a world
 
 static ggml_backend_sched_t random_sched(struct world * w, bool all) {
@@ -661,7 +718,7 @@ static void free_world(struct world * w) {
     }
 }
 
-static bool run_world(struct world * w) {
+static bool run_world(struct world * w, bool mutate, int * n_mutations) {
     if (!make_world(w)) {
         test_fail(__FILE__, __LINE__, "cannot set up: %s", ggml_last_error());
         return false;
@@ -672,6 +729,7 @@ static bool run_world(struct world * w) {
     for (int k = 2 + below(4); ok && k > 0; k--) {
         ok = act(w);
     }
+    ok = ok && (!mutate || mutations_are_found(w, n_mutations));
     if (ok && struct_hash(w) != before) {
         test_fail(__FILE__, __LINE__, "the graph was changed");
         ok = false;
@@ -681,7 +739,8 @@ static bool run_world(struct world * w) {
 
 int main(int argc, char ** argv) {
     (void) test_skips;
-    uint64_t seed  = 1;
+    uint64_t seed   = 1;
+    bool     mutate = false; // every world, not every fifth
     int      count = getenv("GGML_TEST_RANDOM_GRAPHS") ? atoi(getenv("GGML_TEST_RANDOM_GRAPHS")) : 250;
     for (int i = 1; i < argc; i++) {
         if (strcmp(argv[i], "--count") == 0 && i + 1 < argc) {
@@ -690,18 +749,21 @@ int main(int argc, char ** argv) {
             seed = strtoull(argv[++i], NULL, 10);
         } else if (strcmp(argv[i], "--verbose") == 0) {
             verbose = true;
+        } else if (strcmp(argv[i], "--mutate") == 0) {
+            mutate = true;
         } else {
-            fprintf(stderr, "usage: %s [--count N] [--seed S] [--verbose]\n", argv[0]);
+            fprintf(stderr, "usage: %s [--count N] [--seed S] [--mutate] [--verbose]\n", argv[0]);
             return 2;
         }
     }
     ggml_log_set(ggml_log_discard, NULL);
+    int    n_mutations = 0;
     size_t n_splits = 0, n_copies = 0, n_backs = 0, n_nodes = 0;
     for (int k = 0; k < count; k++, seed++) {
         struct world * w = calloc(1, sizeof(*w));
         test_seed        = seed * 7919;
         ggml_clear_error();
-        const bool ok = run_world(w);
+        const bool ok = run_world(w, mutate || seed % 5 == 0, &n_mutations);
         if (w->scheds[0] && w->scheds[0]->last) {
             const struct gb_sched_plan * p = w->scheds[0]->last;
             n_splits += p->splits.n;
@@ -716,6 +778,7 @@ int main(int argc, char ** argv) {
             return 1;
         }
     }
-    printf("%d worlds; in their last plans %zu nodes, %zu splits, %zu copies, %zu write-backs\n", count, n_nodes, n_splits, n_copies, n_backs);
+    printf("%d worlds; in their last plans %zu nodes, %zu splits, %zu copies, %zu write-backs; %d mutations found\n", count, n_nodes, n_splits, n_copies, n_backs,
+           n_mutations);
     return test_failures > 0;
 }

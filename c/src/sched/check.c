@@ -34,7 +34,7 @@ struct gb_check {
     GB_VEC(int32_t)     latest;   // per actor: step, -1: none
     GB_VEC(int32_t)     time;     // per step: its number among its actor's
     GB_VEC(int32_t)     last_use; // per storage: step
-    GB_VEC(uint8_t)     away;     // per root: its latest content is in a copy
+    GB_VEC(uint8_t)     away;     // per write-back: the result is in a copy
 };
 
 void gb_check_free(struct gb_check * c) {
@@ -298,15 +298,13 @@ void gb_check_wait(struct ggml_backend_sched * s, const struct gb_step * step, c
 
 // Results that a split leaves in copies have to go home.
 static void note_results(struct gb_check * c, const struct gb_step * step) {
-    const struct gb_sched_plan * p = c->plan;
     if (step->kind == GB_STEP_BACK) {
-        c->away.data[p->ids.data[p->backs.data[step->index].node].root] = 0;
+        c->away.data[step->index] = 0;
     }
     if (step->kind == GB_STEP_COMPUTE) {
-        const struct gb_split * split = &p->splits.data[step->index];
-        for (size_t e = split->exec_begin; e < split->exec_end; e++) {
-            const int root          = p->ids.data[p->exec_node.data[e]].root;
-            c->away.data[root]      = storage_of(c, p->exec.data[e]) != root;
+        const struct gb_split * split = &c->plan->splits.data[step->index];
+        for (size_t w = split->backs_begin; w < split->backs_end; w++) {
+            c->away.data[w] = 1;
         }
     }
 }
@@ -382,7 +380,7 @@ static bool resize(struct gb_check * c) {
     gb_ptrmap_clear(&c->storage);
     if (!gb_vec_resize_zero(&c->known, n * n) || !gb_vec_resize_zero(&c->clock, n * n_steps) || !gb_vec_resize_zero(&c->count, n) ||
         !gb_vec_resize_zero(&c->latest, n) || !gb_vec_resize_zero(&c->time, n_steps) || !gb_vec_resize_zero(&c->last_use, n_storages) ||
-        !gb_vec_resize_zero(&c->away, n_storages)) {
+        !gb_vec_resize_zero(&c->away, c->plan->backs.n)) {
         return false;
     }
     return gb_sched_map_storage(c->plan, &c->storage);
@@ -414,9 +412,9 @@ enum ggml_status gb_check_begin(struct ggml_backend_sched * s, struct gb_sched_p
 
 enum ggml_status gb_check_end(struct ggml_backend_sched * s) {
     const struct gb_sched_plan * p = s->check->plan;
-    for (int i = 0; i < p->n_ids; i++) {
-        GB_FAIL_IF(s->check->away.data[i], GGML_STATUS_FAILED, GGML_STATUS_FAILED,
-                   "check: the last result in '%s' is in a copy on another backend and was never written back", p->key[i].name);
+    for (size_t w = 0; w < p->backs.n; w++) {
+        GB_FAIL_IF(s->check->away.data[w], GGML_STATUS_FAILED, GGML_STATUS_FAILED,
+                   "check: the result '%s' is in a copy on another backend and was never written back", p->key[p->backs.data[w].node].name);
     }
     return GGML_STATUS_SUCCESS;
 }

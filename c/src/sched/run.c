@@ -22,23 +22,9 @@ static ggml_backend_t backend_of(const struct run * r, int backend) {
     return r->sched->devices[backend].backend;
 }
 
-#ifdef GB_TEST_HOOKS
-static int drop_at[GB_N_MUTATIONS], n_passed[GB_N_MUTATIONS];
-
-int gb_test_drop(enum gb_mutation what, int k) {
-    const int n    = n_passed[what];
-    drop_at[what]  = k;
-    n_passed[what] = 0;
-    return n;
+static bool is_left_out(const struct run * r, enum gb_mutation what) {
+    return r->sched->leaves_out && r->sched->leaves_out(what);
 }
-
-static bool is_dropped(enum gb_mutation what) {
-    return ++n_passed[what] == drop_at[what];
-}
-#    define DROPPED(what) is_dropped(what)
-#else
-#    define DROPPED(what) false
-#endif
 
 enum ggml_status gb_sched_wait(struct ggml_backend_sched * s) {
     if (!s->running) {
@@ -68,7 +54,7 @@ enum ggml_status gb_sched_wait(struct ggml_backend_sched * s) {
 static enum ggml_status wait_for(struct run * r, const struct gb_step * step, const struct gb_wait * wait) {
     const struct gb_sched_plan * p  = r->plan;
     const struct gb_step *       on = &p->steps.data[wait->step];
-    if (DROPPED(GB_DROP_WAIT)) {
+    if (is_left_out(r, GB_DROP_WAIT)) {
         return GGML_STATUS_SUCCESS;
     }
     const ggml_backend_event_t event = p->events.data[on->event];
@@ -118,7 +104,7 @@ static bool is_to_be_made(const struct run * r, const struct gb_step * step) {
         return true;
     }
     const struct gb_copy * copy = step->kind == GB_STEP_COPY ? &r->plan->copies.data[step->index] : NULL;
-    return (copy == NULL || (copy->fill && (!copy->kept || copy->due))) && !DROPPED(GB_DROP_COPY);
+    return (copy == NULL || (copy->fill && (!copy->kept || copy->due))) && !is_left_out(r, GB_DROP_COPY);
 }
 
 static enum ggml_status copy_in(struct run * r, const struct gb_step * step, bool make) {

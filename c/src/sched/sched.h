@@ -242,6 +242,8 @@ struct gb_sched_counters { // since the scheduler was made
 
 struct gb_check;
 
+enum gb_mutation { GB_DROP_COPY, GB_DROP_WAIT, GB_N_MUTATIONS };
+
 struct ggml_backend_sched {
     int                      n_backends;
     struct gb_sched_device * devices; // owned
@@ -260,6 +262,7 @@ struct ggml_backend_sched {
     unsigned n_replicated_freed;    // buffers that were gone when replicas were looked through
     struct gb_check * check;        // owned; NULL: off
     struct gb_sched_counters counters;
+    bool (*leaves_out)(enum gb_mutation what); // for tests of the checker: asked before each transfer and wait; NULL: none
     bool hold;                      // memory that is retired stays until this is lifted, see gb_sched_hold
     bool running;                   // work may be queued
     bool in_callback;
@@ -348,11 +351,5 @@ enum ggml_status gb_sched_wait(struct ggml_backend_sched * s); // for all backen
 // explain.c
 enum ggml_status gb_sched_fail_assignment(struct ggml_backend_sched * s, struct gb_sched_plan * p, int id);
 const char *     gb_sched_explain(struct ggml_backend_sched * s, struct gb_sched_plan * p, int id);
-
-#ifdef GB_TEST_HOOKS
-// The k-th (1 is the first) transfer, or wait, of the next runs is left out, once; 0: none. Returns how many came by since the last call.
-enum gb_mutation { GB_DROP_COPY, GB_DROP_WAIT, GB_N_MUTATIONS };
-int gb_test_drop(enum gb_mutation what, int k);
-#endif
 
 #endif // GB_SCHED_SCHED_H

@@ -1,0 +1,38 @@
+// mincut.h - maximum flow and minimum cut of a network with whole capacities. Pure.
+//
+// The largest flow from a source to a sink equals the smallest capacity of arcs that separate them: a flow and a cut of the same value
+// prove each other. Both are left in the network, so that mincut_check.c, which shares no code with the solver, can judge them.
+#ifndef GB_SCHED_MINCUT_H
+#define GB_SCHED_MINCUT_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/vec.h"
+#include "ggml.h"
+
+struct gb_flow_arc {
+    int32_t from, to;
+    int64_t cap, back; // capacity from -> to and to -> from, >= 0
+};
+
+struct gb_flow { // all zero: no nodes
+    int32_t n_nodes;
+    GB_VEC(struct gb_flow_arc) arcs;
+
+    // after gb_flow_solve; owned
+    int64_t   value;
+    int64_t * flow; // per arc: net from -> to
+    uint8_t * side; // per node: 1 with the source, 0 with the sink. Of several minimum cuts the one with most nodes at the source
+};
+
+// The sum of all capacities must stay below INT64_MAX. False when memory is out (reported).
+bool             gb_flow_add(struct gb_flow * net, int32_t from, int32_t to, int64_t cap, int64_t back);
+enum ggml_status gb_flow_solve(struct gb_flow * net, int32_t source, int32_t sink);
+void             gb_flow_free(struct gb_flow * net);
+
+// NULL, or what is wrong with the certificate: flow within capacities, nothing lost on the way, and a cut of the same value, whose arcs
+// are full one way and empty the other.
+const char * gb_flow_check(const struct gb_flow * net, int32_t source, int32_t sink);
+
+#endif // GB_SCHED_MINCUT_H
