@@ -23,7 +23,9 @@ HEAD = """\
 // grids.c - the codebooks of the IQ formats. Made by tools/gen_grids.py from the PyPI package gguf {version}; do not edit.
 //
 // A row of 8 values is 8 codes of 2 bits, a row of 4 values is 4 codes of 4 bits; the first value has the lowest bits.
-// grid.c says what the codes stand for. Rows ascend: those whose upper byte is h are first[h] .. first[h + 1] - 1.
+// grid.c says what the codes stand for. Rows ascend. The lower and the upper four bits of a row's upper byte have 8 or 9
+// states each (a code below 8, two codes below 3): those with states i and j are first[8 j + i] or first[9 j + i] up to
+// the next one's first.
 #include "tensor/quant/grid.h"
 """
 
@@ -56,7 +58,9 @@ def main() -> None:
         rows = packed(codes)
         assert (np.diff(rows.astype(int)) > 0).all()
         print_table(f"gb_grid_rows_{name}", [f"0x{row:04x}," for row in rows])
-        print_table(f"gb_grid_first_{name}", [f"{i:4}," for i in np.searchsorted(rows >> 8, np.arange(257))])
+        states = np.arange(8) if codes.shape[1] == 4 else (np.arange(9) % 3 + 4 * (np.arange(9) // 3))
+        upper = (states[:, None] * 16 + states[None, :]).reshape(-1)
+        print_table(f"gb_grid_first_{name}", [f"{i:4}," for i in [*np.searchsorted(rows >> 8, upper), len(rows)]])
 
 
 main()

@@ -347,6 +347,80 @@ static void arguments(void) {
     CHECK(ggml_quantize_requires_imatrix(GGML_TYPE_IQ2_XS) && !ggml_quantize_requires_imatrix(GGML_TYPE_Q4_K));
 }
 
-TEST_MAIN(TEST(errors_are_bounded), TEST(super_blocks), TEST(codebooks), TEST(random_blocks), TEST(exact_values),
+// What quantizing gives, as one number for each format, without and with weights: it stays the same when a search becomes
+// faster. Rows of all kinds: values of similar size, small ones among large, few levels, zeros, what is no number, any bits.
+static uint64_t digest(const uint8_t * p, size_t n) {
+    uint64_t h = UINT64_C(14695981039346656037);
+    for (size_t i = 0; i < n; i++) h = (h ^ p[i]) * UINT64_C(1099511628211);
+    return h;
+}
+
+static void mixed_rows(float * x, int n, uint64_t * state) {
+    static const float specials[] = { NAN, INFINITY, -INFINITY, 3e38f, -3e38f, 1e-45f, -1e-40f, 65520, 1e8f, 0 };
+    for (int i = 0; i < n; i++) {
+        *state ^= *state << 13, *state ^= *state >> 7, *state ^= *state << 17;
+        const uint32_t r = (uint32_t) (*state >> 32);
+        const float    f = (float) ((int32_t) r >> 8) * 0x1p-23f, g = f * f * f + 0.1f * f;
+        switch (i / 256 % 8) {
+            case 0: x[i] = f; break;
+            case 1: x[i] = r % 3 == 0 ? f : 0; break;
+            case 2: x[i] = (float) (int) (f * 8) / 4; break;
+            case 3: x[i] = i % 16 < 8 ? f * 1e-3f : f; break;
+            case 4: x[i] = r % 40 == 0 ? specials[r / 64 % 10] : f; break;
+            case 5: memcpy(&x[i], &r, sizeof(r)); break;
+            case 6: x[i] = f < 0 ? -f : f; break;
+            default: x[i] = g; break;
+        }
+    }
+}
+
+static void bytes_stay(void) {
+    static const struct {
+        enum ggml_type type;
+        uint64_t       plain, weighted;
+    } list[] = {
+        { GGML_TYPE_Q4_0, UINT64_C(0x557d82d4dd92a67f), UINT64_C(0x063722cbcc4da45a) },
+        { GGML_TYPE_Q4_1, UINT64_C(0x84eeaf5cf3a5942e), UINT64_C(0x92cf57296d119835) },
+        { GGML_TYPE_Q5_0, UINT64_C(0x8e4acf59850ee432), UINT64_C(0x60301102ef5defb0) },
+        { GGML_TYPE_Q5_1, UINT64_C(0xfbe1dedd35fc77ac), UINT64_C(0x6681ebee60bda712) },
+        { GGML_TYPE_Q8_0, UINT64_C(0x0f6a85a9cd791426), UINT64_C(0x0f6a85a9cd791426) },
+        { GGML_TYPE_Q2_K, UINT64_C(0xfb672ae1908ece27), UINT64_C(0xf8af71fa39cfe2b8) },
+        { GGML_TYPE_Q3_K, UINT64_C(0xa3a1ab54ea5badcd), UINT64_C(0x9da32b497730adb7) },
+        { GGML_TYPE_Q4_K, UINT64_C(0x45db2ad131288498), UINT64_C(0xfa49dd850e8cc4dc) },
+        { GGML_TYPE_Q5_K, UINT64_C(0x6f3cd80a55bb9ea8), UINT64_C(0xb18d6faa591b9196) },
+        { GGML_TYPE_Q6_K, UINT64_C(0xf204718ea4e310ec), UINT64_C(0x5faa3331a2ff4749) },
+        { GGML_TYPE_Q8_K, UINT64_C(0x0d89ca8ea65a25a9), UINT64_C(0x0d89ca8ea65a25a9) },
+        { GGML_TYPE_IQ4_NL, UINT64_C(0x0d02c94603f64cb0), UINT64_C(0x58a3952d2005bb65) },
+        { GGML_TYPE_IQ4_XS, UINT64_C(0xa59fc45c6bc5e3b0), UINT64_C(0x4ed70c2a69579dbb) },
+        { GGML_TYPE_IQ3_S, UINT64_C(0x4aea62783725e687), UINT64_C(0x8ddc74f6b11e4234) },
+        { GGML_TYPE_IQ3_XXS, UINT64_C(0x9330ed3e6ecefd43), UINT64_C(0x3842811a5afce61a) },
+        { GGML_TYPE_IQ2_S, UINT64_C(0x75709841e7fe4107), UINT64_C(0x510b7c0425ed8314) },
+        { GGML_TYPE_IQ2_XS, 0, UINT64_C(0xddbd627a3ce25ce7) },
+        { GGML_TYPE_IQ2_XXS, 0, UINT64_C(0xf2284efdda842785) },
+        { GGML_TYPE_IQ1_M, UINT64_C(0x69d17e422967c8d1), UINT64_C(0x083c94d1f35288b9) },
+        { GGML_TYPE_IQ1_S, 0, UINT64_C(0x7f2627005dc50164) },
+        { GGML_TYPE_TQ1_0, UINT64_C(0xe820e2330d3de1ae), UINT64_C(0xe820e2330d3de1ae) },
+        { GGML_TYPE_TQ2_0, UINT64_C(0x86cec36e5e7cbec1), UINT64_C(0x86cec36e5e7cbec1) },
+        { GGML_TYPE_MXFP4, UINT64_C(0x732a6251204af469), UINT64_C(0x732a6251204af469) },
+    };
+    enum { COLUMNS = 512, ROWS = 48 };
+    static float   x[COLUMNS * ROWS], w[COLUMNS];
+    static uint8_t blocks[COLUMNS * ROWS * 2];
+    uint64_t       state = UINT64_C(88172645463325252);
+    mixed_rows(x, COLUMNS * ROWS, &state);
+    for (int i = 0; i < COLUMNS; i++) w[i] = ldexpf(1 + (float) (i % 13) / 16, i % 9 - 4);
+    for (size_t t = 0; t < sizeof(list) / sizeof(list[0]); t++) {
+        for (int with = 0; with < 2; with++) {
+            const uint64_t want = with ? list[t].weighted : list[t].plain;
+            if (with == 0 && ggml_quantize_requires_imatrix(list[t].type)) continue;
+            const size_t   n   = ggml_quantize_chunk(list[t].type, x, blocks, 0, ROWS, COLUMNS, NULL, with ? w : NULL);
+            const uint64_t got = digest(blocks, n);
+            CHECK_MSG(got == want, "%s %s weights: other bytes, 0x%016llx", ggml_type_name(list[t].type), with ? "with" : "without",
+                      (unsigned long long) got);
+        }
+    }
+}
+
+TEST_MAIN(TEST(errors_are_bounded), TEST(super_blocks), TEST(codebooks), TEST(random_blocks), TEST(exact_values), TEST(bytes_stay),
           TEST(dot_products), TEST(hostile_rows), TEST(importance_lowers_the_weighted_error),
           TEST(hostile_values_are_harmless), TEST(chunks_land_in_their_place), TEST(arguments))

@@ -9,6 +9,18 @@
 
 enum { MAX_BLOCK = 256 };
 
+// Candidates are looked at four at a time: the sums of each are added up in order, one lane of a vector for each, so that
+// the results are those of one after the other.
+enum { LANES = 4 };
+
+// gb_fit_round as a float, low and high within 2^22: the sum with the large number has no bits for a fraction.
+static inline float round_level(float v, float low, float high) {
+    const float large = 12582912.0f;
+    v                 = v > low ? v : low;
+    v                 = v < high ? v : high;
+    return v + large - large;
+}
+
 int gb_fit_round(float v, int low, int high) {
     if (!(v > (float) low)) {
         return low;
@@ -40,15 +52,20 @@ void gb_fit_importance(int n, const float * x, const float * importance, float s
     }
 }
 
-// sum(w x l) and sum(w l^2) for the signed levels that `factor` gives.
-static void symmetric_sums(int n, int n_levels, const float * x, const float * w, float factor, float * wxl,
+// sum(w x l) and sum(w l^2) for the signed levels that each of the factors gives.
+static void symmetric_sums(int n, int n_levels, const float * x, const float * w, const float * factor, float * wxl,
                            float * wll) {
-    *wxl = *wll = 0;
+    float p[LANES] = { 0 }, q[LANES] = { 0 };
     for (int i = 0; i < n; i++) {
-        const float l = (float) gb_fit_round(factor * x[i], -n_levels, n_levels - 1);
-        *wxl += w[i] * x[i] * l;
-        *wll += w[i] * l * l;
+        const float wx = w[i] * x[i];
+        for (int k = 0; k < LANES; k++) {
+            const float l = round_level(factor[k] * x[i], (float) -n_levels, (float) (n_levels - 1));
+            p[k] += wx * l;
+            q[k] += w[i] * l * l;
+        }
     }
+    memcpy(wxl, p, sizeof(p));
+    memcpy(wll, q, sizeof(q));
 }
 
 float gb_fit_symmetric(int n, int n_levels, const float * x, const float * w, uint8_t * levels) {
@@ -57,22 +74,25 @@ float gb_fit_symmetric(int n, int n_levels, const float * x, const float * w, ui
         memset(levels, 0, (size_t) n);
         return 0;
     }
-    float factor = (float) -n_levels / extreme;
-    float wxl, wll;
-    symmetric_sums(n, n_levels, x, w, factor, &wxl, &wll);
-    float scale = wll > 0 ? wxl / wll : 0;
-    float best  = scale * wxl;
-    for (int t = -9; t <= 9; t++) {
-        const float candidate = -((float) n_levels + 0.1f * (float) t) / extreme;
-        symmetric_sums(n, n_levels, x, w, candidate, &wxl, &wll);
-        if (t != 0 && wll > 0 && wxl * wxl > best * wll) {
-            factor = candidate;
-            scale  = wxl / wll;
-            best   = scale * wxl;
+    // The plain factor first, then 19 around it (it once more among them, which changes nothing).
+    float best_factor = 0, scale = 0, best = 0;
+    for (int t = 0; t < 20; t += LANES) {
+        float factor[LANES], wxl[LANES], wll[LANES];
+        for (int k = 0; k < LANES; k++) {
+            factor[k] = t + k == 0 ? (float) -n_levels / extreme : -((float) n_levels + 0.1f * (float) (t + k - 10)) / extreme;
+        }
+        symmetric_sums(n, n_levels, x, w, factor, wxl, wll);
+        for (int k = 0; k < LANES; k++) {
+            const bool first = t + k == 0;
+            if (first || (t + k != 10 && wll[k] > 0 && wxl[k] * wxl[k] > best * wll[k])) {
+                best_factor = factor[k];
+                scale       = wll[k] > 0 ? wxl[k] / wll[k] : 0;
+                best        = scale * wxl[k];
+            }
         }
     }
     for (int i = 0; i < n; i++) {
-        levels[i] = (uint8_t) (gb_fit_round(factor * x[i], -n_levels, n_levels - 1) + n_levels);
+        levels[i] = (uint8_t) (gb_fit_round(best_factor * x[i], -n_levels, n_levels - 1) + n_levels);
     }
     return scale;
 }
@@ -87,28 +107,57 @@ static float affine_error(int n, const float * x, const float * w, const uint8_t
     return error;
 }
 
-// The weighted regression of x on the levels; false when the levels are all equal.
-static bool regress(int n, const float * x, const float * w, const uint8_t * levels, float * scale, float * low) {
-    float sw = 0, swx = 0, swl = 0, swll = 0, swlx = 0;
-    for (int i = 0; i < n; i++) {
-        const float l = (float) levels[i];
-        sw += w[i];
-        swx += w[i] * x[i];
-        swl += w[i] * l;
-        swll += w[i] * l * l;
-        swlx += w[i] * l * x[i];
-    }
-    const float d = sw * swll - swl * swl;
+struct affine {
+    int           n, n_levels;
+    const float * x;
+    const float * w;
+    float         range, sw, swx; // sums of w, of w x
+    bool          absolute;
+};
+
+// Four factors, each with the levels that it gives, the weighted regression of x on these, and its error: infinite when
+// the levels are all equal.
+struct trials {
+    float factor[LANES], scale[LANES], low[LANES], error[LANES];
+    float level[MAX_BLOCK][LANES];
+};
+
+static void regress(const struct affine * a, float swl, float swll, float swlx, float * scale, float * low) {
+    const float d = a->sw * swll - swl * swl;
     if (!(d > 0)) {
-        return false;
+        *scale = *low = INFINITY;
+        return;
     }
-    *scale = (sw * swlx - swx * swl) / d;
-    *low   = (swll * swx - swl * swlx) / d;
+    *scale = (a->sw * swlx - a->swx * swl) / d;
+    *low   = (swll * a->swx - swl * swlx) / d;
     if (*low > 0) {
         *low   = 0;
         *scale = swlx / swll;
     }
-    return true;
+}
+
+static void try_factors(const struct affine * a, float low, struct trials * t) {
+    float swl[LANES] = { 0 }, swll[LANES] = { 0 }, swlx[LANES] = { 0 }, error[LANES] = { 0 };
+    for (int i = 0; i < a->n; i++) {
+        for (int k = 0; k < LANES; k++) {
+            const float l  = round_level(t->factor[k] * (a->x[i] - low), 0, (float) a->n_levels);
+            const float wl = a->w[i] * l;
+            t->level[i][k] = l;
+            swl[k] += wl;
+            swll[k] += wl * l;
+            swlx[k] += wl * a->x[i];
+        }
+    }
+    for (int k = 0; k < LANES; k++) {
+        regress(a, swl[k], swll[k], swlx[k], &t->scale[k], &t->low[k]);
+    }
+    for (int i = 0; i < a->n; i++) {
+        for (int k = 0; k < LANES; k++) {
+            const float d = t->scale[k] * t->level[i][k] + t->low[k] - a->x[i];
+            error[k] += a->w[i] * (a->absolute ? fabsf(d) : d * d);
+        }
+    }
+    memcpy(t->error, error, sizeof(error));
 }
 
 float gb_fit_affine(int n, int n_levels, const float * x, const float * w, const struct gb_fit_search * search,
@@ -128,28 +177,34 @@ float gb_fit_affine(int n, int n_levels, const float * x, const float * w, const
         return 0;
     }
     const float range  = high - low;
-    float       factor = (float) n_levels / range;
+    const float factor = (float) n_levels / range;
     float       scale  = 1 / factor;
     for (int i = 0; i < n; i++) {
         levels[i] = (uint8_t) gb_fit_round(factor * (x[i] - low), 0, n_levels);
     }
-    float   best = affine_error(n, x, w, levels, scale, low, search->absolute);
-    uint8_t tried[MAX_BLOCK];
-    for (int t = 0; t <= search->steps; t++) {
-        factor = (search->start + search->step * (float) t + (float) n_levels) / range;
-        for (int i = 0; i < n; i++) {
-            tried[i] = (uint8_t) gb_fit_round(factor * (x[i] - low), 0, n_levels);
+    float         best = affine_error(n, x, w, levels, scale, low, search->absolute);
+    struct affine a    = { n, n_levels, x, w, range, 0, 0, search->absolute };
+    for (int i = 0; i < n; i++) {
+        a.sw += w[i];
+        a.swx += w[i] * x[i];
+    }
+    struct trials t;
+    for (int done = 0; done <= search->steps;) { // those after a success begin again, from the new low
+        for (int k = 0; k < LANES; k++) {
+            t.factor[k] = (search->start + search->step * (float) (done + k) + (float) n_levels) / range;
         }
-        float s, m;
-        if (!regress(n, x, w, tried, &s, &m)) {
-            continue;
-        }
-        const float error = affine_error(n, x, w, tried, s, m, search->absolute);
-        if (error < best) {
-            memcpy(levels, tried, (size_t) n);
-            best  = error;
-            scale = s;
-            low   = m;
+        try_factors(&a, low, &t);
+        for (int k = 0, end = GB_MIN(LANES, search->steps + 1 - done); k < end; k++) {
+            done++;
+            if (t.error[k] < best) {
+                for (int i = 0; i < n; i++) {
+                    levels[i] = (uint8_t) t.level[i][k];
+                }
+                best  = t.error[k];
+                scale = t.scale[k];
+                low   = t.low[k];
+                break;
+            }
         }
     }
     *minimum = -low;

@@ -1,7 +1,7 @@
 // grid.c - expanding and finding rows of codebooks.
 //
-// Finding: the weighted squared error of a row is a sum over its elements, so for a given scale two tables, one for
-// each half of a row's code, give the error of every row with one addition. A sub-block tries a range of scales, each
+// Finding: the weighted squared error of a row is a sum over its elements, so for a given scale small tables give the
+// error of each half of a row's code with one addition, and the least of a half bounds whole rows. A sub-block tries a range of scales, each
 // with its best rows, and keeps the one whose rows fit best by least squares; then the scales are rounded to what the
 // format can hold, rows are chosen again for these, and d is fitted to all of them.
 #include "tensor/quant/grid.h"
@@ -87,70 +87,131 @@ void gb_grid_expand(const struct gb_grid_format * f, const struct gb_grid_block 
 
 // -------------------------------------------------------------------------------------------------------------- search
 
-// errors[code] of the half of a row that is two codes of 4 bits, from the errors of each element at each level.
-static void half_of_four(float e[][8], float * errors) {
-    for (int second = 0; second < 8; second++) {
-        for (int first = 0; first < 8; first++) {
-            errors[16 * second + first] = e[0][first] + e[1][second];
-        }
+// The error of half a row is one[i] + two[j], by the states of the lower and the upper four bits of its byte of codes.
+// Sums are rounded, but in the same order everywhere, so that no sum of larger terms comes out smaller: least values
+// bound.
+struct half {
+    float one[9], two[9], least_one, least_two;
+};
+
+// The error of x at each level, and the least of them.
+static float level_errors(float x, float w, const float * levels, int n_levels, float * e) {
+    float least = INFINITY;
+    for (int l = 0; l < n_levels; l++) {
+        const float d = x - levels[l];
+        e[l]          = w * d * d;
+        least         = e[l] < least ? e[l] : least;
+    }
+    return least;
+}
+
+// The same for two elements of three levels: 9 states.
+static float pair_errors(const float * x, const float * w, const float * levels, float * e) {
+    float       first[3], second[3];
+    const float least = level_errors(x[0], w[0], levels, 3, first) + level_errors(x[1], w[1], levels, 3, second);
+    for (int i = 0; i < 9; i++) {
+        e[i] = first[i % 3] + second[i / 3];
+    }
+    return least;
+}
+
+static void half_errors(int bits, const float * x, const float * w, const float * levels, struct half * h) {
+    if (bits == 2) {
+        h->least_one = pair_errors(x, w, levels, h->one);
+        h->least_two = pair_errors(x + 2, w + 2, levels, h->two);
+    } else {
+        h->least_one = level_errors(x[0], w[0], levels, 8, h->one);
+        h->least_two = level_errors(x[1], w[1], levels, 8, h->two);
     }
 }
 
-// The same for four codes of 2 bits.
-static void half_of_eight(float e[][8], float * errors) {
-    float first[16], second[16];
+// By the four bits themselves: one[byte & 15] + two[byte >> 4].
+struct bytes {
+    float one[16], two[16], least;
+};
+
+static void by_bits(int bits, const struct half * h, struct bytes * b) {
+    static const uint8_t state[16] = { 0, 1, 2, 0, 3, 4, 5, 0, 6, 7, 8, 0, 0, 0, 0, 0 };
     for (int c = 0; c < 16; c++) {
-        first[c]  = e[0][c & 3] + e[1][c >> 2];
-        second[c] = e[2][c & 3] + e[3][c >> 2];
+        b->one[c] = h->one[bits == 2 ? state[c] : c & 7];
+        b->two[c] = h->two[bits == 2 ? state[c] : c & 7];
     }
-    for (int c = 0; c < 16; c++) {
-        for (int d = 0; d < 16; d++) {
-            errors[16 * c + d] = first[d] + second[c];
-        }
-    }
+    b->least = h->least_one + h->least_two;
 }
+
+struct search {
+    const struct gb_grid * grid;
+    struct bytes           low;
+    struct half            high;
+    int                    n; // states
+    float                  best;
+    int                    row;
+};
 
 // The rows with one upper byte: is one of them better?
-static void scan_rows(const struct gb_grid * grid, int upper, const float * low, const float * high, float * best,
-                      uint16_t * row) {
-    for (int r = grid->first[upper]; r < grid->first[upper + 1]; r++) {
-        const float error = low[grid->rows[r] & 255] + high[upper];
-        if (error < *best) {
-            *best = error;
-            *row  = (uint16_t) r;
+static void scan_rows(struct search * s, int upper, float high) {
+    for (int r = s->grid->first[upper]; r < s->grid->first[upper + 1]; r++) {
+        const int   byte  = s->grid->rows[r] & 255;
+        const float error = s->low.one[byte & 15] + s->low.two[byte >> 4] + high;
+        if (error < s->best) {
+            s->best = error;
+            s->row  = r;
         }
     }
 }
 
-// The row r with the least sum of w (x - scale (level + offset))^2. Rows whose upper half alone is worse than the best
-// one so far are left out; the scan begins where the upper half is best.
-static float nearest_row(const struct gb_grid * grid, const float * x, const float * w, float scale, int offset,
-                         uint16_t * row) {
-    float e[8][8] = { { 0 } }, low[256], high[256];
-    float best = INFINITY, best_high = INFINITY;
-    int   start = 0;
-    for (int j = 0; j < group_size(grid); j++) {
-        for (int l = 0; l < grid->n_levels; l++) {
-            const float d = x[j] - scale * (float) (level_of(grid, l) + offset);
-            e[j][l]       = w[j] * d * d;
+// The first upper byte with the least error of those that rows have.
+static int best_upper(const struct search * s, float * error) {
+    const uint16_t * first = s->grid->first;
+    const float      least = s->high.least_one + s->high.least_two;
+    for (int j = 0; j < s->n; j++) { // mostly there is one that has the least error of all
+        for (int i = 0; s->high.least_one + s->high.two[j] == least && i < s->n; i++) {
+            const int u = s->n * j + i;
+            if (s->high.one[i] + s->high.two[j] == least && first[u] < first[u + 1]) {
+                *error = least;
+                return u;
+            }
         }
     }
-    (grid->bits == 2 ? half_of_eight : half_of_four)(e, low);
-    (grid->bits == 2 ? half_of_eight : half_of_four)(e + group_size(grid) / 2, high);
-    for (int h = 0; h < 256; h++) {
-        if (grid->first[h] < grid->first[h + 1] && high[h] < best_high) {
-            best_high = high[h];
-            start     = h;
-        }
-    }
-    *row = grid->first[start];
-    scan_rows(grid, start, low, high, &best, row);
-    for (int h = 0; h < 256; h++) {
-        if (grid->first[h] < grid->first[h + 1] && high[h] < best) {
-            scan_rows(grid, h, low, high, &best, row);
+    int best = 0;
+    *error   = INFINITY;
+    for (int u = 0; u < s->n * s->n; u++) {
+        const float e = s->high.one[u % s->n] + s->high.two[u / s->n];
+        if (first[u] < first[u + 1] && e < *error) {
+            *error = e;
+            best   = u;
         }
     }
     return best;
+}
+
+// The row with the least sum of w (x - level)^2, for levels that are scaled (and shifted) already. The scan begins where
+// the upper half is best; then rows are left out whose upper half, with the best lower half there is, is no better than
+// the best row so far.
+static float nearest_row(const struct gb_grid * grid, const float * x, const float * w, const float * levels, uint16_t * row) {
+    const int     half = group_size(grid) / 2;
+    struct search s    = { .grid = grid, .n = grid->bits == 2 ? 9 : 8, .best = INFINITY };
+    struct half   low;
+    float         high;
+    half_errors(grid->bits, x, w, levels, &low);
+    half_errors(grid->bits, x + half, w + half, levels, &s.high);
+    by_bits(grid->bits, &low, &s.low);
+    const int start = best_upper(&s, &high);
+    s.row           = grid->first[start];
+    scan_rows(&s, start, high);
+    for (int j = 0; j < s.n; j++) {
+        if (!(s.low.least + (s.high.least_one + s.high.two[j]) < s.best)) {
+            continue;
+        }
+        for (int i = 0; i < s.n; i++) {
+            const float error = s.high.one[i] + s.high.two[j];
+            if (s.low.least + error < s.best) {
+                scan_rows(&s, s.n * j + i, error);
+            }
+        }
+    }
+    *row = (uint16_t) s.row;
+    return s.best;
 }
 
 struct choice { // for one sub-block
@@ -163,9 +224,13 @@ struct choice { // for one sub-block
 static void choose_rows(const struct gb_grid * grid, const float * x, const float * w, float scale, int offset,
                         int first, int n, struct choice * c) {
     const int size = group_size(grid);
+    float     levels[8];
+    for (int l = 0; l < grid->n_levels; l++) {
+        levels[l] = scale * (float) (level_of(grid, l) + offset);
+    }
     for (int g = first; g < first + n; g++) {
         c->offset[g] = (int8_t) offset;
-        c->error += nearest_row(grid, x + g * size, w + g * size, scale, offset, &c->row[g]);
+        c->error += nearest_row(grid, x + g * size, w + g * size, levels, &c->row[g]);
     }
 }
 

@@ -10,7 +10,7 @@
 
 struct gb_grid {
     const uint16_t * rows;  // grids.c; 8 codes of 2 bits or 4 codes of 4 bits, the first lowest; ascending
-    const uint16_t * first; // first[h]: of the rows whose upper byte is h or more
+    const uint16_t * first; // of the rows with each upper byte, as grids.c says
     int              bits;  // a code
     int              n_levels;
     int              low, step, extra; // code c stands for low + step c, the last one for extra more
@@ -19,8 +19,8 @@ struct gb_grid {
 extern const struct gb_grid gb_grid_iq2_xxs, gb_grid_iq2_xs, gb_grid_iq2_s, gb_grid_iq3_xxs, gb_grid_iq3_s, gb_grid_iq1;
 extern const uint16_t       gb_grid_rows_iq2_xxs[256], gb_grid_rows_iq2_xs[512], gb_grid_rows_iq2_s[1024];
 extern const uint16_t       gb_grid_rows_iq3_xxs[256], gb_grid_rows_iq3_s[512], gb_grid_rows_iq1[2048];
-extern const uint16_t       gb_grid_first_iq2_xxs[257], gb_grid_first_iq2_xs[257], gb_grid_first_iq2_s[257];
-extern const uint16_t       gb_grid_first_iq3_xxs[257], gb_grid_first_iq3_s[257], gb_grid_first_iq1[257];
+extern const uint16_t       gb_grid_first_iq2_xxs[82], gb_grid_first_iq2_xs[82], gb_grid_first_iq2_s[82];
+extern const uint16_t       gb_grid_first_iq3_xxs[65], gb_grid_first_iq3_s[65], gb_grid_first_iq1[82];
 
 // An element is d unit (2 scale + 1) v, where v is a level with a sign, or, in formats with offsets, a level plus 1 or
 // minus 1.

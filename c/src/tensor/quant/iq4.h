@@ -21,25 +21,48 @@ static inline uint8_t gb_iq4_nearest(float v) {
     return (uint8_t) low;
 }
 
-// The weighted sums of x v and v v over the values nearest to x / scale. A value is the first one plus a step for each
-// boundary passed.
-static inline void gb_iq4_sums(const float * x, const float * w, float scale, float * wxv, float * wvv) {
-    const float inverse = 2 / scale; // boundaries are half the sum of two values
+// The value for each integer part of twice a quotient: boundaries, half the sum of two values, are integers then.
+enum { GB_IQ4_FLOOR = -232, GB_IQ4_ROOF = 202, GB_IQ4_RANGE = GB_IQ4_ROOF - GB_IQ4_FLOOR + 1 };
+
+static inline void gb_iq4_table(float * value) {
+    int begin = GB_IQ4_FLOOR;
+    for (int k = 0; k < 16; k++) {
+        const int end = k < 15 ? gb_iq4_values[k] + gb_iq4_values[k + 1] : GB_IQ4_ROOF + 1;
+        for (int i = begin; i < end; i++) {
+            value[i - GB_IQ4_FLOOR] = gb_iq4_values[k];
+        }
+        begin = end;
+    }
+}
+
+// The weighted sums of x v and v v over the values nearest to x / scale, w x given. Simple loops, for compilers to
+// vectorize.
+static inline void gb_iq4_sums(const float * value, const float * x, const float * w, const float * wx, float scale,
+                               float * wxv, float * wvv) {
+    const float inverse = 2 / scale;
+    int32_t     cut[32];
     float       twice[32], v[32], p[4] = { 0 }, q[4] = { 0 };
     for (int i = 0; i < 32; i++) {
-        twice[i] = x[i] * inverse;
-        v[i]     = gb_iq4_values[0];
-    }
-    for (int k = 0; k < 15; k++) {
-        const float boundary = (float) (gb_iq4_values[k] + gb_iq4_values[k + 1]);
-        const float step     = (float) (gb_iq4_values[k + 1] - gb_iq4_values[k]);
-        for (int i = 0; i < 32; i++) {
-            v[i] += twice[i] >= boundary ? step : 0;
-        }
+        const float t = x[i] * inverse;
+        twice[i]      = t > GB_IQ4_FLOOR ? t : GB_IQ4_FLOOR; // NaN: the first value
     }
     for (int i = 0; i < 32; i++) {
-        p[i % 4] += w[i] * x[i] * v[i];
-        q[i % 4] += w[i] * v[i] * v[i];
+        twice[i] = twice[i] < GB_IQ4_ROOF ? twice[i] : GB_IQ4_ROOF;
+    }
+    for (int i = 0; i < 32; i++) {
+        cut[i] = (int32_t) twice[i];
+    }
+    for (int i = 0; i < 32; i++) {
+        cut[i] -= twice[i] < (float) cut[i];
+    }
+    for (int i = 0; i < 32; i++) {
+        v[i] = value[cut[i] - GB_IQ4_FLOOR];
+    }
+    for (int i = 0; i < 32; i += 4) {
+        for (int k = 0; k < 4; k++) {
+            p[k] += wx[i + k] * v[i + k];
+            q[k] += w[i + k] * v[i + k] * v[i + k];
+        }
     }
     *wxv = p[0] + p[1] + p[2] + p[3];
     *wvv = q[0] + q[1] + q[2] + q[3];
@@ -52,10 +75,15 @@ static inline float gb_iq4_fit(const float * x, const float * w) {
     if (!(fabsf(extreme) > 1e-30f) || isinf(extreme)) {
         return 0;
     }
+    float value[GB_IQ4_RANGE], wx[32];
+    gb_iq4_table(value);
+    for (int i = 0; i < 32; i++) {
+        wx[i] = w[i] * x[i];
+    }
     for (int t = 0; t < 2 * 19; t++) { // the extreme becomes about either end of the values
         const float end = t % 2 ? -127 : 113;
         float       wxv, wvv;
-        gb_iq4_sums(x, w, extreme / (end * (0.82f + 0.02f * (float) (t / 2))), &wxv, &wvv);
+        gb_iq4_sums(value, x, w, wx, extreme / (end * (0.82f + 0.02f * (float) (t / 2))), &wxv, &wvv);
         if (wvv > 0 && wxv * wxv > best * wvv) {
             scale = wxv / wvv;
             best  = scale * wxv;
