@@ -6,6 +6,7 @@
 #define GB_CPU_KERNELS_KERNELS_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #define GB_GEMM_MAX   64

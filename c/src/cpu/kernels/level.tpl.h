@@ -2,12 +2,17 @@
 //
 // The including level_<name>.c defines LEVEL_KERNELS as gb_kernels_<name>, the only symbol of its object. Everything else is static:
 // an inline function compiled with this level's flags must never be the copy that the linker keeps for everybody.
+#include <string.h>
+
 #include "cpu/kernels/kernels.h"
 
 #include "elementwise.tpl.h"
 #include "convert.tpl.h"
 #include "math.tpl.h"
 #include "reduce.tpl.h"
+#include "rows.tpl.h"
+#include "moves.tpl.h"
+#include "blocks.tpl.h"
 #include "gemm.tpl.h"
 #include "unpack.tpl.h"
 #include "int8.tpl.h"

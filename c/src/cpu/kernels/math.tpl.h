@@ -9,8 +9,7 @@
 
 // x = n ln 2 + r, |r| <= ln 2 / 2, for |x| <= 128. Adding 1.5 2^23 rounds to an integer and leaves it in the low bits.
 struct reduced_ {
-    vf r; // rest
-    vi n;
+    vf r, n; // rest; n is an integer
 };
 
 static inline struct reduced_ reduce_ln2_(vf x) {
@@ -18,7 +17,7 @@ static inline struct reduced_ reduce_ln2_(vf x) {
     const vf t     = v_fma(x, v_set(0x1.715476p0f), magic); // 1 / ln 2
     const vf n     = v_sub(t, magic);
     const vf high  = v_fnma(n, v_set(0x1.63p-1f), x); // exact: the constant has 9 bits
-    return (struct reduced_){ v_fnma(n, v_set(-0x1.bd0106p-13f), high), vi_sub(v_bits(t), v_bits(magic)) };
+    return (struct reduced_){ v_fnma(n, v_set(-0x1.bd0106p-13f), high), n };
 }
 
 // exp(r) - 1 on |r| <= ln 2 / 2
@@ -31,20 +30,17 @@ static inline vf expm1_small_(vf r) {
     return v_fma(v_mul(r, r), q, r);
 }
 
-static inline vf pow2_(vi n) { // 2^n for normal results
-    return v_from_bits(vi_shl(vi_add(n, vi_set(127)), 23));
+// A denormal result is rounded once and an overflow becomes infinity (v_scale2). What would round to zero is cut off before (no slow
+// denormal arithmetic for masked attention scores). A NaN fails the comparisons and runs through. x at most 0:
+static inline vf exp_negative_(vf x) {
+    const vm              tiny = v_lt(x, v_set(-0x1.9fe369p6f)); // less than 2^-150
+    const struct reduced_ s    = reduce_ln2_(v_sel(tiny, v_set(0.0f), x));
+    const vf              p    = v_add(expm1_small_(s.r), v_set(1.0f));
+    return v_sel(tiny, v_set(0.0f), v_scale2(p, s.n));
 }
 
-// 2^n is applied in two factors, so that a denormal result is rounded once and an overflow becomes infinity. What would round to
-// zero is cut off before (no slow denormal arithmetic for masked attention scores). A NaN fails both comparisons and runs through.
 static inline vf exp_(vf x) {
-    const vf              low  = v_set(-0x1.9fe369p6f); // below: less than 2^-150
-    const vm              tiny = v_lt(x, low);
-    const struct reduced_ s    = reduce_ln2_(v_sel(tiny, v_set(0.0f), v_min(v_set(89.0f), x)));
-    const vi              half = vi_half(s.n);
-    const vf              p    = v_add(expm1_small_(s.r), v_set(1.0f));
-    const vf              e    = v_mul(v_mul(p, pow2_(half)), pow2_(vi_sub(s.n, half)));
-    return v_sel(tiny, v_set(0.0f), e);
+    return exp_negative_(v_min(v_set(89.0f), x));
 }
 
 // x = m 2^e with m in [sqrt 1/2, sqrt 2); with f = m - 1, s = f / (2 + f): ln m = 2 atanh s = f - s (f - R), R = 2/3 s^2 + 2/5 s^4 + ...
@@ -80,15 +76,15 @@ static inline vf tanh_(vf x) {
     p          = v_fma(p, z, v_set(0x1.111066p-3f));
     p          = v_fma(p, z, v_set(-0x1.555554p-2f));
     const vf small = v_fma(v_mul(x, z), p, x);
-    const vf e     = exp_(v_add(a, a));
-    const vf large = v_sub(v_set(1.0f), v_div(v_set(2.0f), v_add(e, v_set(1.0f))));
+    const vf e     = exp_negative_(v_min(v_set(20.0f), v_add(a, a))); // beyond, the result is 1
+    const vf large = v_fnma(v_set(2.0f), v_recip(v_add(e, v_set(1.0f))), v_set(1.0f));
     return v_copysign(v_sel(v_lt(a, v_set(0.625f)), small, large), x); // also of zero, whose sign the sum loses
 }
 
 // exp(x) - 1 for x <= 0, without cancellation: 2^n (e^r - 1) + (2^n - 1)
 static inline vf elu_(vf x) {
     const struct reduced_ s = reduce_ln2_(v_max(v_set(-30.0f), v_min(v_set(0.0f), x)));
-    const vf              p = pow2_(s.n);
+    const vf              p = v_scale2(v_set(1.0f), s.n);
     const vf              y = v_fma(p, expm1_small_(s.r), v_sub(p, v_set(1.0f)));
     return v_sel(v_gt(x, v_set(0.0f)), x, v_sel(v_eq(x, v_set(0.0f)), x, y));
 }
@@ -96,9 +92,9 @@ static inline vf elu_(vf x) {
 // x / (1 + exp(-t)) for a t of the sign of x. The exponential is taken of -|t|, so it cannot overflow and small results keep their
 // digits: e / (1 + e) for negative t. x is at least -1000, where the result has long been -0: no infinity times zero.
 static inline vf times_sigmoid_(vf x, vf t) {
-    const vf e = exp_(v_neg(v_abs(t)));
+    const vf e = exp_negative_(v_neg(v_abs(t)));
     const vf n = v_sel(v_lt(t, v_set(0.0f)), e, v_set(1.0f));
-    return v_div(v_mul(v_max(v_set(-1000.0f), x), n), v_add(v_set(1.0f), e));
+    return v_mul(v_max(v_set(-1000.0f), x), v_mul(n, v_recip(v_add(v_set(1.0f), e))));
 }
 
 // x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))) = x / (1 + exp(-2 sqrt(2/pi) (x + 0.044715 x^3)))
@@ -109,8 +105,8 @@ static inline vf gelu_(vf x) {
 
 // x Phi(x), where the normal tail Phi(-a) = exp(-a^2 / 2) P(1 / (1 + 0.3 a)) for 0 <= a <= 14.5, beyond which it is 0.
 static inline vf gelu_erf_(vf x) {
-    const vf a = v_abs(x);
-    const vf t = v_div(v_set(1.0f), v_fma(v_set(0.3f), a, v_set(1.0f)));
+    const vf a = v_min(v_set(15.0f), v_abs(x)); // beyond, the tail is 0
+    const vf t = v_recip(v_fma(v_set(0.3f), a, v_set(1.0f)));
     vf       p = v_set(-0x1.f747a6p-9f);
     p          = v_fma(p, t, v_set(0x1.dd8644p-5f));
     p          = v_fma(p, t, v_set(-0x1.b596f0p-3f));
@@ -121,7 +117,7 @@ static inline vf gelu_erf_(vf x) {
     p          = v_fma(p, t, v_set(0x1.f919300p-4f));
     p          = v_fma(p, t, v_set(0x1.e8ca90p-4f));
     p          = v_fma(p, t, v_set(0x1.e2c64ap-17f));
-    const vf tail = v_mul(exp_(v_mul(v_mul(v_set(-0.5f), a), a)), p);
+    const vf tail = v_mul(exp_negative_(v_mul(v_mul(v_set(-0.5f), a), a)), p);
     const vf phi  = v_sel(v_lt(x, v_set(0.0f)), tail, v_sub(v_set(1.0f), tail));
     return v_mul(v_max(v_set(-1000.0f), x), phi);
 }

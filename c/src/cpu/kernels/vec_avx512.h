@@ -120,4 +120,11 @@ static inline void v_transpose(vf t[V_N]) {
     }
 }
 
+static inline vf v_recip(vf a) { // one Newton step from 14 bits
+    const vf r = _mm512_rcp14_ps(a);
+    return _mm512_fmadd_ps(r, _mm512_fnmadd_ps(a, r, _mm512_set1_ps(1.0f)), r);
+}
+static inline vf v_scale2(vf p, vf n) { return _mm512_scalef_ps(p, n); }
+static inline vf v_swap_pairs(vf a) { return _mm512_permute_ps(a, 0xb1); } // lanes 2j and 2j + 1
+
 #endif // GB_CPU_KERNELS_VEC_H

@@ -7,7 +7,10 @@
 //   v_min, v_max        a < b ? a : b, a > b ? a : b: the second operand whenever one is NaN
 //   v_fma               a b + c, fused where the instruction set can
 //   v_sum               of all lanes, in a fixed order
-// Results of the operations other than v_fma, v_fnma, v_sum are the same bits at every level.
+//   v_recip             1 / a within an ulp, for a from 1 to 2^100
+//   v_scale2            p 2^n for an integer n in -150 .. 130 and p about 1: rounded once, infinity on overflow
+//   v_swap_pairs        lanes 2j and 2j + 1 change places (not at one lane)
+// Results of the operations other than v_fma, v_fnma, v_sum, v_recip are the same bits at every level.
 #ifndef GB_CPU_KERNELS_VEC_H
 #define GB_CPU_KERNELS_VEC_H
 
@@ -84,5 +87,13 @@ static inline vd vd_join(vd a, vd b) { return a + b; }
 static inline double vd_sum(vd a) { return a; }
 
 static inline void v_transpose(vf t[V_N]) { (void) t; }
+
+static inline vf v_recip(vf a) { return 1.0f / a; }
+static inline vf pow2_(vi n) { return v_from_bits(vi_shl(vi_add(n, vi_set(127)), 23)); }
+static inline vf v_scale2(vf p, vf n) {
+    const vi whole = vi_sub(v_bits(v_add(n, v_set(0x1.8p23f))), v_bits(v_set(0x1.8p23f)));
+    const vi half  = vi_half(whole);
+    return v_mul(v_mul(p, pow2_(half)), pow2_(vi_sub(whole, half)));
+}
 
 #endif // GB_CPU_KERNELS_VEC_H

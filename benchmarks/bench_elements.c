@@ -1,0 +1,245 @@
+// bench_elements.c - element-wise operators and attention on [4096 x 512] beside the rate of the memory that holds the data.
+//
+//     bench_elements [name|all] [threads] [level]
+//
+// Bytes count each operand once and the result once; the limit is a copy (read + write) of as many bytes by the same threads, measured
+// in turns with the operator. Each figure is the best of the rounds. Attention counts its multiply-adds, or the bytes of its cache.
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/env.h"
+#include "base/thread.h"
+#include "cpu/cpu.h"
+#include "cpu/threadpool.h"
+#include "ggml.h"
+
+enum { COLUMNS = 4096, ROWS = 512, ROUNDS = 30 };
+
+struct bench {
+    struct ggml_context * ctx;
+    struct ggml_tensor *  a; // f32 [COLUMNS x ROWS]
+    struct ggml_tensor *  mask;
+    struct ggml_tensor *  index; // i32 [ROWS]
+};
+
+struct op {
+    const char * name;
+    struct ggml_tensor * (*build)(struct bench * b);
+    double work; // per element of a: bytes; 0: bytes of sources and result
+};
+
+static struct ggml_tensor * as(struct bench * b, enum ggml_type type) { // the cast result is computed before the clock starts
+    return ggml_cpy(b->ctx, b->a, ggml_new_tensor_2d(b->ctx, type, COLUMNS, ROWS));
+}
+
+static struct ggml_tensor * heads(struct bench * b) {
+    return ggml_reshape_3d(b->ctx, b->a, 128, 32, ROWS);
+}
+
+#define BUILD(name, expr)                                                                                              \
+    static struct ggml_tensor * build_##name(struct bench * b) { struct ggml_context * c = b->ctx; (void) c; return expr; }
+
+BUILD(add, ggml_add(c, b->a, b->mask))
+BUILD(add_bias, ggml_add(c, b->a, ggml_view_1d(c, b->mask, COLUMNS, 0)))
+BUILD(scale, ggml_scale(c, b->a, 0.5f))
+BUILD(relu, ggml_relu(c, b->a))
+BUILD(silu, ggml_silu(c, b->a))
+BUILD(gelu, ggml_gelu(c, b->a))
+BUILD(gelu_quick, ggml_gelu_quick(c, b->a))
+BUILD(gelu_erf, ggml_gelu_erf(c, b->a))
+BUILD(tanh, ggml_tanh(c, b->a))
+BUILD(norm, ggml_norm(c, b->a, 1e-5f))
+BUILD(rms_norm, ggml_rms_norm(c, b->a, 1e-5f))
+BUILD(norm_affine, ggml_add(c, ggml_mul(c, ggml_norm(c, b->a, 1e-5f), ggml_view_1d(c, b->mask, COLUMNS, 0)), ggml_view_1d(c, b->mask, COLUMNS, 0)))
+BUILD(rms_norm_mul, ggml_mul(c, ggml_rms_norm(c, b->a, 1e-5f), ggml_view_1d(c, b->mask, COLUMNS, 0)))
+BUILD(soft_max, ggml_soft_max(c, b->a))
+BUILD(soft_max_ext, ggml_soft_max_ext(c, b->a, b->mask, 0.1f))
+BUILD(sum_rows, ggml_sum_rows(c, b->a))
+BUILD(mean, ggml_mean(c, b->a))
+BUILD(argmax, ggml_argmax(c, b->a))
+BUILD(rope, ggml_rope(c, heads(b), b->index, 128, 0, 0))
+BUILD(rope_neox, ggml_rope(c, heads(b), b->index, 128, 2, 0))
+BUILD(get_rows, ggml_get_rows(c, b->a, b->index))
+BUILD(transpose, ggml_cont(c, ggml_transpose(c, b->a)))
+BUILD(permute, ggml_cont(c, ggml_permute(c, heads(b), 0, 2, 1, 3)))
+BUILD(permute_v, ggml_cont(c, ggml_permute(c, heads(b), 1, 2, 0, 3)))
+BUILD(transpose_f16, ggml_cont(c, ggml_transpose(c, as(b, GGML_TYPE_F16))))
+BUILD(to_f16, as(b, GGML_TYPE_F16))
+BUILD(to_bf16, as(b, GGML_TYPE_BF16))
+BUILD(from_f16, ggml_cpy(c, as(b, GGML_TYPE_F16), ggml_new_tensor_2d(c, GGML_TYPE_F32, COLUMNS, ROWS)))
+BUILD(from_bf16, ggml_cpy(c, as(b, GGML_TYPE_BF16), ggml_new_tensor_2d(c, GGML_TYPE_F32, COLUMNS, ROWS)))
+BUILD(to_q8_0, as(b, GGML_TYPE_Q8_0))
+BUILD(to_q4_0, as(b, GGML_TYPE_Q4_0))
+BUILD(from_q8_0, ggml_cpy(c, as(b, GGML_TYPE_Q8_0), ggml_new_tensor_2d(c, GGML_TYPE_F32, COLUMNS, ROWS)))
+BUILD(from_q4_0, ggml_cpy(c, as(b, GGML_TYPE_Q4_0), ggml_new_tensor_2d(c, GGML_TYPE_F32, COLUMNS, ROWS)))
+
+#define OP(name, bytes) { #name, build_##name, bytes }
+static const struct op ops[] = {
+    OP(add, 12),        OP(add_bias, 8), OP(scale, 8),    OP(relu, 8),         OP(silu, 8),        OP(gelu, 8),      OP(gelu_quick, 8),
+    OP(gelu_erf, 8),    OP(tanh, 8),     OP(norm, 8),     OP(rms_norm, 8),     OP(norm_affine, 8), OP(rms_norm_mul, 8),
+    OP(soft_max, 8),    OP(soft_max_ext, 12), OP(sum_rows, 4), OP(mean, 4),    OP(argmax, 4),      OP(rope, 8),      OP(rope_neox, 8),
+    OP(get_rows, 8),    OP(transpose, 8), OP(permute, 8), OP(permute_v, 8),    OP(transpose_f16, 4), OP(to_f16, 6),  OP(to_bf16, 6),
+    OP(from_f16, 6),    OP(from_bf16, 6), OP(to_q8_0, 5.0625), OP(to_q4_0, 4.5625), OP(from_q8_0, 5.0625), OP(from_q4_0, 4.5625),
+};
+
+static void check(bool good) {
+    if (!good) {
+        fprintf(stderr, "%s\n", ggml_last_error());
+        exit(1);
+    }
+}
+
+static struct bench bench_new(void) {
+    struct bench b = { .ctx = ggml_init((struct ggml_init_params){ (size_t) 128 << 20, NULL, false }) };
+    check(b.ctx != NULL);
+    b.a     = ggml_new_tensor_2d(b.ctx, GGML_TYPE_F32, COLUMNS, ROWS);
+    b.mask  = ggml_new_tensor_2d(b.ctx, GGML_TYPE_F32, COLUMNS, ROWS);
+    b.index = ggml_new_tensor_1d(b.ctx, GGML_TYPE_I32, ROWS);
+    for (int64_t i = 0; i < ggml_nelements(b.a); i++) {
+        ((float *) b.a->data)[i]    = (float) (i * 7919 % 2003 - 1001) / 250.0f;
+        ((float *) b.mask->data)[i] = (float) (i * 104729 % 1009 - 504) / 250.0f;
+    }
+    for (int i = 0; i < ROWS; i++) {
+        ((int32_t *) b.index->data)[i] = i * 77 % ROWS;
+    }
+    return b;
+}
+
+// A graph ready to run.
+struct runner {
+    struct gb_cpu_plan * plan;
+    struct gb_cpu_run    run;
+    struct gb_cpu_pool * pool; // borrowed
+};
+
+static struct runner runner_new(struct ggml_context * ctx, struct ggml_tensor * y, const struct gb_level * level, struct gb_cpu_pool * pool, bool last) {
+    struct ggml_cgraph * g = ggml_new_graph(ctx);
+    ggml_build_forward_expand(g, y);
+    struct runner r = { .pool = pool };
+    const int skip  = last ? g->n_nodes - 1 : 0;
+    r.plan          = gb_cpu_plan_new(g->nodes + skip, g->n_nodes - skip, gb_cpu_pool_n_threads(pool));
+    check(r.plan != NULL);
+    const size_t work = gb_cpu_plan_work_size(r.plan) + 64;
+    r.run             = (struct gb_cpu_run){ .kernels = level->kernels, .work = malloc(work) };
+    memset(r.run.work, 0, work);
+    return r;
+}
+
+static void runner_free(struct runner * r) {
+    free(r->run.work);
+    gb_cpu_plan_free(r->plan);
+}
+
+static double runner_seconds(struct runner * r) {
+    const int64_t start = gb_time_ns();
+    check(gb_cpu_plan_run(r->plan, r->pool, &r->run) == GGML_STATUS_SUCCESS);
+    return (double) (gb_time_ns() - start) * 1e-9;
+}
+
+static void bench_op(const struct op * op, const struct gb_level * level, struct gb_cpu_pool * pool) {
+    struct bench         b     = bench_new();
+    struct ggml_tensor * y     = op->build(&b);
+    struct ggml_tensor * copy  = ggml_cpy(b.ctx, b.a, ggml_new_tensor_2d(b.ctx, GGML_TYPE_F32, COLUMNS, ROWS));
+    struct runner        all   = runner_new(b.ctx, y, level, pool, false);
+    const bool           chain = strcmp(op->name, "norm_affine") == 0 || strcmp(op->name, "rms_norm_mul") == 0;
+    struct runner        last  = runner_new(b.ctx, y, level, pool, !chain), limit = runner_new(b.ctx, copy, level, pool, true);
+    double               best = 1e30, fastest = 1e30;
+    runner_seconds(&all);
+    for (int i = 0; i < ROUNDS; i++) {
+        const double s = runner_seconds(&last), l = runner_seconds(&limit);
+        best    = s < best ? s : best;
+        fastest = l < fastest ? l : fastest;
+    }
+    const double n = (double) COLUMNS * ROWS, rate = n * op->work / best * 1e-9, copied = n * 8 / fastest * 1e-9;
+    printf("%-14s %-10s %2d threads: %7.1f GB/s, copy %7.1f, %5.1f %%\n", op->name, level->name, gb_cpu_pool_n_threads(pool), rate, copied,
+           rate / copied * 100);
+    fflush(stdout);
+    runner_free(&all);
+    runner_free(&last);
+    runner_free(&limit);
+    ggml_free(b.ctx);
+}
+
+// ------------------------------------------------------------------------------------------------------------- attention
+
+static void fill(struct ggml_tensor * t) {
+    if (t->type == GGML_TYPE_F32) {
+        for (int64_t i = 0; i < ggml_nelements(t); i++) {
+            ((float *) t->data)[i] = (float) (i * 7919 % 2003 - 1001) / 1000.0f;
+        }
+    } else {
+        for (int64_t i = 0; i < ggml_nelements(t); i++) {
+            ((ggml_fp16_t *) t->data)[i] = ggml_fp32_to_fp16((float) (i * 7919 % 2003 - 1001) / 1000.0f);
+        }
+    }
+}
+
+static void bench_attention(int64_t n, int64_t m, int64_t heads_, enum ggml_type cache, const struct gb_level * level, struct gb_cpu_pool * pool) {
+    const int64_t         d   = 128;
+    struct ggml_context * ctx = ggml_init((struct ggml_init_params){ (size_t) (d * heads_ * (2 * n + 2 * m)) * 4 + (1 << 20), NULL, false });
+    struct ggml_tensor *  q   = ggml_new_tensor_3d(ctx, GGML_TYPE_F32, d, n, heads_);
+    struct ggml_tensor *  k   = ggml_new_tensor_3d(ctx, cache, d, m, heads_);
+    struct ggml_tensor *  v   = ggml_new_tensor_3d(ctx, cache, m, d, heads_);
+    fill(q);
+    fill(k);
+    fill(v);
+    struct ggml_tensor * y = ggml_flash_attn(ctx, q, k, v, false);
+    check(y != NULL);
+    struct runner r    = runner_new(ctx, y, level, pool, false);
+    double        best = 1e30;
+    for (int i = 0; i < 10; i++) {
+        const double s = runner_seconds(&r);
+        best           = s < best ? s : best;
+    }
+    const double ops_ = 4.0 * (double) (n * m * d * heads_), bytes = (double) (ggml_nbytes(k) + ggml_nbytes(v));
+    printf("attention %4d x %4d, %2d heads, %s: %8.1f GFLOP/s, %6.1f GB/s of cache\n", (int) n, (int) m, (int) heads_, ggml_type_name(cache),
+           ops_ / best * 1e-9, bytes / best * 1e-9);
+    runner_free(&r);
+    ggml_free(ctx);
+}
+
+// -------------------------------------------------------------------------------------------------------------- overhead
+
+static void bench_overhead(const struct gb_level * level, struct gb_cpu_pool * pool) {
+    enum { NODES = 1000 };
+    struct ggml_context * ctx = ggml_init((struct ggml_init_params){ (size_t) 4 << 20, NULL, false });
+    struct ggml_tensor *  x   = ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 1);
+    *(float *) x->data        = 0;
+    for (int i = 0; i < NODES; i++) {
+        x = ggml_add(ctx, x, x);
+    }
+    struct runner r    = runner_new(ctx, x, level, pool, false);
+    double        best = 1e30;
+    for (int i = 0; i < 200; i++) {
+        const double s = runner_seconds(&r);
+        best           = s < best ? s : best;
+    }
+    printf("%d one-element adds, %d threads: %.4f us a node\n", NODES, gb_cpu_pool_n_threads(pool), best * 1e6 / NODES);
+    runner_free(&r);
+    ggml_free(ctx);
+}
+
+int main(int argc, char ** argv) {
+    const char *            name    = argc > 1 ? argv[1] : "all";
+    const int               threads = argc > 2 ? atoi(argv[2]) : 2;
+    const struct gb_level * level   = argc > 3 ? gb_level_find(argv[3]) : gb_level_default();
+    const bool              all     = strcmp(name, "all") == 0;
+    struct gb_cpu_pool *    pool    = level != NULL ? gb_cpu_pool_new(threads) : NULL;
+    check(pool != NULL);
+    for (size_t i = 0; i < sizeof(ops) / sizeof(ops[0]); i++) {
+        if (all || strcmp(name, ops[i].name) == 0) {
+            bench_op(&ops[i], level, pool);
+        }
+    }
+    if (all || strcmp(name, "attention") == 0) {
+        bench_attention(512, 512, 32, GGML_TYPE_F32, level, pool);
+        bench_attention(512, 512, 32, GGML_TYPE_F16, level, pool);
+        bench_attention(1, 4096, 32, GGML_TYPE_F16, level, pool);
+    }
+    if (all || strcmp(name, "overhead") == 0) {
+        bench_overhead(level, pool);
+    }
+    gb_cpu_pool_free(pool);
+    return 0;
+}

@@ -1,0 +1,108 @@
+// blocks.tpl.h - rows of floats to blocks of Q8_0 and Q4_0 and back, byte for byte as tensor/quant does it.
+//
+// Plain loops over the 32 elements of a block, written so that a compiler makes vectors of them: magnitudes are compared as integers
+// (a NaN counts as 0), and rounding is arithmetic.
+#include "base/fp16.h"
+
+enum { BLOCK_N = 32, Q8_0_BYTES = 34, Q4_0_BYTES = 18 };
+
+static inline uint32_t largest_(const float * restrict x, uint32_t * restrict magnitude) {
+    int32_t largest = 0;
+    for (int i = 0; i < BLOCK_N; i++) {
+        int32_t bits;
+        memcpy(&bits, x + i, sizeof(bits));
+        bits &= 0x7fffffff;
+        bits         = bits > 0x7f800000 ? 0 : bits;
+        magnitude[i] = (uint32_t) bits;
+        largest      = bits > largest ? bits : largest;
+    }
+    return (uint32_t) largest;
+}
+
+static inline void store_scale_(uint8_t * block, float d) {
+    const uint16_t h = gb_f32_to_f16(d);
+    memcpy(block, &h, sizeof(h));
+}
+
+static inline float load_scale_(const uint8_t * block) {
+    uint16_t h;
+    memcpy(&h, block, sizeof(h));
+    return gb_f16_to_f32(h);
+}
+
+// To the nearest, halves away from zero; at most 127 in magnitude, NaN becomes 0.
+static inline void to_bytes_(int8_t * restrict q, const float * restrict x, float id) {
+    for (int i = 0; i < BLOCK_N; i++) {
+        float v         = x[i] * id;
+        v               = v == v ? v : 0.0f;
+        v               = v > 127.0f ? 127.0f : v;
+        v               = v < -127.0f ? -127.0f : v;
+        const float r   = (v + 0x1.8p23f) - 0x1.8p23f; // halves to even
+        const float off = v - r;
+        const float up = off == 0.5f && v > 0 ? 1.0f : 0.0f, down = off == -0.5f && v < 0 ? 1.0f : 0.0f;
+        q[i] = (int8_t) (int32_t) (r + up - down);
+    }
+}
+
+static void f32_to_q8_0(int64_t n, void * y, const float * x) {
+    uint8_t * block = y;
+    for (int64_t i = 0; i < n; i += BLOCK_N, block += Q8_0_BYTES) {
+        uint32_t    magnitude[BLOCK_N];
+        const float d  = gb_f32_from_bits(largest_(x + i, magnitude)) / 127;
+        const float id = d != 0 ? 1 / d : 0;
+        store_scale_(block, d);
+        to_bytes_((int8_t *) block + 2, x + i, id);
+    }
+}
+
+static void f32_to_q4_0(int64_t n, void * y, const float * x) {
+    uint8_t * block = y;
+    for (int64_t i = 0; i < n; i += BLOCK_N, block += Q4_0_BYTES) {
+        uint32_t       magnitude[BLOCK_N];
+        const uint32_t largest = largest_(x + i, magnitude);
+        int32_t        first   = BLOCK_N - 1; // the first of several largest gives the sign
+        for (int j = 0; j < BLOCK_N; j++) {
+            const int32_t at = magnitude[j] == largest ? j : BLOCK_N - 1;
+            first            = at < first ? at : first;
+        }
+        const float d  = (largest != 0 ? x[i + first] : 0.0f) / -8;
+        const float id = d != 0 ? 1 / d : 0;
+        int32_t     level[BLOCK_N];
+        for (int j = 0; j < BLOCK_N; j++) {
+            float v  = x[i + j] * id + 8.5f;
+            v        = v > 0 ? v : 0.0f; // NaN too
+            v        = v < 15.0f ? v : 15.0f;
+            level[j] = (int32_t) v;
+        }
+        store_scale_(block, d);
+        for (int j = 0; j < BLOCK_N / 2; j++) {
+            block[2 + j] = (uint8_t) (level[j] | level[j + BLOCK_N / 2] << 4);
+        }
+    }
+}
+
+static void q8_0_to_f32(int64_t n, float * y, const void * x) {
+    const uint8_t * block = x;
+    for (int64_t i = 0; i < n; i += BLOCK_N, block += Q8_0_BYTES) {
+        const float     d = load_scale_(block);
+        const int8_t *  q = (const int8_t *) block + 2;
+        float *         v = y + i;
+        for (int j = 0; j < BLOCK_N; j++) {
+            v[j] = (float) q[j] * d;
+        }
+    }
+}
+
+static void q4_0_to_f32(int64_t n, float * y, const void * x) {
+    const uint8_t * block = x;
+    for (int64_t i = 0; i < n; i += BLOCK_N, block += Q4_0_BYTES) {
+        const float     d = load_scale_(block);
+        const uint8_t * q = block + 2;
+        float           v[BLOCK_N];
+        for (int j = 0; j < BLOCK_N / 2; j++) {
+            v[j]               = (float) ((int32_t) (q[j] & 15) - 8) * d;
+            v[j + BLOCK_N / 2] = (float) ((int32_t) (q[j] >> 4) - 8) * d;
+        }
+        memcpy(y + i, v, sizeof(v));
+    }
+}

@@ -1,0 +1,206 @@
+// rows.tpl.h - whole rows at a time: normalisation, softmax, rotation. A row is read from far away once, in the first pass; it should
+// then lie in the nearest cache for the others.
+//
+// Sums here are formed in float over 16 vectors, pairwise, and in double beyond: each is off by no more than 8 eps times the sum of
+// magnitudes, whatever n. The products and sums applied to elements afterwards are rounded one after the other, like the separate
+// operators' (weight and bias included), so that applying them here or there gives the same bits.
+
+#define AT_ANY(i, n, x, rest) ((n) - (i) >= V_N ? v_load((x) + (i)) : v_first(v_load_n((x) + (i), (int) ((n) - (i))), (int) ((n) - (i)), rest))
+
+// TERM(s, a): s plus the term of a.
+#define SUM_BLOCKS(name, PARAMS, REST, TERM)                                                                           \
+    static double name PARAMS {                                                                                        \
+        vd      s = vd_zero();                                                                                         \
+        int64_t i = 0;                                                                                                 \
+        for (; i + 16 * V_N <= n; i += 16 * V_N) {                                                                     \
+            vf t0 = v_set(0.0f), t1 = t0, t2 = t0, t3 = t0;                                                            \
+            for (int j = 0; j < 4; j++) {                                                                              \
+                const float * p = x + i + 4 * j * V_N;                                                                 \
+                t0              = TERM(t0, v_load(p));                                                                 \
+                t1              = TERM(t1, v_load(p + V_N));                                                           \
+                t2              = TERM(t2, v_load(p + 2 * V_N));                                                       \
+                t3              = TERM(t3, v_load(p + 3 * V_N));                                                       \
+            }                                                                                                          \
+            s = vd_add(s, v_add(v_add(t0, t1), v_add(t2, t3)));                                                        \
+        }                                                                                                              \
+        for (; i < n; i += V_N) {                                                                                      \
+            s = vd_add(s, TERM(v_set(0.0f), AT_ANY(i, n, x, REST)));                                                   \
+        }                                                                                                              \
+        return vd_sum(s);                                                                                              \
+    }
+#define PLUS_SELF(s, a) v_add(s, a)
+#define PLUS_SQUARE(s, a) v_fma(a, a, s)
+#define PLUS_DEVIATION(s, a) v_fma(v_sub(a, v_set(mean)), v_sub(a, v_set(mean)), s)
+
+SUM_BLOCKS(row_sum_, (int64_t n, const float * x), v_set(0.0f), PLUS_SELF)
+SUM_BLOCKS(row_squares_, (int64_t n, const float * x), v_set(0.0f), PLUS_SQUARE)
+SUM_BLOCKS(row_deviations_, (int64_t n, const float * x, float mean), v_set(mean), PLUS_DEVIATION)
+
+// (x - mean) scale w + b; w and b may be NULL.
+static inline vf normed_(vf x, vf mean, vf scale) {
+    return v_mul(v_sub(x, mean), scale);
+}
+
+#define APPLY_NORM(FULL, PART)                                                                                         \
+    do {                                                                                                               \
+        int64_t i = 0;                                                                                                 \
+        for (; i + V_N <= n; i += V_N) {                                                                               \
+            const vf a = normed_(v_load(x + i), m, s);                                                                 \
+            v_store(y + i, FULL);                                                                                      \
+        }                                                                                                              \
+        if (i < n) {                                                                                                   \
+            const int left = (int) (n - i);                                                                            \
+            const vf  a    = normed_(v_load_n(x + i, left), m, s);                                                     \
+            v_store_n(y + i, PART, left);                                                                              \
+        }                                                                                                              \
+    } while (0)
+
+static void apply_norm_(int64_t n, float * y, const float * x, float mean, float scale, const float * w, const float * b) {
+    const vf m = v_set(mean), s = v_set(scale);
+    if (w == NULL) {
+        APPLY_NORM(a, a);
+    } else if (b == NULL) {
+        APPLY_NORM(v_mul(a, v_load(w + i)), v_mul(a, v_load_n(w + i, left)));
+    } else {
+        APPLY_NORM(v_add(v_mul(a, v_load(w + i)), v_load(b + i)), v_add(v_mul(a, v_load_n(w + i, left)), v_load_n(b + i, left)));
+    }
+}
+
+// (x - mean) / sqrt(variance + eps) w + b. b only with w.
+static void norm_row_f32(int64_t n, float * y, const float * x, float eps, const float * w, const float * b) {
+    const float mean     = (float) (row_sum_(n, x) / (double) n);
+    const float variance = (float) (row_deviations_(n, x, mean) / (double) n);
+    apply_norm_(n, y, x, mean, 1.0f / sqrtf(variance + eps), w, b);
+}
+
+// x / sqrt(mean of x^2 + eps) w. Squares that overflow, or vanish, in float are added up in double.
+static void rms_norm_row_f32(int64_t n, float * y, const float * x, float eps, const float * w) {
+    double squares = row_squares_(n, x);
+    if (!(squares >= 1e-30 && squares <= 1e38)) {
+        squares = sum_sqr_f32(n, x);
+    }
+    apply_norm_(n, y, x, 0.0f, 1.0f / sqrtf((float) (squares / (double) n) + eps), w, NULL);
+}
+
+// --------------------------------------------------------------------------------------------------------------- softmax
+
+// y = x scale + mask (y == x allowed), and the largest of them, NaN apart
+static float scaled_max_(int64_t n, float * y, const float * x, float scale, const float * mask) {
+    const vf least = v_set(-INFINITY), s = v_set(scale);
+    vf       m0 = least, m1 = least;
+    int64_t  i = 0;
+    for (; i + 2 * V_N <= n; i += 2 * V_N) {
+        vf a = v_load(x + i), b = v_load(x + i + V_N);
+        if (mask != NULL) {
+            a = v_fma(a, s, v_load(mask + i));
+            b = v_fma(b, s, v_load(mask + i + V_N));
+        } else {
+            a = v_mul(a, s);
+            b = v_mul(b, s);
+        }
+        v_store(y + i, a);
+        v_store(y + i + V_N, b);
+        m0 = v_max(a, m0);
+        m1 = v_max(b, m1);
+    }
+    for (; i < n; i += V_N) {
+        const int left = (int) (n - i < V_N ? n - i : V_N);
+        const vf  a    = v_load_n(x + i, left);
+        const vf  b    = mask != NULL ? v_fma(a, s, v_load_n(mask + i, left)) : v_mul(a, s);
+        v_store_n(y + i, b, left);
+        m0 = v_max(v_first(b, left, least), m0);
+    }
+    return v_largest(v_max(m0, m1));
+}
+
+// y = exp(x - max) for max not below any x (y == x allowed); returns the sum.
+static double exp_row_(int64_t n, float * y, const float * x, float max) {
+    const vf m = v_set(max);
+    vd       s = vd_zero();
+    int64_t  i = 0;
+    for (; i + 4 * V_N <= n; i += 4 * V_N) {
+        const vf a = exp_negative_(v_sub(v_load(x + i), m)), b = exp_negative_(v_sub(v_load(x + i + V_N), m));
+        const vf c = exp_negative_(v_sub(v_load(x + i + 2 * V_N), m)), d = exp_negative_(v_sub(v_load(x + i + 3 * V_N), m));
+        v_store(y + i, a);
+        v_store(y + i + V_N, b);
+        v_store(y + i + 2 * V_N, c);
+        v_store(y + i + 3 * V_N, d);
+        s = vd_add(s, v_add(v_add(a, b), v_add(c, d)));
+    }
+    for (; i < n; i += V_N) {
+        const int left = (int) (n - i < V_N ? n - i : V_N);
+        const vf  e    = v_first(exp_negative_(v_sub(v_load_n(x + i, left), m)), left, v_set(0.0f));
+        v_store_n(y + i, e, left);
+        s = vd_add(s, e);
+    }
+    return vd_sum(s);
+}
+
+// softmax of x scale + mask. All -inf: zeros. A NaN makes the row NaN; with nothing but -inf beside it, only itself.
+static void soft_max_row_f32(int64_t n, float * y, const float * x, float scale, const float * mask) {
+    const bool    plain = mask == NULL && scale == 1.0f;
+    const float   max   = plain ? max_f32(n, x) : scaled_max_(n, y, x, scale, mask);
+    const float * w     = plain ? x : y;
+    if (max == -INFINITY) {
+        for (int64_t i = 0; i < n; i++) {
+            y[i] = w[i] == -INFINITY ? 0.0f : NAN;
+        }
+        return;
+    }
+    const double sum = exp_row_(n, y, w, max);
+    scale_f32(n, y, y, (float) (1.0 / sum));
+}
+
+// -------------------------------------------------------------------------------------------------------------- rotation
+
+// Cosine and sine of angles below 2^20, within 1 ulp of those of the given double. In double: quarter turns off, then Taylor.
+static void sincos_f64(int64_t n, float * c, float * s, const double * angle) {
+    for (int64_t i = 0; i < n; i++) {
+        const double t = angle[i] * 0x1.45f306dc9c883p-1 + 0x1.8p52; // 2 / pi; the integer lies in the lowest bits
+        const double k = t - 0x1.8p52;
+        const double r = (angle[i] - k * 0x1.921fb544p0) - k * 0x1.0b4611a626331p-34;
+        const double z = r * r;
+        const double sine =
+            r + r * z * (-1.0 / 6 + z * (1.0 / 120 + z * (-1.0 / 5040 + z * (1.0 / 362880 + z * (-1.0 / 39916800)))));
+        const double cosine =
+            1 + z * (-0.5 + z * (1.0 / 24 + z * (-1.0 / 720 + z * (1.0 / 40320 + z * (-1.0 / 3628800 + z * (1.0 / 479001600))))));
+        uint64_t quarter;
+        memcpy(&quarter, &t, sizeof(quarter));
+        const double a = quarter & 1 ? sine : cosine, b = quarter & 1 ? cosine : sine;
+        c[i] = (float) ((quarter + 1) & 2 ? -a : a);
+        s[i] = (float) (quarter & 2 ? -b : b);
+    }
+}
+
+// Pairs (2j, 2j + 1) of n elements: y[i] = x[i] c[i] + x[i ^ 1] s[i], where s of the first of a pair has its sign changed. n even.
+static void rope_pairs_f32(int64_t n, float * y, const float * x, const float * c, const float * s) {
+#if V_N == 1
+    for (int64_t i = 0; i + 1 < n; i += 2) {
+        const float a = x[i], b = x[i + 1];
+        y[i]     = a * c[i] + b * s[i];
+        y[i + 1] = b * c[i + 1] + a * s[i + 1];
+    }
+#else
+    int64_t i = 0;
+    for (; i + V_N <= n; i += V_N) {
+        const vf a = v_load(x + i);
+        v_store(y + i, v_add(v_mul(a, v_load(c + i)), v_mul(v_swap_pairs(a), v_load(s + i))));
+    }
+    if (i < n) {
+        const int left = (int) (n - i);
+        const vf  a    = v_load_n(x + i, left);
+        v_store_n(y + i, v_add(v_mul(a, v_load_n(c + i, left)), v_mul(v_swap_pairs(a), v_load_n(s + i, left))), left);
+    }
+#endif
+}
+
+// Pairs (j, j + n) for j < n.
+static void rope_halves_f32(int64_t n, float * y, const float * x, const float * c, const float * s) {
+    for (int64_t j = 0; j < n; j += V_N) {
+        const int left = (int) (n - j < V_N ? n - j : V_N);
+        const vf  a = v_load_n(x + j, left), b = v_load_n(x + j + n, left);
+        const vf  cosine = v_load_n(c + j, left), sine = v_load_n(s + j, left);
+        v_store_n(y + j, v_sub(v_mul(a, cosine), v_mul(b, sine)), left);
+        v_store_n(y + j + n, v_add(v_mul(a, sine), v_mul(b, cosine)), left);
+    }
+}

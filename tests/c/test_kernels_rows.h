@@ -1,0 +1,228 @@
+// The kernels of rows.tpl.h, blocks.tpl.h and moves.tpl.h, for test_kernels.c: against formulas in double, against the quantized
+// formats themselves, and bytes against what index arithmetic says.
+#include "tensor/quant/quant.h"
+
+static float bias_row[MAX_N], weight_row[MAX_N];
+
+static void fill_affine(int64_t n) {
+    for (int64_t i = 0; i < n; i++) {
+        weight_row[i] = test_random_float(-2, 2);
+        bias_row[i]   = test_random_float(-2, 2);
+    }
+}
+
+// 16 eps of the value, of what was subtracted, and of the parts of the affine map.
+static void check_norm(const struct gb_kernels * k, bool rms, int64_t n, float offset, int with) {
+    const float eps = 1e-5f;
+    float *     x   = random_row(&row_x, n, TAME);
+    float *     y   = row_new(&row_y, n, sizeof(float));
+    double      mean = 0, var = 0, size = 0;
+    fill_affine(n);
+    for (int64_t i = 0; i < n; i++) {
+        x[i] += offset;
+        mean += rms ? 0 : (double) x[i] / (double) n;
+        size += fabs((double) x[i]) / (double) n;
+    }
+    for (int64_t i = 0; i < n; i++) {
+        var += (x[i] - mean) * (x[i] - mean) / (double) n;
+    }
+    const float * w = with > 0 ? weight_row : NULL;
+    const float * b = with > 1 && !rms ? bias_row : NULL;
+    rms ? k->rms_norm_row_f32(n, y, x, eps, w) : k->norm_row_f32(n, y, x, eps, w, b);
+    CHECK(row_intact(&row_x) && row_intact(&row_y));
+    for (int64_t i = 0; i < n; i++) {
+        const double scale = 1 / sqrt(var + (double) eps), m = w != NULL ? (double) w[i] : 1, a = b != NULL ? (double) b[i] : 0;
+        const double exact = (x[i] - mean) * scale * m + a;
+        const double bound = 16 * EPS * ((fabs(x[i] - mean) + (rms ? 0 : size)) * scale * fabs(m) + fabs(a)) + 1e-30;
+        CHECK_MSG(fabs(y[i] - exact) <= bound, "%s norm (rms %d, n %lld) is %.9g, expected %.9g +- %g", level_name, rms, (long long) n, y[i],
+                  exact, bound);
+    }
+    float * z = row_new(&row_z, n, sizeof(float));
+    memcpy(z, x, (size_t) n * sizeof(float));
+    rms ? k->rms_norm_row_f32(n, z, z, eps, w) : k->norm_row_f32(n, z, z, eps, w, b);
+    CHECK(row_intact(&row_z) && same_array(y, z, n));
+    rms ? k->rms_norm_row_f32(n, z, x, eps, NULL) : k->norm_row_f32(n, z, x, eps, NULL, NULL);
+    if (w != NULL) { // the same bits as the separate operators
+        k->mul_f32(n, z, z, w);
+    }
+    if (b != NULL) {
+        k->add_f32(n, z, z, b);
+    }
+    CHECK_MSG(same_array(y, z, n), "%s norm with weight and bias differs from norm, mul, add", level_name);
+}
+
+static void check_norms(const struct gb_kernels * k, bool rms) {
+    for (int s = 0; s < N_SIZES; s++) {
+        check_norm(k, rms, size_at(s), s % 3 == 0 ? 1000.0f : 0.0f, s % 4);
+    }
+    float x[40], y[40];
+    for (int i = 0; i < 40; i++) {
+        x[i] = i % 2 ? 1e30f : -1e30f;
+    }
+    rms ? k->rms_norm_row_f32(40, y, x, 1e-5f, NULL) : (void) 0;
+    CHECK(!rms || (fabs(y[0] + 1) < 1e-6 || fabs(y[0]) < 1e-6)); // the mean square is beyond float: 1 / infinity
+    x[7] = NAN;
+    rms ? k->rms_norm_row_f32(40, y, x, 1e-5f, NULL) : k->norm_row_f32(40, y, x, 1e-5f, NULL, NULL);
+    CHECK(isnan(y[0]) && isnan(y[39]));
+}
+
+static void test_norm_row_f32(const struct gb_kernels * k) { check_norms(k, false); }
+static void test_rms_norm_row_f32(const struct gb_kernels * k) { check_norms(k, true); }
+
+static void test_soft_max_row_f32(const struct gb_kernels * k) {
+    for (int s = 1; s < N_SIZES; s++) {
+        const int64_t n     = size_at(s);
+        float *       x     = random_row(&row_x, n, TAME);
+        float *       mask  = s % 2 ? random_row(&row_z, n, TAME) : NULL;
+        float *       y     = row_new(&row_y, n, sizeof(float));
+        const float   scale = s % 3 ? 0.7f : 1.0f;
+        double        max = -INFINITY, sum = 0;
+        if (n > 3) {
+            (mask != NULL ? mask : x)[1] = -INFINITY;
+        }
+        for (int64_t i = 0; i < n; i++) {
+            max = fmax(max, (double) x[i] * scale + (mask != NULL ? mask[i] : 0));
+        }
+        for (int64_t i = 0; i < n; i++) {
+            sum += exp((double) x[i] * scale + (mask != NULL ? mask[i] : 0) - max);
+        }
+        k->soft_max_row_f32(n, y, x, scale, mask);
+        CHECK(row_intact(&row_x) && row_intact(&row_y));
+        for (int64_t i = 0; i < n; i++) { // arguments up to 16 were rounded, twice
+            const double exact = exp((double) x[i] * scale + (mask != NULL ? mask[i] : 0) - max) / sum;
+            CHECK_MSG(fabs(y[i] - exact) <= 60 * EPS * exact, "%s soft_max_row_f32 is %.9g, expected %.9g", level_name, y[i], exact);
+        }
+        CHECK(n <= 3 || same_bits(y[1], 0.0f));
+        k->soft_max_row_f32(n, x, x, scale, mask);
+        CHECK(same_array(x, y, n));
+    }
+    float x[70], y[70];
+    for (int n = 1; n <= 70; n++) {
+        for (int i = 0; i < n; i++) {
+            x[i] = -INFINITY;
+        }
+        k->soft_max_row_f32(n, y, x, 1.0f, NULL);
+        CHECK(same_bits(y[0], 0.0f) && same_bits(y[n - 1], 0.0f));
+        x[n / 2] = 5;
+        k->soft_max_row_f32(n, y, x, 0.5f, NULL);
+        CHECK(y[n / 2] == 1.0f);
+        x[0] = n > 1 ? NAN : x[0];
+        k->soft_max_row_f32(n, y, x, 1.0f, NULL);
+        CHECK(n < 2 || isnan(y[n - 1]) || n / 2 == 0);
+    }
+}
+
+static void test_sincos_f64(const struct gb_kernels * k) {
+    enum { N = 37 };
+    double angle[N];
+    float  c[N], s[N];
+    for (int pass = 0; pass < 2000; pass++) {
+        for (int i = 0; i < N; i++) {
+            angle[i] = ldexp((double) test_random_float(-1, 1), (int) test_random_int(-20, 20));
+        }
+        angle[0] = 0;
+        k->sincos_f64(N, c, s, angle);
+        for (int i = 0; i < N; i++) {
+            CHECK_MSG(ulps(c[i], cos(angle[i])) <= 1 || fabs(c[i] - cos(angle[i])) < 1e-14, "%s cos(%a) is %a", level_name, angle[i], c[i]);
+            CHECK_MSG(ulps(s[i], sin(angle[i])) <= 1 || fabs(s[i] - sin(angle[i])) < 1e-14, "%s sin(%a) is %a", level_name, angle[i], s[i]);
+        }
+        CHECK(c[0] == 1.0f && same_bits(s[0], 0.0f));
+    }
+}
+
+static void check_rope(const struct gb_kernels * k, bool halves) {
+    static float c[MAX_N], s[MAX_N];
+    for (int64_t pairs = 0; pairs < 70; pairs++) {
+        const int64_t n = 2 * pairs;
+        float *       x = random_row(&row_x, n, WILD);
+        float *       y = row_new(&row_y, n, sizeof(float));
+        float         expected[140];
+        for (int64_t j = 0; j < pairs; j++) {
+            const float   cosine = test_random_float(-1, 1), sine = test_random_float(-1, 1);
+            const int64_t a = halves ? j : 2 * j, b = halves ? j + pairs : 2 * j + 1;
+            const float   ac = x[a] * cosine, bs = x[b] * sine, as = x[a] * sine, bc = x[b] * cosine;
+            expected[a] = ac - bs;
+            expected[b] = bc + as;
+            if (halves) {
+                c[j] = cosine;
+                s[j] = sine;
+            } else {
+                c[a] = c[b] = cosine;
+                s[a] = -sine;
+                s[b] = sine;
+            }
+        }
+        halves ? k->rope_halves_f32(pairs, y, x, c, s) : k->rope_pairs_f32(n, y, x, c, s);
+        CHECK_MSG(row_intact(&row_y) && same_array(y, expected, n), "%s rope (halves %d), %lld pairs", level_name, halves, (long long) pairs);
+        halves ? k->rope_halves_f32(pairs, x, x, c, s) : k->rope_pairs_f32(n, x, x, c, s);
+        CHECK(row_intact(&row_x) && same_array(x, expected, n));
+    }
+}
+
+static void test_rope_pairs_f32(const struct gb_kernels * k) { check_rope(k, false); }
+static void test_rope_halves_f32(const struct gb_kernels * k) { check_rope(k, true); }
+
+// ------------------------------------------------------------------------------------------------------------------- blocks
+
+static void check_to_blocks(const char * name, void (*fn)(int64_t, void *, const float *), enum ggml_type type) {
+    for (int pass = 0; pass < 600; pass++) {
+        const int64_t n     = 32 * test_random_int(0, 6);
+        const size_t  size  = (size_t) (n / 32) * ggml_type_size(type);
+        float *       x     = random_row(&row_x, n, pass % 2 ? WILD : TAME);
+        uint8_t *     y     = row_new(&row_y, (int64_t) size, 1);
+        uint8_t       wish[6 * 34];
+        for (int64_t i = 0; i < n && pass % 3 == 0; i++) { // ties, equal magnitudes
+            x[i] = (float) test_random_int(-8, 8) * 0.5f * ldexpf(1, (int) (pass % 40) - 20);
+        }
+        gb_quant_format_of(type)->from_float_reference(x, wish, (int) n);
+        fn(n, y, x);
+        CHECK_MSG(row_intact(&row_y) && memcmp(y, wish, size) == 0, "%s %s differs from the format's, pass %d", level_name, name, pass);
+    }
+}
+
+static void check_from_blocks(const char * name, void (*fn)(int64_t, float *, const void *), enum ggml_type type) {
+    for (int pass = 0; pass < 300; pass++) {
+        const int64_t n    = 32 * test_random_int(0, 6);
+        const size_t  size = (size_t) (n / 32) * ggml_type_size(type);
+        uint8_t *     x    = row_new(&row_x, (int64_t) size, 1);
+        float *       y    = row_new(&row_y, n, sizeof(float));
+        float         wish[6 * 32];
+        for (size_t i = 0; i < size; i++) {
+            x[i] = (uint8_t) test_random();
+        }
+        gb_quant_format_of(type)->to_float(x, wish, (int) n);
+        fn(n, y, x);
+        CHECK_MSG(row_intact(&row_y) && same_array(y, wish, n), "%s %s differs from the format's", level_name, name);
+    }
+}
+
+static void test_f32_to_q8_0(const struct gb_kernels * k) { check_to_blocks("f32_to_q8_0", k->f32_to_q8_0, GGML_TYPE_Q8_0); }
+static void test_f32_to_q4_0(const struct gb_kernels * k) { check_to_blocks("f32_to_q4_0", k->f32_to_q4_0, GGML_TYPE_Q4_0); }
+static void test_q8_0_to_f32(const struct gb_kernels * k) { check_from_blocks("q8_0_to_f32", k->q8_0_to_f32, GGML_TYPE_Q8_0); }
+static void test_q4_0_to_f32(const struct gb_kernels * k) { check_from_blocks("q4_0_to_f32", k->q4_0_to_f32, GGML_TYPE_Q4_0); }
+
+// ------------------------------------------------------------------------------------------------------------- transposing
+
+static void check_transpose(const struct gb_kernels * k, size_t size) {
+    static uint32_t source[4096], target[4096], before[4096];
+    for (int pass = 0; pass < 400; pass++) {
+        const int64_t rows = test_random_int(0, 40), columns = test_random_int(0, 40);
+        const size_t  ss = ((size_t) columns + (size_t) test_random_int(0, 5)) * size, ds = ((size_t) rows + (size_t) test_random_int(0, 5)) * size;
+        for (int i = 0; i < 4096; i++) {
+            source[i] = (uint32_t) test_random();
+            target[i] = before[i] = (uint32_t) test_random();
+        }
+        size == 4 ? k->transpose_32(rows, columns, target, ds, source, ss)
+                  : k->transpose_16(rows, columns, (uint16_t *) target, ds, (const uint16_t *) source, ss);
+        for (int64_t c = 0; c < columns; c++) {
+            for (int64_t r = 0; r < rows; r++) {
+                memcpy((char *) before + (size_t) c * ds + (size_t) r * size, (char *) source + (size_t) r * ss + (size_t) c * size, size);
+            }
+        }
+        CHECK_MSG(memcmp(before, target, sizeof(target)) == 0, "%s transpose of %d bytes: %lld x %lld", level_name, (int) size, (long long) rows,
+                  (long long) columns);
+    }
+}
+
+static void test_transpose_32(const struct gb_kernels * k) { check_transpose(k, 4); }
+static void test_transpose_16(const struct gb_kernels * k) { check_transpose(k, 2); }
