@@ -4,11 +4,13 @@
 //
 // Batched: m 4096, k 14336 (or less with GB_BENCH_K), n 512, as share of the peak of the dot instruction that the product runs on.
 // Small batches: weights larger than the caches, as share of the rate at which the same memory is read. Each figure is the best of
-// several rounds; in every round limits and products take turns, so that both see the same machine.
+// several rounds; in every round limits and products take turns, so that both see the same machine. GB_BENCH_CPU=1 measures processor
+// time (of one thread) instead of time: what is left to do on a machine that others use, too.
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "base/env.h"
 #include "base/thread.h"
@@ -23,6 +25,10 @@
 
 #define ROUNDS 5
 #define MAX_THREADS 16
+
+static double seconds_now(int threads) {
+    return getenv("GB_BENCH_CPU") != NULL ? (double) clock() / CLOCKS_PER_SEC / threads : (double) gb_time_ns() * 1e-9;
+}
 
 // -------------------------------------------------------------------------------------------------------------- threads
 
@@ -40,7 +46,7 @@ static void run_team_job(void * arg) {
 static double seconds_of(void (*fn)(void * data, int i), void * data, int threads) {
     gb_thread       handles[MAX_THREADS];
     struct team_job jobs[MAX_THREADS];
-    const int64_t   start = gb_time_ns();
+    const double    start = seconds_now(threads);
     for (int i = 0; i < threads; i++) {
         jobs[i] = (struct team_job){ fn, data, i };
         if (i > 0) {
@@ -51,7 +57,7 @@ static double seconds_of(void (*fn)(void * data, int i), void * data, int thread
     for (int i = 1; i < threads; i++) {
         gb_thread_join(handles[i]);
     }
-    return (double) (gb_time_ns() - start) * 1e-9;
+    return seconds_now(threads) - start;
 }
 
 // --------------------------------------------------------------------------------------------------------------- limits
@@ -128,6 +134,7 @@ struct product {
     struct gb_cpu_pool *  pool;
     struct gb_cpu_run     run;
     double                ops;
+    int                   threads;
 };
 
 // Random blocks whose numbers are small and finite: the time of some formats depends on neither, that of denormals would.
@@ -151,7 +158,7 @@ static void fill_weights(struct ggml_tensor * a) {
 }
 
 static struct product product_new(enum ggml_type type, int64_t m, int64_t n, int64_t k, const struct gb_level * level, int threads) {
-    struct product p = { .ops = 2.0 * (double) m * (double) n * (double) k };
+    struct product p = { .ops = 2.0 * (double) m * (double) n * (double) k, .threads = threads };
     const size_t size = ggml_row_size(type, k) * (size_t) m + (size_t) (n * (k + m)) * sizeof(float) + (1 << 20);
     p.ctx                    = ggml_init((struct ggml_init_params){ size, NULL, false });
     p.a                      = ggml_new_tensor_2d(p.ctx, type, k, m);
@@ -178,12 +185,12 @@ static void product_free(struct product * p) {
 }
 
 static double product_seconds(struct product * p) {
-    const int64_t start = gb_time_ns();
+    const double start = seconds_now(p->threads);
     if (gb_cpu_plan_run(p->plan, p->pool, &p->run) != GGML_STATUS_SUCCESS) {
         fprintf(stderr, "%s\n", ggml_last_error());
         exit(1);
     }
-    return (double) (gb_time_ns() - start) * 1e-9;
+    return seconds_now(p->threads) - start;
 }
 
 // ---------------------------------------------------------------------------------------------------------------- benches

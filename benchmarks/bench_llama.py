@@ -1,0 +1,139 @@
+"""Tokens per second of a Llama-shaped network with random weights: a prompt at once, then one token after another.
+
+    python benchmarks/bench_llama.py [--types f16,q8_0,...] [--layers N] [--prompt N] [--new N] [--threads N] [--repeats N] [--json FILE]
+
+The default is the shape of a model of 1.1 billion parameters (embd 2048, 22 layers, 32 heads, 4 of them for keys, ff 5632, vocabulary 32000).
+Files are made once, in --dir, from random blocks: what a product costs does not depend on the values. Beside each speed stands what the memory
+allows: generating a token reads all weights once, so tokens/s times their bytes is compared with the rate at which this machine reads the
+same bytes in the same run (a sum over the mapped file by NumPy, one thread for each).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+import ggml_backend as gb
+from examples.llama.model import Llama
+
+EMBD, HEADS, KV_HEADS, FF, VOCAB = 2048, 32, 4, 5632, 32000
+
+
+def random_rows(shape: tuple[int, int], dtype: gb.DType, seed: int) -> Iterator[np.ndarray]:
+    """Blocks of float32 rows with the spread that trained weights have, made in pieces; a few hundred different rows, repeated."""
+    rng = np.random.default_rng(seed)
+    piece = rng.standard_normal((256, shape[1]), dtype=np.float32) / np.float32(shape[1] ** 0.5)
+    for start in range(0, shape[0], 256):
+        yield piece[: min(256, shape[0] - start)]
+
+
+def write_model(path: Path, dtype: gb.DType, layers: int) -> None:
+    kv = EMBD // HEADS * KV_HEADS
+    matrices = {"token_embd.weight": (VOCAB, EMBD), "output.weight": (VOCAB, EMBD)}
+    for i in range(layers):
+        parts = {"attn_q": (EMBD, EMBD), "attn_k": (kv, EMBD), "attn_v": (kv, EMBD), "attn_output": (EMBD, EMBD)}
+        parts |= {"ffn_gate": (FF, EMBD), "ffn_up": (FF, EMBD), "ffn_down": (EMBD, FF)}
+        matrices |= {f"blk.{i}.{name}.weight": shape for name, shape in parts.items()}
+    vectors = ["output_norm.weight", *(f"blk.{i}.{n}.weight" for i in range(layers) for n in ("attn_norm", "ffn_norm"))]
+    quantized: dict[tuple[int, int], np.ndarray] = {}  # one matrix of each shape
+
+    def blocks(shape: tuple[int, int]) -> np.ndarray:
+        if shape not in quantized:
+            rows = next(random_rows(shape, dtype, seed=shape[1]))
+            tile = rows.astype(np.float16) if dtype == gb.float16 else rows if dtype == gb.float32 else gb.quantize(rows, dtype)
+            quantized[shape] = np.resize(tile, (shape[0], tile.shape[1]))
+        return quantized[shape]
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with gb.gguf.Writer(path) as out:
+        out.add("general.architecture", "llama").add("llama.context_length", 2048).add("llama.block_count", layers)
+        out.add("llama.embedding_length", EMBD).add("llama.feed_forward_length", FF).add("llama.attention.head_count", HEADS)
+        out.add("llama.attention.head_count_kv", KV_HEADS).add("llama.attention.layer_norm_rms_epsilon", 1e-5)
+        for name, shape in matrices.items():
+            out.add_tensor(name, blocks(shape), dtype=dtype)
+        for name in vectors:
+            out.add_tensor(name, np.ones(EMBD, np.float32))
+
+
+def read_rate(path: Path, threads: int, repeats: int = 3) -> float:
+    """Bytes a second of reading the file from memory: the fastest of a few passes, after one that fills the page cache."""
+    data = np.memmap(path, np.uint8, "r")
+    data = data[: data.size // (8 * threads) * (8 * threads)].view(np.uint64).reshape(threads, -1)
+    best = 0.0
+    with ThreadPoolExecutor(threads) as pool:
+        for _ in range(repeats + 1):
+            start = time.perf_counter()
+            list(pool.map(np.bitwise_or.reduce, data))
+            best = max(best, data.nbytes / (time.perf_counter() - start))
+    return best
+
+
+def measure(path: Path, prompt: int, new: int, threads: int, repeats: int) -> dict[str, float]:
+    model = Llama(path, n_threads=threads, context=prompt + new)
+    ids = [int(i) for i in np.random.default_rng(0).integers(0, VOCAB, prompt)]
+    read = [t for n, t in model.weights.items() if n != "token_embd.weight"]  # of that one a row is read
+    weights = sum(t.nbytes for t in read)
+    prompt_rates, new_rates = [], []
+    for _ in range(repeats):
+        model.reset()
+        start = time.perf_counter()
+        model.logits(ids)
+        prompt_rates.append(prompt / (time.perf_counter() - start))
+        model.cache.used = 64  # a context of 64 positions and more
+        start = time.perf_counter()
+        for _ in range(new):
+            model.logits([1])
+        new_rates.append(new / (time.perf_counter() - start))
+    rate, limit = statistics.median(new_rates), read_rate(path, threads)
+    return {
+        "prompt_tokens_per_s": statistics.median(prompt_rates),
+        "new_tokens_per_s": rate,
+        "weights_bytes": weights,
+        "weights_bytes_per_s": rate * weights,
+        "read_bytes_per_s": limit,
+        "share_of_read_rate": rate * weights / limit,
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--types", default="f16,q8_0,q4_0,q4_k")
+    parser.add_argument("--layers", type=int, default=22)
+    parser.add_argument("--prompt", type=int, default=512)
+    parser.add_argument("--new", type=int, default=16)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--dir", type=Path, default=Path("build/bench/llama"))
+    parser.add_argument("--json", type=Path)
+    args = parser.parse_args()
+
+    results = {}
+    print(f"{args.layers} layers, {args.threads} threads; prompt of {args.prompt} tokens, then {args.new} single ones after 64")
+    for name in args.types.split(","):
+        dtype = gb.as_dtype(name)
+        path = args.dir / f"{dtype.name}-{args.layers}.gguf"
+        if not path.exists():
+            write_model(path, dtype, args.layers)
+        r = results[name] = measure(path, args.prompt, args.new, args.threads, args.repeats)
+        print(
+            f"{name:>8}: prompt {r['prompt_tokens_per_s']:7.1f} tokens/s, generating {r['new_tokens_per_s']:6.2f} tokens/s = "
+            f"{r['weights_bytes_per_s'] / 1e9:5.1f} of {r['read_bytes_per_s'] / 1e9:5.1f} GB/s read ({r['share_of_read_rate']:.0%})",
+            flush=True,
+        )
+    if args.json:
+        args.json.parent.mkdir(parents=True, exist_ok=True)
+        args.json.write_text(json.dumps({"benchmark": "llama", "layers": args.layers, "threads": args.threads, "results": results}, indent=1))
+
+
+if __name__ == "__main__":
+    main()

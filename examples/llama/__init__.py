@@ -1,0 +1,1 @@
+"""Text generation with a Llama-architecture model from a GGUF file."""

@@ -1,0 +1,67 @@
+"""Command line of the generation example: text, or bare tokens, printed as they come; speed at the end."""
+
+from __future__ import annotations
+
+import argparse
+import codecs
+import sys
+from collections.abc import Iterable
+
+import ggml_backend as gb
+
+from .model import Llama, Sampler
+from .tokenizer import Tokenizer, tokenizer_of
+
+
+def show_text(tokenizer: Tokenizer, tokens: Iterable[int]) -> None:
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")  # a character may spread over tokens
+    for token in tokens:
+        print(decoder.decode(tokenizer.piece(token)), end="", flush=True)
+    print(decoder.decode(b"", final=True))
+
+
+def show_tokens(tokens: Iterable[int]) -> None:
+    for token in tokens:
+        print(token, end=" ", flush=True)
+    print()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m examples.llama", description="Generate text with a Llama-architecture GGUF file.")
+    parser.add_argument("model", help="the GGUF file; of a split one, its first part")
+    parser.add_argument("prompt", nargs="?", default="", help="text to go on from")
+    parser.add_argument("--tokens", help="instead of a text: token numbers, separated by commas; prints numbers")
+    parser.add_argument("-n", type=int, default=128, help="tokens to generate at most (default: %(default)s)")
+    parser.add_argument("--temperature", type=float, default=0.0, help="0 takes the likeliest token (default: %(default)s)")
+    parser.add_argument("--top-k", type=int, default=40, help="with a temperature: among so many likeliest (default: %(default)s)")
+    parser.add_argument("--top-p", type=float, default=0.95, help="... that make up this probability (default: %(default)s)")
+    parser.add_argument("--seed", type=int, help="of the random choice")
+    parser.add_argument("--devices", default="CPU", help="registry names in order of priority, e.g. SIM,CPU (default: %(default)s)")
+    parser.add_argument("--threads", type=int, help="CPU threads (default: what the machine has)")
+    parser.add_argument("--context", type=int, help="positions of the cache (default: the model's, at most 4096)")
+    args = parser.parse_args()
+
+    try:
+        sampler = Sampler(args.temperature, args.top_k, args.top_p, args.seed)
+        model = Llama(args.model, args.devices.split(","), args.threads, args.context)
+        if args.tokens:
+            show_tokens(model.generate([int(t) for t in args.tokens.split(",")], sampler, args.n))
+        else:
+            tokenizer = tokenizer_of(model.metadata)
+            print(args.prompt, end="", flush=True)
+            show_text(tokenizer, model.generate(tokenizer.encode(args.prompt), sampler, args.n, tokenizer.stop))
+    except (ValueError, OSError, gb.GgmlError) as error:
+        raise SystemExit(f"{parser.prog}: {error}") from None
+
+    s = model.stats
+    parts = []
+    if s.prompt_seconds:
+        parts.append(f"prompt {s.prompt_tokens} tokens, {s.prompt_tokens / s.prompt_seconds:.1f}/s")
+    if s.new_seconds:
+        parts.append(f"generated with {s.new_tokens} steps, {s.new_tokens / s.new_seconds:.1f}/s")
+    parts.append(f"weights {model.weights.nbytes / 2**20:.1f} MiB, cache {model.cache.nbytes / 2**20:.1f} MiB")
+    print("; ".join(parts), file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,276 @@
+"""A Llama-architecture network with a cache of keys and values, on ggml_backend tensors.
+
+* ``Config`` - what the file's metadata says.
+* ``Cache`` - keys and values of all positions so far, in a buffer of its own that no plan reuses.
+* ``decoder`` - the network: describes the logits of the last token, and the writes into the cache.
+* ``Llama`` - runs it: one graph per step, since the number of cached positions is part of its shapes.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+import ggml_backend as gb
+
+FloatArray = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class Config:
+    """Sizes and constants of the network, from the keys ``llama.*``."""
+
+    vocab: int
+    embd: int
+    layers: int
+    heads: int
+    kv_heads: int
+    ff: int
+    context: int
+    eps: float
+    rope_dims: int
+    rope_base: float
+    rope_scale: float
+
+    @property
+    def head(self) -> int:
+        return self.embd // self.heads
+
+    @classmethod
+    def of(cls, metadata: Mapping[str, Any], tensors: Mapping[str, Any]) -> Config:
+        architecture = metadata.get("general.architecture")
+        if architecture != "llama":
+            raise ValueError(f"the architecture of the file is {architecture!r}; this example runs 'llama'")
+        if metadata.get("llama.expert_count", 0):
+            raise ValueError("the file holds a mixture of experts; this example runs dense models")
+        if "rope_freqs.weight" in tensors:
+            raise ValueError("the file scales rotary frequencies one by one (rope_freqs.weight), for which ROPE has no operand")
+
+        def key(name: str, default: Any = None) -> Any:
+            value = metadata.get(f"llama.{name}", default)
+            if value is None:
+                raise ValueError(f"the file has no key llama.{name}")
+            return value
+
+        embd, heads = key("embedding_length"), key("attention.head_count")
+        if embd % heads:
+            raise ValueError(f"llama.embedding_length {embd} is no multiple of llama.attention.head_count {heads}")
+        scaling = metadata.get("llama.rope.scaling.type", "none")
+        if scaling not in ("none", "linear"):
+            raise ValueError(f"llama.rope.scaling.type is {scaling!r}; this example knows 'none' and 'linear'")
+        factor = metadata.get("llama.rope.scaling.factor", 1.0) if scaling == "linear" else 1.0
+        return cls(
+            vocab=tensors["token_embd.weight"].shape[0],
+            embd=embd,
+            layers=key("block_count"),
+            heads=heads,
+            kv_heads=key("attention.head_count_kv", heads),
+            ff=key("feed_forward_length"),
+            context=key("context_length"),
+            eps=key("attention.layer_norm_rms_epsilon"),
+            rope_dims=key("rope.dimension_count", embd // heads),
+            rope_base=key("rope.freq_base", 10000.0),
+            rope_scale=1.0 / factor,
+        )
+
+
+class Cache:
+    """Keys and values of ``length`` positions, float16, layer by layer on the backend of that layer.
+
+    Keys lie as (kv_heads, position, head), values transposed as (kv_heads, head, position): both products of the attention then read rows.
+    """
+
+    def __init__(self, c: Config, length: int, backends: Sequence[gb.Backend]) -> None:
+        self.length = length
+        self.used = 0  # positions that hold something
+        self.keys: list[gb.Tensor] = []
+        self.values: list[gb.Tensor] = []
+        self.contexts: list[gb.Context] = []
+        self.buffers: list[gb.Buffer] = []
+        per = [i * len(backends) // c.layers for i in range(c.layers)]
+        for index, backend in enumerate(backends):
+            context = gb.Context()
+            for layer in (i for i in range(c.layers) if per[i] == index):
+                self.keys.append(context.tensor((c.kv_heads, length, c.head), gb.float16, name=f"cache.{layer}.k"))
+                self.values.append(context.tensor((c.kv_heads, c.head, length), gb.float16, name=f"cache.{layer}.v"))
+            if index in per:
+                buffer = context.allocate(backend)
+                buffer.clear(0)  # what is not written yet is multiplied by zero, and must be finite
+                self.contexts.append(context)
+                self.buffers.append(buffer)
+
+    @property
+    def nbytes(self) -> int:
+        return sum(b.size for b in self.buffers)
+
+
+Tensors = Mapping[str, gb.Tensor]
+
+
+def norm(w: Tensors, name: str, x: gb.Tensor, c: Config) -> gb.Tensor:
+    return gb.rms_norm(x, eps=c.eps) * w[f"{name}.weight"]
+
+
+def linear(w: Tensors, name: str, x: gb.Tensor) -> gb.Tensor:
+    return gb.mul_mat(w[f"{name}.weight"], x)
+
+
+def attention(
+    w: Tensors, c: Config, layer: int, x: gb.Tensor, positions: gb.Tensor, cache: Cache, past: int, writes: list[gb.Tensor]
+) -> gb.Tensor:
+    """Grouped-query attention of x (tokens, embd) to all cached positions and, causally, to its own."""
+    tokens, total, name = x.shape[0], past + x.shape[0], f"blk.{layer}"
+
+    def rotate(t: gb.Tensor) -> gb.Tensor:  # (tokens, heads, head)
+        return gb.rope(t, positions, c.rope_dims, "normal", freq_base=c.rope_base, freq_scale=c.rope_scale)
+
+    q = rotate(linear(w, f"{name}.attn_q", x).reshape(tokens, c.heads, c.head))
+    k = rotate(linear(w, f"{name}.attn_k", x).reshape(tokens, c.kv_heads, c.head))
+    v = linear(w, f"{name}.attn_v", x).reshape(tokens, c.kv_heads, c.head)
+
+    keys, values = cache.keys[layer], cache.values[layer]
+    writes.append(gb.cpy(k.transpose(1, 0, 2), keys[:, past:total]))
+    writes.append(gb.cpy(v.transpose(1, 2, 0), values[:, :, past:total]))
+
+    # The writes above stand before these reads in the graph (see Llama._step), so they are done first.
+    scores = gb.mul_mat(keys[:, :total], q.transpose(1, 0, 2))  # (heads, tokens, total): consecutive heads share keys
+    scores = gb.soft_max(gb.diag_mask_inf(scores * (1.0 / c.head**0.5), past))
+    mixed = gb.mul_mat(values[:, :, :total], scores)  # (heads, tokens, head)
+    return linear(w, f"{name}.attn_output", gb.cont(mixed.transpose(1, 0, 2)).reshape(tokens, c.embd))
+
+
+def decoder(
+    w: Tensors, c: Config, ids: gb.Tensor, positions: gb.Tensor, cache: Cache, past: int
+) -> tuple[gb.Tensor, list[gb.Tensor]]:
+    """Logits (1, vocab) of the token after the last of ids (tokens,), and the writes into the cache in the order of the layers."""
+    writes: list[gb.Tensor] = []
+    x = gb.get_rows(w["token_embd.weight"], ids)
+    for i in range(c.layers):
+        name = f"blk.{i}"
+        x = x + attention(w, c, i, norm(w, f"{name}.attn_norm", x, c), positions, cache, past, writes)
+        h = norm(w, f"{name}.ffn_norm", x, c)
+        x = x + linear(w, f"{name}.ffn_down", gb.silu(linear(w, f"{name}.ffn_gate", h)) * linear(w, f"{name}.ffn_up", h))
+    last = norm(w, "output_norm", x[-1:], c)
+    head = w["output.weight"] if "output.weight" in w else w["token_embd.weight"]
+    return gb.mul_mat(head, last), writes
+
+
+@dataclass
+class Stats:
+    """Of all steps so far."""
+
+    prompt_tokens: int = 0
+    prompt_seconds: float = 0.0
+    new_tokens: int = 0
+    new_seconds: float = 0.0
+
+
+class Llama:
+    """A model file, ready to generate.
+
+    devices: registry names in order of priority, the last one the fallback; layers are spread evenly. context: positions of the cache
+    (default: the model's, at most 4096). batch: tokens of a prompt that are computed at once.
+    """
+
+    def __init__(
+        self,
+        path: str | Path,
+        devices: Sequence[str] = ("CPU",),
+        n_threads: int | None = None,
+        context: int | None = None,
+        batch: int = 512,
+    ) -> None:
+        self.backends = [gb.Backend(d, n_threads=n_threads) if d.upper() == "CPU" and n_threads else gb.Backend(d) for d in devices]
+        with gb.gguf.open(path) as file:
+            self.metadata = dict(file.metadata)
+            self.config = c = Config.of(file.metadata, file.tensors)
+            layers = range(c.layers)
+            where = {f"blk.{i}.*": self.backends[i * len(self.backends) // c.layers] for i in layers}
+            self.weights = file.load({**where, "*": self.backends[-1]})
+        self.cache = Cache(c, context or min(c.context, 4096), self.backends)
+        self.batch = batch
+        self.scheduler = gb.Scheduler(self.backends)
+        self.stats = Stats()
+
+    def _step(self, ids: Sequence[int]) -> FloatArray:
+        """Logits (vocab,) after these tokens, which are added to the cache."""
+        past, tokens = self.cache.used, len(ids)
+        with gb.Context() as context:
+            id_input = context.tensor((tokens,), gb.int32, name="ids")
+            positions = context.tensor((tokens,), gb.int32, name="positions")
+            logits, writes = decoder(self.weights, self.config, id_input, positions, self.cache, past)
+            # Layer by layer: the write of a layer needs the layers before it, so each layer's writes come before its reads.
+            graph = context.graph(*writes, logits)
+            self.scheduler.allocate(graph)
+            id_input.set(np.asarray(ids, np.int32))
+            positions.set(np.arange(past, past + tokens, dtype=np.int32))
+            self.scheduler.compute(graph)
+            result = np.array(logits.numpy()[0])
+        self.cache.used = past + tokens
+        return result
+
+    def logits(self, ids: Sequence[int]) -> FloatArray:
+        """Adds tokens to the cache, in batches, and returns the logits (vocab,) of the next one."""
+        if not ids:
+            raise ValueError("no tokens")
+        wrong = [i for i in ids if not 0 <= i < self.config.vocab]
+        if wrong:
+            raise ValueError(f"token {wrong[0]} is not in the vocabulary of {self.config.vocab}")
+        if self.cache.used + len(ids) > self.cache.length:
+            raise ValueError(f"{self.cache.used} + {len(ids)} tokens do not fit the context of {self.cache.length}")
+        out = np.empty(0, np.float32)
+        start = time.perf_counter()
+        for i in range(0, len(ids), self.batch):
+            out = self._step(ids[i : i + self.batch])
+        seconds = time.perf_counter() - start
+        if len(ids) > 1:
+            self.stats.prompt_tokens += len(ids)
+            self.stats.prompt_seconds += seconds
+        else:
+            self.stats.new_tokens += 1
+            self.stats.new_seconds += seconds
+        return out
+
+    def reset(self) -> None:
+        """Forgets all tokens."""
+        self.cache.used = 0
+
+    def generate(self, prompt: Sequence[int], sampler: Sampler, n: int, stop: frozenset[int] = frozenset()) -> Iterator[int]:
+        """Yields up to n tokens that follow the prompt, as they come; ends before a token of ``stop`` or at the end of the context."""
+        logits = self.logits(prompt)
+        for i in range(n):
+            token = sampler(logits)
+            if token in stop:
+                return
+            yield token
+            if i + 1 == n or self.cache.used == self.cache.length:
+                return
+            logits = self.logits([token])
+
+
+class Sampler:
+    """Chooses a token from logits: the likeliest with temperature 0, else at random among the top_k likeliest that make up top_p."""
+
+    def __init__(self, temperature: float = 0.0, top_k: int = 40, top_p: float = 0.95, seed: int | None = None) -> None:
+        if temperature < 0 or top_k < 1 or not 0 < top_p <= 1:
+            raise ValueError(f"temperature {temperature} must be >= 0, top_k {top_k} >= 1 and top_p {top_p} in (0, 1]")
+        self.temperature, self.top_k, self.top_p = temperature, top_k, top_p
+        self.random = np.random.default_rng(seed)
+
+    def __call__(self, logits: FloatArray) -> int:
+        if self.temperature == 0:
+            return int(logits.argmax())
+        k = min(self.top_k, len(logits))
+        best = np.argpartition(-logits, k - 1)[:k]
+        best = best[np.argsort(-logits[best], kind="stable")]
+        p = np.exp((logits[best].astype(np.float64) - logits[best[0]]) / self.temperature)
+        p /= p.sum()
+        kept = int(np.searchsorted(np.cumsum(p), self.top_p)) + 1  # the smallest set that reaches top_p
+        p = p[:kept] / p[:kept].sum()
+        return int(self.random.choice(best[:kept], p=p))
