@@ -108,6 +108,35 @@ static ALWAYS_INLINE float minima_(int64_t groups, const float * m, const float 
     return v_sum(v_add(a, b));
 }
 
+#if V_N == 16
+// Sixteen groups: their scales are a vector, from which each vector of terms gets its own by a permutation.
+static ALWAYS_INLINE void dot_groups_(int n, bool halves, bool wide, const uint8_t * u, const float * d, int64_t i, const int8_t * const * q,
+                                      const float * const * dx, vf acc[DOT_N][2]) {
+    const vi ramp  = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+    const vi pairs = _mm512_srli_epi32(ramp, 1), lanes = _mm512_srli_epi32(ramp, halves ? 2 : 3);
+    vf       scale[DOT_N];
+    UNROLL
+    for (int j = 0; j < n; j++) {
+        const vf x = halves ? _mm512_permutexvar_ps(pairs, _mm512_castps256_ps512(_mm256_loadu_ps(dx[j] + i / 32))) : v_load(dx[j] + i / 32);
+        scale[j]   = v_mul(v_load(d), x);
+    }
+    UNROLL
+    for (int v = 0; v < 8; v++) {
+        if (halves && v >= 4) {
+            break;
+        }
+        const vb w     = vb_load(u + 64 * v);
+        const vi index = vi_add(lanes, vi_set(halves ? 4 * v : 2 * v));
+        UNROLL
+        for (int j = 0; j < n; j++) {
+            const vb x    = vb_load(q[j] + i + 64 * v);
+            const vi sum  = wide ? vi_dot4w(vi_set(0), w, x) : vi_dot4(vi_set(0), w, x);
+            acc[j][v % 2] = v_fma(v_from_int(sum), _mm512_permutexvar_ps(index, scale[j]), acc[j][v % 2]);
+        }
+    }
+}
+#endif
+
 // Terms in a vector: 4 V_N. At 16 lanes it holds two groups of 32: the last of an odd number stands alone, with zeros.
 static ALWAYS_INLINE void dot_rows_(int n, bool halves, bool wide, int64_t k, float * y, const uint8_t * u, const float * d, const float * m,
                                     const int8_t * const * q, const float * const * dx, const float * const * s) {
@@ -119,6 +148,11 @@ static ALWAYS_INLINE void dot_rows_(int n, bool halves, bool wide, int64_t k, fl
         acc[j][0] = acc[j][1] = v_set(0.0f);
     }
     int64_t i = 0;
+#if V_N == 16
+    for (; i + 16 * group <= k; i += 16 * group) {
+        dot_groups_(n, halves, wide, u + i, d + i / group, i, q, dx, acc);
+    }
+#endif
     for (; i + 2 * TERMS <= k; i += 2 * TERMS) {
         UNROLL
         for (int h = 0; h < 2; h++) {
@@ -158,6 +192,9 @@ static ALWAYS_INLINE void dot_rows_(int n, bool halves, bool wide, int64_t k, fl
 
 static void dot_q8(int64_t k, int kind, int n, float * y, const uint8_t * u, const float * d, const float * m, const int8_t * const * q,
                    const float * const * dx, const float * const * s) {
+#if defined(__AVX512VNNI__) // has no need of the distinction
+    kind &= ~GB_BYTES_WIDE;
+#endif
 #define DOT_CASE(rows, halves, wide)                                                                                   \
     case rows * 4 + halves * GB_BYTES_HALVES + wide * GB_BYTES_WIDE: dot_rows_(rows, halves, wide, k, y, u, d, m, q, dx, s); break;
 #define DOT_CASES(rows) DOT_CASE(rows, 0, 0) DOT_CASE(rows, 1, 0) DOT_CASE(rows, 0, 1) DOT_CASE(rows, 1, 1)

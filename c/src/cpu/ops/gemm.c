@@ -379,7 +379,7 @@ static void pack_columns(const struct round * r, const struct gb_gemm_matrix * w
             rows[i] = w->data + (size_t) (column + j + i) * w->nb_m + term_offset(&r->p->w, k0);
         }
         if (r->way.bytes) {
-            gb_bytes_pack_columns(r->call->k, &r->way.unpack, kc, valid, nr, y, rows, r->l.rows);
+            gb_bytes_pack_columns(r->call->k, &r->way.unpack, r->p->w.type, kc, valid, nr, y, rows, r->l.rows);
         } else {
             pack(r->call->k, &r->p->w, kc, valid, nr, y, rows, r->l.rows);
         }

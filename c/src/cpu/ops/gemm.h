@@ -36,6 +36,18 @@ struct gb_gemm {
     struct gb_gemm_row    (*row_of)(const struct gb_gemm * p, int64_t g, int64_t r);
 };
 
+// Asks for memory that will be read soon. Any address will do.
+static inline void gb_prefetch(const void * p, size_t size) {
+#ifdef __GNUC__
+    for (size_t i = 0; i < size; i += 64) {
+        __builtin_prefetch((const char *) p + i, 0, 2);
+    }
+#else
+    (void) p;
+    (void) size;
+#endif
+}
+
 // Asked when the plan is made, when data, hence `first`, is not known yet. Scratch bytes are for n_tasks threads.
 size_t gb_gemm_work_size(const struct gb_gemm * p, int n_tasks);
 int    gb_gemm_n_tasks(const struct gb_gemm * p, int n_threads);

@@ -85,12 +85,14 @@ void gb_bytes_pack_rows(const struct gb_kernels * kernels, int kind, int64_t k, 
     pack_part(kernels, groups, n, width, y, s);
 }
 
-void gb_bytes_pack_columns(const struct gb_kernels * kernels, const struct gb_unpack * unpack, int64_t k, int n, int width, float * y,
-                           const void * const * x, float * buf) {
+void gb_bytes_pack_columns(const struct gb_kernels * kernels, const struct gb_unpack * unpack, enum ggml_type type, int64_t k, int n,
+                           int width, float * y, const void * const * x, float * buf) {
     const int64_t groups = k / gb_bytes_group(unpack->kind);
     float *       d      = buf + n * (k / 4);
     float *       m      = d + n * groups;
+    const size_t bytes = ggml_row_size(type, k);
     for (int i = 0; i < n; i++) {
+        gb_prefetch((const char *) x[i] + bytes, bytes); // for the next stretch
         unpack->fn(k, (uint8_t *) (buf + i * (k / 4)), d + i * groups, m + i * groups, x[i]);
     }
     y = pack_part(kernels, k / 4, n, width, y, buf);
@@ -138,12 +140,14 @@ void gb_bytes_dots(const struct gb_kernels * kernels, const struct gb_unpack * u
                    const char * row, float * const * dst, int64_t j) {
     const int64_t group = gb_bytes_group(unpack->kind);
     const size_t  size  = gb_bytes_row_size(k, unpack->kind);
-    float         y[GB_BYTES_DOTS] = { 0 }, d[GB_UNPACK_MAX / 16], m[GB_UNPACK_MAX / 16];
-    uint8_t       u[GB_UNPACK_MAX];
+    _Alignas(64) uint8_t u[GB_UNPACK_MAX]; // in whole cache lines
+    _Alignas(64) float   d[GB_UNPACK_MAX / 16], m[GB_UNPACK_MAX / 16];
+    float                y[GB_BYTES_DOTS] = { 0 };
     for (int64_t k0 = 0; k0 < k; k0 += GB_UNPACK_MAX) {
         const int64_t terms = GB_MIN(k - k0, GB_UNPACK_MAX);
+        const size_t  bytes = (size_t) (terms / ggml_blck_size(type)) * ggml_type_size(type);
         unpack->fn(terms, u, d, m, w);
-        w += (size_t) (terms / ggml_blck_size(type)) * ggml_type_size(type);
+        w += bytes;
         for (int r0 = 0; r0 < n; r0 += DOT_ROWS) {
             const int8_t * q[DOT_ROWS];
             const float *  dx[DOT_ROWS], *s[DOT_ROWS];

@@ -31,8 +31,8 @@ static inline int64_t gb_bytes_column_floats(int64_t k, int kind) {
 // Panels of n rows or columns of `width`, the rest zero. k at most GB_UNPACK_MAX; buf: n times what one takes.
 void gb_bytes_pack_rows(const struct gb_kernels * kernels, int kind, int64_t k, int n, int width, float * y, const void * const * x,
                         float * buf);
-void gb_bytes_pack_columns(const struct gb_kernels * kernels, const struct gb_unpack * unpack, int64_t k, int n, int width, float * y,
-                           const void * const * x, float * buf);
+void gb_bytes_pack_columns(const struct gb_kernels * kernels, const struct gb_unpack * unpack, enum ggml_type type, int64_t k, int n,
+                           int width, float * y, const void * const * x, float * buf);
 
 // Rows of activations one after the other, for dot products.
 size_t gb_bytes_row_size(int64_t k, int kind);
