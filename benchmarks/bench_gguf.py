@@ -23,7 +23,7 @@ import numpy as np
 import ggml_backend as gb
 
 ROWS, COLUMNS = 512, 4096
-SMALL_ROWS = 16  # for searches that take long
+SMALL_ROWS = 64  # for searches that take long
 Run = Callable[[], Any]
 
 

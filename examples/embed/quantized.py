@@ -11,17 +11,6 @@ import numpy as np
 
 import ggml_backend as gb
 
-# What takes the place of a type whose blocks of 256 do not divide a row: the nearest one with blocks of 32.
-NEAREST = {"q4_k": "q5_0", "q5_k": "q5_1", "q6_k": "q8_0"}
-BELOW = "iq4_nl"
-
-
-def type_for(dtype: gb.DType, row: int) -> gb.DType:
-    """The type that rows of ``row`` elements get when ``dtype`` is asked for."""
-    if row % dtype.block_size == 0:
-        return dtype
-    return gb.as_dtype(NEAREST.get(dtype.name, BELOW))
-
 
 def is_matrix(name: str, shape: tuple[int, ...]) -> bool:
     """Large matrices are quantized; norms, biases and the small embeddings stay float32."""
@@ -53,7 +42,7 @@ def cached_file(source: Path, dtype: str, report: Callable[[str], None] = print)
             begin, end = (8 + header_size + o for o in info["data_offsets"])
             array = np.frombuffer(data[begin:end].tobytes(), np.float32).reshape(info["shape"])
             if is_matrix(name, array.shape):
-                used = type_for(wanted, array.shape[1])
+                used = gb.gguf.fallback_dtype(wanted, array.shape[1])
                 note = "" if used == wanted else f" (rows of {array.shape[1]} are no whole blocks of {wanted.block_size})"
                 report(f"  {name} {array.shape}: {used.name}{note}")
                 out.add_tensor(name, gb.quantize(array, used), dtype=used)
