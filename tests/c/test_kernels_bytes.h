@@ -216,4 +216,54 @@ static void test_gemm_tile_q8(const struct gb_kernels * k) {
     }
 }
 
+// ------------------------------------------------------------------------------------------------- columns times rows
+
+typedef void (*dots_fn)(int64_t k, int nw, int nx, float * y, const void * const * w, const float * const * x);
+
+static void check_dots(const char * name, dots_fn fn, int width, size_t element, double (*value)(const void *, int64_t)) {
+    enum { K = 300 };
+    static float    x[4][K + 3], floats[4][K + 3];
+    static uint16_t halves[4][K + 3];
+    CHECK(width >= 1 && width <= 4);
+    for (int pass = 0; pass < 600; pass++) {
+        const int     nw = (int) test_random_int(1, width), nx = (int) test_random_int(1, 4), at = (int) test_random_int(0, 3);
+        const int64_t k = test_random_int(0, K);
+        const void *  w[4];
+        const float * rows[4];
+        float         y[16], alone[16];
+        for (int i = 0; i < 4; i++) {
+            for (int j = 0; j < K + 3; j++) {
+                x[i][j]      = random_value(TAME);
+                floats[i][j] = random_value(TAME);
+                halves[i][j] = (uint16_t) (0x3c00 + test_random() % 0x400 + (test_random() % 2 << 15)); // near 1
+            }
+            w[i]    = element == 4 ? (const void *) (floats[i] + at) : (const void *) (halves[i] + at);
+            rows[i] = x[i] + at;
+        }
+        for (int i = 0; i < 16; i++) {
+            y[i] = 77;
+        }
+        fn(k, nw, nx, y, w, rows);
+        for (int i = 0; i < width; i++) {
+            for (int j = 0; j < 4; j++) {
+                double sum = 0, size = 0;
+                for (int64_t p = 0; p < k; p++) {
+                    const double term = value(w[i], p) * (double) rows[j][p];
+                    sum += term;
+                    size += fabs(term);
+                }
+                const float got = y[j * width + i];
+                CHECK_MSG(i < nw && j < nx ? fabs(got - sum) <= 4 * (double) k * EPS * size : got == 77, "%s %s: %d x %d, k %d: %g, expected %g",
+                          level_name, name, nw, nx, (int) k, got, sum);
+            }
+        }
+        fn(k, 1, nx, alone, w + nw - 1, rows);
+        CHECK_MSG(same_bits(alone[0], y[nw - 1]), "%s %s depends on the columns taken together", level_name, name);
+    }
+}
+
+static void test_dots_f32(const struct gb_kernels * k) { check_dots("dots_f32", k->dots_f32, k->dots_w, 4, float_bits_value); }
+static void test_dots_f16(const struct gb_kernels * k) { check_dots("dots_f16", k->dots_f16, k->dots_w, 2, half_bits_value); }
+static void test_dots_bf16(const struct gb_kernels * k) { check_dots("dots_bf16", k->dots_bf16, k->dots_w, 2, bfloat_bits_value); }
+
 #endif // GB_TESTS_TEST_KERNELS_BYTES_H

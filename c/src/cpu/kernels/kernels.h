@@ -23,6 +23,7 @@ struct gb_kernels {
 #undef GB_KERNEL
     int gemm_mr, gemm_nr; // tile of gemm_tile_f32, at most GB_GEMM_MAX each
     int gemm_q8_mr, gemm_q8_nr; // of gemm_tile_q8
+    int dots_w;                 // columns that dots_f32, dots_f16, dots_bf16 take at a time, at most 4
 };
 
 struct gb_level {

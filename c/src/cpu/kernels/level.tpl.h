@@ -14,6 +14,7 @@
 #include "moves.tpl.h"
 #include "blocks.tpl.h"
 #include "gemm.tpl.h"
+#include "dots.tpl.h"
 #include "unpack.tpl.h"
 #include "int8.tpl.h"
 
@@ -27,4 +28,5 @@ const struct gb_kernels LEVEL_KERNELS = {
     .gemm_nr = TILE_NR,
     .gemm_q8_mr = V_BYTES_MR,
     .gemm_q8_nr = BYTES_NR,
+    .dots_w = DOTS_W,
 };

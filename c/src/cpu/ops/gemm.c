@@ -22,6 +22,7 @@
 #define BLOCK_ROWS 384 // rows a block, about: BLOCK_ROWS * KC floats stay in the second-level cache
 #define BLOCK_ROWS_BYTES 768
 #define DOT_ROWS 2     // up to so many rows a group, packing w does not pay
+#define DENSE_DOT_ROWS 16 // of floats, and where several columns are taken at a time
 #define DOT_TERMS 1024 // of a quantized column that are dequantized at a time for a dot product
 #define SUPER_MAX 256  // elements of the largest quantized block
 #define MR_MAX 16
@@ -74,9 +75,17 @@ static bool uses_bytes(const struct gb_gemm * p) {
     return !p->exact && p->x.type == GGML_TYPE_F32 && is_dense(&p->x) && is_dense(&p->w) && gb_has_unpack(p->w.type);
 }
 
+// Rows of floats and dense columns: several of each are multiplied at a time.
+static bool uses_dense_dots(const struct gb_gemm * p) {
+    return p->x.type == GGML_TYPE_F32 && !ggml_is_quantized(p->w.type) && is_dense(&p->w) && is_dense(&p->x);
+}
+
 static bool uses_dots(const struct gb_gemm * p) {
     if (uses_bytes(p)) {
         return p->rows <= GB_BYTES_DOTS;
+    }
+    if (uses_dense_dots(p)) {
+        return p->rows <= DENSE_DOT_ROWS;
     }
     const bool fits = ggml_is_quantized(p->w.type) ? p->x.type == GGML_TYPE_F32 : !ggml_is_quantized(p->x.type);
     return p->rows <= DOT_ROWS && is_dense(&p->w) && is_dense(&p->x) && fits;
@@ -539,9 +548,36 @@ static void dots(const struct gb_kernels * kernels, const struct gb_gemm * p, co
     }
 }
 
+// Columns [j, end) of dense weights times rows of floats.
+static void dots_dense(const struct gb_kernels * kernels, const struct gb_gemm * p, const struct gb_gemm_matrix * w,
+                       const struct gb_gemm_row * row, int rows, int64_t j, int64_t end) {
+    enum { ROWS = 4, COLUMNS = 4 }; // at most
+    void (*const fn)(int64_t, int, int, float *, const void * const *, const float * const *) =
+        p->w.type == GGML_TYPE_F16 ? kernels->dots_f16 : p->w.type == GGML_TYPE_BF16 ? kernels->dots_bf16 : kernels->dots_f32;
+    for (int nw; j < end; j += nw) {
+        const void * columns[COLUMNS];
+        nw = (int) GB_MIN(end - j, kernels->dots_w);
+        for (int i = 0; i < nw; i++) {
+            columns[i] = w->data + (size_t) (j + i) * w->nb_m;
+        }
+        for (int r0 = 0; r0 < rows; r0 += ROWS) {
+            const int     nx = GB_MIN(rows - r0, ROWS);
+            const float * x[ROWS];
+            float         y[ROWS * COLUMNS];
+            for (int r = 0; r < nx; r++) {
+                x[r] = (const float *) row[r0 + r].x;
+            }
+            fn(p->k, nw, nx, y, columns, x);
+            for (int r = 0; r < nx; r++) {
+                memcpy(row[r0 + r].dst + j, y + r * kernels->dots_w, (size_t) nw * sizeof(float));
+            }
+        }
+    }
+}
+
 // Columns of all groups, counted through, are shared out; a column of w is read once, for all rows.
 static void run_dots(const struct gb_cpu_call * call, const struct gb_gemm * p) {
-    const bool             quantized = ggml_is_quantized(p->w.type), bytes = uses_bytes(p);
+    const bool             quantized = ggml_is_quantized(p->w.type), bytes = uses_bytes(p), dense = uses_dense_dots(p);
     const struct gb_unpack unpack = gb_unpack_of(call->k, p->w.type);
     int64_t                i, last;
     if (bytes) {
@@ -553,8 +589,8 @@ static void run_dots(const struct gb_cpu_call * call, const struct gb_gemm * p) 
         const int64_t      g = i / p->m, column = i % p->m;
         const int64_t      end  = GB_MIN(p->m, column + last - i);
         const int          rows = (int) group_rows(p, g);
-        struct gb_gemm_row row[GB_BYTES_DOTS];
-        float *            dst[GB_BYTES_DOTS];
+        struct gb_gemm_row row[DENSE_DOT_ROWS];
+        float *            dst[DENSE_DOT_ROWS];
 
         const struct gb_gemm_matrix w = p->w_of(p, g);
         const char * const          x = (const char *) call->work + (size_t) first_row(p, g) * gb_bytes_row_size(p->k, unpack.kind);
@@ -565,7 +601,10 @@ static void run_dots(const struct gb_cpu_call * call, const struct gb_gemm * p) 
         for (int64_t j = column; j < end && bytes && rows > 0; j++) {
             gb_bytes_dots(call->k, &unpack, p->w.type, p->k, w.data + (size_t) j * w.nb_m, rows, x, dst, j);
         }
-        for (int64_t j = column; j < end && !bytes; j++) {
+        if (dense && rows > 0) {
+            dots_dense(call->k, p, &w, row, rows, column, end);
+        }
+        for (int64_t j = column; j < end && !bytes && !dense; j++) {
             (quantized ? dots_quantized : dots)(call->k, p, w.data + (size_t) j * w.nb_m, row, rows, j);
         }
         i += end - column;
