@@ -31,6 +31,10 @@ FLOATS = [as_dtype(name) for name in ("float32", "float16", "bfloat16")]
 """Formats without blocks that floats can be converted to."""
 
 
+def _list(names: bool | str | Iterable[str]) -> Iterable[str]:
+    return [names] if isinstance(names, str) else () if isinstance(names, bool) else names
+
+
 def _nbytes(shape: tuple[int, ...], dtype: DType) -> int:
     return math.prod(shape[:-1]) * dtype.row_size(shape[-1]) if shape else dtype.itemsize
 
@@ -144,10 +148,10 @@ class Writer:
         split are left out. Returns the writer."""
         ctx = self._live()
         source = file._live()[0].ctx
-        chosen = (k for k in file.metadata if not k.startswith("split.")) if keys is True else keys or ()
+        chosen = (k for k in file.metadata if not k.startswith("split.")) if keys is True else _list(keys)
         for key in chosen:
             check(lib.gbpy_gguf_copy_pair(ctx, source, file.metadata._id(key)), "copy_from")
-        for name in file.tensors if tensors is True else tensors or ():
+        for name in file.tensors if tensors is True else _list(tensors):
             self.add_tensor(name, file.tensors[name])
         return self
 
@@ -214,7 +218,7 @@ class Writer:
         source_ok = stored in FLOATS or stored.name == "float64" or stored.is_quantized
         if not source_ok or not (element.is_quantized or element in FLOATS):
             raise InvalidArgumentError(f"{what}: {stored.name} cannot be stored as {element}")
-        return _Entry(name, logical, element, lambda: _as_floats(array, stored), False, importance)
+        return _Entry(name, logical, element, lambda: _as_floats(array, stored, importance is None), False, importance)
 
     @staticmethod
     def _array_entry(name: str, array: Array, element: DType | None, shape: tuple[int, ...] | None, importance: Any) -> _Entry:
@@ -329,11 +333,16 @@ class _Given:
             yield array
 
 
-def _as_floats(source: Any, stored: DType) -> Array:
+def _as_floats(source: Any, stored: DType, in_pieces: bool) -> Array | Iterator[Array]:
+    """The values, of formats that NumPy cannot compute with in pieces if the rest does not need them whole."""
     array: Array = source.numpy()
-    if stored.is_quantized or stored.name == "bfloat16":
+    if not stored.is_quantized and stored.name != "bfloat16":
+        return array
+    if not in_pieces:
         return dequantize(array, stored)
-    return array
+    rows = array.reshape(-1, array.shape[-1])
+    step = max(1, _CHUNK // source.shape[-1])
+    return (dequantize(rows[i : i + step], stored) for i in range(0, len(rows), step))
 
 
 def _replace(path: str, write: Callable[[BinaryIO], None]) -> None:
@@ -349,7 +358,11 @@ def _replace(path: str, write: Callable[[BinaryIO], None]) -> None:
             raise FileError(f"{path}: cannot replace what is not a regular file")
         mode = stat.S_IMODE(info.st_mode)
     temporary = f"{target}.{secrets.token_hex(6)}.tmp"
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0), mode)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
+    try:
+        descriptor = os.open(temporary, flags, mode)
+    except OSError as error:
+        raise type(error)(error.errno, error.strerror, path) from None
     try:
         with os.fdopen(descriptor, "wb", buffering=1 << 20) as file:
             write(file)

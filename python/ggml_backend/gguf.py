@@ -68,7 +68,7 @@ def _map(path: str | int) -> Any:
     try:
         info = os.fstat(fd)
         if not stat.S_ISREG(info.st_mode):
-            raise FileError(f"{path}: not a regular file")
+            raise FileError(f"{path}: {'a directory' if stat.S_ISDIR(info.st_mode) else 'not a regular file'}")
         return mmap.mmap(fd, 0, access=mmap.ACCESS_READ) if info.st_size else b""
     finally:
         if isinstance(path, str):
@@ -491,7 +491,7 @@ def open(source: Any) -> GGUFFile:
         if len(parts) > 1:
             _check_split(parts, file)
         return file
-    if isinstance(source, int):
+    if isinstance(source, int) and not isinstance(source, bool):
         return GGUFFile([Part(_map(source), f"file descriptor {source}")], f"file descriptor {source}")
     if isinstance(source, np.ndarray):
         if not source.flags.c_contiguous:

@@ -5,8 +5,12 @@ from __future__ import annotations
 import gc
 import os
 import pickle
+import signal
 import struct
+import subprocess
+import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -446,8 +450,10 @@ def test_open_bytes_and_descriptors(model: Any, cpu: gb.Backend) -> None:
 def test_what_is_no_file(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         gb.gguf.open(tmp_path / "absent")
-    with pytest.raises(OSError):
+    with pytest.raises(gb.FileError, match="a directory"):
         gb.gguf.open(tmp_path)
+    with pytest.raises(TypeError, match="not bool"):
+        gb.gguf.open(True)
     (tmp_path / "empty").touch()
     with pytest.raises(gb.FileError, match="offset 0: the magic"):
         gb.gguf.open(tmp_path / "empty")
@@ -644,6 +650,9 @@ def test_copy_from_some(model: Any, tmp_path: Path) -> None:
         writer.add_tensor("again", source.tensors["blk.0.down"], dtype="q4_0")
     file = gb.gguf.open(path)
     assert list(file.tensors) == ["blk.3.up", "half", "again"]
+    with gb.gguf.Writer(tmp_path / "c.gguf") as writer:
+        writer.copy_from(file, keys=False, tensors="half")
+    assert list(gb.gguf.open(tmp_path / "c.gguf").tensors) == ["half"]
     np.testing.assert_array_equal(file.tensors["half"].numpy(), model[1]["blk.0.up"].astype(np.float16))
     np.testing.assert_array_equal(file.tensors["again"].numpy(), gb.quantize(model[1]["blk.0.down"], "q4_0"))
 
@@ -721,6 +730,99 @@ def test_a_failure_leaves_the_old_file(tmp_path: Path) -> None:
         writer.add("x", 1)
 
 
+LIMITED = """
+import resource, signal, sys
+import numpy as np
+import ggml_backend as gb
+path, how = sys.argv[1:]
+resource.setrlimit(resource.RLIMIT_FSIZE, (3 << 20, 3 << 20))
+if how.startswith("killed"):
+    signal.signal(signal.SIGXFSZ, signal.SIG_DFL)  # the signal ends the process in the middle of writing
+data = np.ones((2048, 1024), np.float32)
+try:
+    if how.endswith("C"):
+        from ggml_backend._ffi import ffi, lib
+        g = lib.gguf_init_empty()
+        ctx = gb.Context()
+        tensor = ctx.tensor(data.shape, gb.float32, name="t")
+        assert lib.gguf_add_tensor(g, tensor._live()) == 0
+        assert lib.gguf_set_tensor_data(g, b"t", ffi.from_buffer(data), data.nbytes) == 0
+        status = lib.gguf_write_to_file(g, path.encode(), False)
+        print("refused", status == lib.GGML_STATUS_IO_ERROR)
+    else:
+        with gb.gguf.Writer(path) as writer:
+            writer.add_tensor("t", data)
+except OSError as error:
+    print("refused", "large" in str(error))
+"""
+
+
+@pytest.mark.skipif(os.name != "posix", reason="limits the size of files")
+@pytest.mark.parametrize("writer", ["Python", "C"])
+@pytest.mark.parametrize("how", ["refused", "killed"])
+def test_a_crash_leaves_the_old_file(tmp_path: Path, writer: str, how: str) -> None:
+    path = tmp_path / "a.gguf"
+    with gb.gguf.Writer(path) as w:
+        w.add("version", 1)
+    old = path.read_bytes()
+    done = subprocess.run([sys.executable, "-c", LIMITED, str(path), f"{how} {writer}"], capture_output=True, text=True, check=False)
+    if how == "killed":
+        assert done.returncode == -signal.SIGXFSZ, done
+    else:
+        assert done.stdout == "refused True\n", done
+        assert list(tmp_path.iterdir()) == [path]
+    assert path.read_bytes() == old
+    with gb.gguf.Writer(path) as w:  # what the crash left behind is in nobody's way
+        w.add("version", 2)
+    assert gb.gguf.open(path).metadata["version"] == 2
+
+
+STREAMED = """
+import sys
+import numpy as np
+import ggml_backend as gb
+path, copy = sys.argv[1:]
+def memory(field):
+    with open("/proc/self/status") as f:
+        return next(int(l.split()[1]) for l in f if l.startswith(field)) / 1024
+rows = np.random.default_rng(0).standard_normal((1024, 1024), np.float32)
+gb.quantize(rows, "q8_0")  # what conversion needs once
+def pieces():
+    for i in range(48):
+        yield rows
+before, most = memory("VmHWM"), 0.0
+with gb.gguf.Writer(path) as writer:  # 192 MiB as floats, and half of it quantized
+    writer.add_tensor("f", pieces, gb.float32, shape=(48 * 1024, 1024)).add_tensor("q", pieces, gb.q8_0, shape=(48 * 1024, 1024))
+print(memory("VmHWM") - before)
+def watch(done, total):
+    global most
+    most = max(most, memory("RssAnon"))
+before = memory("RssAnon")
+file = gb.gguf.open(path)
+writer = gb.gguf.Writer(copy).add_tensor("f", file.tensors["f"]).add_tensor("q", file.tensors["q"], gb.float16)
+writer.add_tensor("g", file.tensors["f"], gb.q4_0)
+writer.close(watch)
+print(most - before)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads the peak from /proc")
+def test_models_larger_than_memory(tmp_path: Path, script: Callable[..., str]) -> None:
+    """Hundreds of megabytes are written, converted and copied with little memory, in pieces."""
+    made, copied = script(STREAMED, str(tmp_path / "a.gguf"), str(tmp_path / "b.gguf")).split()
+    assert float(made) < 48
+    assert float(copied) < 80
+    file = gb.gguf.open(tmp_path / "b.gguf")
+    assert file.nbytes > 300 << 20
+    want = np.random.default_rng(0).standard_normal((1024, 1024), np.float32)
+    for name, bound in (("f", 0), ("q", 0.03), ("g", 0.5)):
+        tensor = file.tensors[name]
+        last = gb.dequantize(tensor.numpy()[-1024:], tensor.dtype)
+        assert np.abs(last - want).max() <= bound
+    for name in ("a.gguf", "b.gguf"):
+        (tmp_path / name).unlink()
+
+
 def test_replacing_an_open_file(model: Any, cpu: gb.Backend) -> None:
     path, arrays = model
     path.chmod(0o640)
@@ -755,6 +857,8 @@ def test_tensors_refused(tmp_path: Path) -> None:
     assert list(gb.gguf.open(tmp_path / "a.gguf").tensors) == ["t"]
     with pytest.raises(gb.FileError, match="regular"):
         gb.gguf.Writer(tmp_path).close()
+    with pytest.raises(FileNotFoundError, match=r"nowhere/a\.gguf'$"):
+        gb.gguf.Writer(tmp_path / "nowhere" / "a.gguf").close()
 
 
 def test_threads_share_a_file(model: Any) -> None:

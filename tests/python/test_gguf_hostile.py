@@ -14,6 +14,8 @@ import numpy as np
 import pytest
 
 import ggml_backend as gb
+from ggml_backend._ffi import ffi, lib
+from ggml_backend.cli import main
 
 TOOL = Path(__file__).parents[2] / "tools" / "make_hostile_gguf.py"
 
@@ -68,11 +70,51 @@ def test_files_without_fault_are_accepted() -> None:
                 assert tensor.dequantize().shape == tensor.shape
 
 
+def c_function_refuses(path: Path) -> str:
+    """``gguf_init_from_file``, as a C program calls it: with a context for tensors and their data. The message."""
+    out = ffi.new("struct ggml_context **")
+    lib.ggml_clear_error()
+    got = lib.gguf_init_from_file(str(path).encode(), {"no_alloc": False, "ctx": out})
+    assert got == ffi.NULL
+    assert out[0] == ffi.NULL
+    assert lib.ggml_last_status() == lib.GGML_STATUS_IO_ERROR
+    return str(ffi.string(lib.ggml_last_error()).decode("utf-8", "replace"))
+
+
+def test_the_c_functions_refuse_them(tmp_path: Path) -> None:
+    path = tmp_path / "a.gguf"
+    for name, data, word in load_tool().hostile():
+        path.write_bytes(data)
+        message = c_function_refuses(path)
+        assert re.search(r"at offset \d+: \S", message), (name, message)
+        assert word in message, (name, message)
+
+
+def test_the_command_line_refuses_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    paths = []
+    for i, (_, data, _) in enumerate(load_tool().hostile()):
+        paths.append(tmp_path / f"{i}.gguf")
+        paths[-1].write_bytes(data)
+    assert main(["gguf", "check", *map(str, paths)]) == 1
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    lines = shown.err.splitlines()
+    assert len(lines) >= len(paths)
+    for path in paths:
+        assert re.search(rf"^{re.escape(str(path))}: .*at offset \d+: \S", shown.err, re.MULTILINE), path
+        for command in ("info", "dump"):
+            assert path != paths[0] or main(["gguf", command, str(path)]) == 1
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="reads the peak from /proc")
 def test_memory_stays_small(script: Callable[..., str], tmp_path: Path) -> None:
+    """Each way of opening every file: the peak of all is less than 16 MB above that before."""
     source = """
-import importlib.util, json, sys
+import importlib.util, io, json, sys
+from contextlib import redirect_stderr
 import ggml_backend as gb
+from ggml_backend._ffi import ffi, lib
+from ggml_backend.cli import main
 spec = importlib.util.spec_from_file_location("m", sys.argv[1])
 m = importlib.util.module_from_spec(spec); spec.loader.exec_module(m)
 gb.set_log(lambda level, text: None)
@@ -80,16 +122,31 @@ def peak():
     with open("/proc/self/status") as f:
         return next(int(l.split()[1]) for l in f if l.startswith("VmHWM"))
 files = list(m.hostile())
-before = peak()
+path = sys.argv[2]
+peaks = [peak()]
 for name, data, word in files:
     try:
         gb.gguf.open(data)
     except gb.FileError:
         pass
-print(json.dumps([before, peak()]))
+peaks.append(peak())
+for name, data, word in files:
+    with open(path, "wb") as f:
+        f.write(data)
+    out = ffi.new("struct ggml_context **")
+    assert lib.gguf_init_from_file(path.encode(), {"no_alloc": False, "ctx": out}) == ffi.NULL
+peaks.append(peak())
+for name, data, word in files[::4]:
+    with open(path, "wb") as f:
+        f.write(data)
+    with redirect_stderr(io.StringIO()):
+        assert main(["gguf", "check", path]) == 1
+peaks.append(peak())
+print(json.dumps([len(files), peaks]))
 """
-    before, after = json.loads(script(source, str(TOOL)))
-    assert after - before < 16 * 1024  # KiB
+    count, peaks = json.loads(script(source, str(TOOL), str(tmp_path / "a.gguf")))
+    assert count >= 300
+    assert peaks[-1] - peaks[0] < 16 * 1024, peaks  # KiB
 
 
 def test_damaged_anywhere() -> None:

@@ -327,7 +327,7 @@ static bool take_header(struct cursor * c, struct gguf_context * ctx, uint64_t *
         return false;
     }
     if ((ctx->version & 0xffff) == 0 && ctx->version != 0) {
-        BAD(false, 4, "the file is in the other byte order (version field 0x%08x): convert it on a machine of that order", ctx->version);
+        BAD(false, 4, "the file is in the other byte order (version field 0x%08x): gguf-convert-endian of the Python package gguf converts it", ctx->version);
     }
     if (ctx->version != 2 && ctx->version != 3) {
         BAD(false, 4, "version %u is not supported, only 2 and 3", ctx->version);
