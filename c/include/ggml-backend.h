@@ -179,6 +179,13 @@ GGML_API enum ggml_status ggml_backend_sched_synchronize(ggml_backend_sched_t sc
 GGML_API enum ggml_status ggml_backend_sched_reset(ggml_backend_sched_t sched);
 GGML_API enum ggml_status ggml_backend_sched_set_eval_callback(ggml_backend_sched_t sched, ggml_backend_sched_eval_callback callback, void * user_data);
 
+// How many runs of a graph may be on their way at once, 1 to 64 (1 at first). With 2 or more, inputs (ggml_set_input) in host memory may be set
+// again as soon as ggml_backend_sched_graph_compute_async returns: what they held is taken then. Inputs that the scheduler places are
+// placed in host memory, where the last backend has it. Another run of the same graph follows without waiting for the first. Results are
+// read after ggml_backend_sched_synchronize, or queued with ggml_backend_tensor_get_async on the backend that computes them.
+GGML_API enum ggml_status ggml_backend_sched_set_n_copies(ggml_backend_sched_t sched, int n);
+GGML_API int              ggml_backend_sched_get_n_copies(ggml_backend_sched_t sched);
+
 // Checks every run: that each access is ordered after those that it must not meet, and that each read finds the content that is meant. An
 // error names the two. Slow: one step after the other, and what is dead in the arenas is filled with NaN. Also by environment: GGML_SCHED_CHECK=1.
 GGML_API enum ggml_status ggml_backend_sched_set_check(ggml_backend_sched_t sched, bool check);

@@ -168,11 +168,28 @@ static void widen(struct builder * b, struct gb_copy * copy, int t) {
     }
 }
 
+// An input that the user may set again while the graph still runs: devices read a copy of what it was.
+static bool is_staged(const struct builder * b, int root) {
+    const struct gb_sched_plan * p  = b->plan;
+    const struct gb_id *         id = &p->ids.data[root];
+    if (p->n_copies < 2 || id->computes || b->written[root] || !gb_tensor_has_flag(id->tensor, GB_TENSOR_INPUT) ||
+        !gb_sched_has_queue(b->sched, b->split->backend)) {
+        return false;
+    }
+    switch ((enum gb_home) id->home) {
+        case GB_HOME_LEAF: return ggml_backend_buft_is_host(b->sched->devices[p->assignment[root].backend].buft);
+        case GB_HOME_HOST: return true;
+        case GB_HOME_USER:
+        case GB_HOME_SHARED: return ggml_backend_buffer_is_host(id->tensor->buffer);
+        default: return false;
+    }
+}
+
 static bool add_copy(struct builder * b, int root, int backend, int shown, bool fill) {
     struct gb_sched_plan * p    = b->plan;
     struct gb_copy         copy = {
         .root = root, .backend = backend, .split = (int) (b->split - p->splits.data), .shown = shown, .fill = fill,
-        .kept = fill && can_be_kept(b, root), .lo = SIZE_MAX, .hi = 0, .version = b->version[root],
+        .kept = fill && can_be_kept(b, root), .staged = fill && !can_be_kept(b, root) && is_staged(b, root), .lo = SIZE_MAX, .hi = 0, .version = b->version[root],
     };
     const int index = (int) p->copies.n;
     copy.dst        = new_shadow(p, root, index);
@@ -182,6 +199,7 @@ static bool add_copy(struct builder * b, int root, int backend, int shown, bool 
     struct ggml_tensor * dst = &copy.dst->tensor;
     memset(dst->src, 0, sizeof(dst->src));
     dst->op = GGML_OP_CPY;
+    p->n_staged += copy.staged;
     b->copy_of[(size_t) root * (size_t) p->n_backends + (size_t) backend] = index + 1;
     return true;
 }
@@ -223,7 +241,8 @@ static struct gb_shadow * on_copy(struct builder * b, int t, int copy) {
 // ----------------------------------------------------------------------------------------------------------------------- nodes
 
 static bool is_reached(const struct builder * b, int t) {
-    return gb_sched_plan_reaches(b->sched, b->plan, b->split->backend, b->plan->ids.data[t].root);
+    const int root = b->plan->ids.data[t].root;
+    return gb_sched_plan_reaches(b->sched, b->plan, b->split->backend, root) && !is_staged(b, root);
 }
 
 // Result and all sources can be used where they are.

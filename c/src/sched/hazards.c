@@ -93,7 +93,8 @@ static bool add_ranges(struct hazards * h, const struct gb_step * step) {
     if (step->kind == GB_STEP_COPY) {
         const struct gb_copy * copy = &p->copies.data[step->index];
         const struct ggml_tensor * src = copy->range ? &copy->range->tensor : p->ids.data[copy->root].tensor;
-        return !copy->fill || (add_range(h, src, false) && add_range(h, &copy->dst->tensor, true));
+        const bool staged = copy->staged && step->actor < p->n_backends; // then what it reads is its own
+        return !copy->fill || ((staged || add_range(h, src, false)) && add_range(h, &copy->dst->tensor, true));
     }
     if (step->kind == GB_STEP_BACK) {
         const struct gb_write_back * back = &p->backs.data[step->index];
@@ -300,7 +301,7 @@ static void note_accesses(struct hazards * h, int k) {
     }
 }
 
-static bool run_step(struct hazards * h, int k, struct need * needs) {
+static bool run_step(struct hazards * h, int k, struct need * needs, bool again) {
     struct gb_sched_plan * p    = h->plan;
     struct gb_step *       step = &p->steps.data[k];
     const int              host = p->n_backends;
@@ -310,11 +311,16 @@ static bool run_step(struct hazards * h, int k, struct need * needs) {
     find_needs(h, k, needs);
     extend_needs(h, needs);
     drop_implied(h, needs);
-    step->waits_begin = p->waits.n;
+    const size_t begin = p->waits.n;
     if (!add_waits(h, step->actor, needs)) {
         return false;
     }
-    step->waits_end       = p->waits.n;
+    if (!again) {
+        step->waits_begin = begin;
+        step->waits_end   = p->waits.n;
+    }
+    step->again_begin     = begin;
+    step->again_end       = p->waits.n;
     h->time[k]            = ++h->count[step->actor];
     h->last[step->actor]  = k + 1;
     known_by(h, step->actor)[step->actor] = h->time[k];
@@ -348,7 +354,12 @@ enum ggml_status gb_sched_find_hazards(struct ggml_backend_sched * s, struct gb_
     struct need *  needs = gb_calloc((size_t) h.n_actors, sizeof(*needs));
     bool           ok    = needs && prepare(&h);
     for (size_t k = 0; ok && k < p->steps.n; k++) {
-        ok = run_step(&h, (int) k, needs);
+        ok = run_step(&h, (int) k, needs, false);
+    }
+    // A second run right behind the first. A third one needs no other waits: whoever waits for a step that was issued twice waits for
+    // the later time, and what is known of the run before is never less than it was the first time.
+    for (size_t k = 0; ok && p->n_staged > 0 && k < p->steps.n; k++) {
+        ok = run_step(&h, (int) k, needs, true);
     }
     number_events(p);
     gb_free(needs);

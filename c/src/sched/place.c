@@ -69,6 +69,7 @@ struct tables { // per id, for the length of one call; owned
     uint8_t * placed;
     uint8_t * computes;
     size_t *  bytes;
+    int32_t * user;
 };
 
 static void free_tables(struct tables * t) {
@@ -77,6 +78,13 @@ static void free_tables(struct tables * t) {
     gb_free(t->placed);
     gb_free(t->computes);
     gb_free(t->bytes);
+    gb_free(t->user);
+}
+
+// An input that is to be set while the graph runs: from the host, whoever reads it first.
+static bool wants_host(const struct ggml_backend_sched * s, const struct gb_sched_plan * p, int id) {
+    return p->n_copies > 1 && p->user[id] < 0 && p->ids.data[id].home == GB_HOME_LEAF && gb_tensor_has_flag(p->ids.data[id].tensor, GB_TENSOR_INPUT) &&
+           ggml_backend_buft_is_host(s->devices[s->n_backends - 1].buft);
 }
 
 static bool fill_tables(const struct ggml_backend_sched * s, const struct gb_sched_plan * p, struct tables * t) {
@@ -86,7 +94,8 @@ static bool fill_tables(const struct ggml_backend_sched * s, const struct gb_sch
     t->placed      = gb_calloc(n, sizeof(*t->placed));
     t->computes    = gb_calloc(n, sizeof(*t->computes));
     t->bytes       = gb_calloc(n, sizeof(*t->bytes));
-    if (!t->root || !t->place || !t->placed || !t->computes || !t->bytes) {
+    t->user        = gb_calloc(n, sizeof(*t->user));
+    if (!t->root || !t->place || !t->placed || !t->computes || !t->bytes || !t->user) {
         return false;
     }
     for (int i = 0; i < p->n_ids; i++) {
@@ -95,6 +104,7 @@ static bool fill_tables(const struct ggml_backend_sched * s, const struct gb_sch
         t->placed[i]            = placed_buft(p, i) != NULL;
         t->computes[i]          = id->computes;
         t->bytes[i]             = ggml_nbytes(id->tensor);
+        t->user[i]              = wants_host(s, p, i) ? s->n_backends - 1 : p->user[i];
         t->place[i]             = t->placed[i] ? place_of(s, p, i) : -1;
     }
     for (int i = 0; i < p->n_ids; i++) {
@@ -112,7 +122,7 @@ enum ggml_status gb_sched_assign_plan(struct ggml_backend_sched * s, struct gb_s
     struct asked                 asked = { s, p };
     const struct gb_assign_graph graph = {
         .n_backends = s->n_backends, .n_tensors = p->n_ids, .n_nodes = p->n_nodes,
-        .root = tables.root, .src_begin = p->src_begin, .srcs = p->srcs, .computes = tables.computes, .user = p->user,
+        .root = tables.root, .src_begin = p->src_begin, .srcs = p->srcs, .computes = tables.computes, .user = tables.user,
         .placed = tables.placed, .place = tables.place, .weight = p->weight, .bytes = tables.bytes,
         .user_data = &asked, .runs = runs, .reaches = reaches, .shares = shares,
     };

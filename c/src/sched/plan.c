@@ -9,6 +9,18 @@
 
 #include "backend/backend.h"
 
+static void free_stages(struct gb_sched_plan * p) {
+    for (size_t c = 0; c < p->copies.n; c++) {
+        struct gb_stage * stages = p->copies.data[c].stages;
+        for (int i = 0; stages && i < p->n_copies; i++) {
+            ggml_backend_event_free(stages[i].event);
+            gb_aligned_free(stages[i].tensor.data);
+        }
+        gb_free(stages);
+        p->copies.data[c].stages = NULL;
+    }
+}
+
 static void free_plan(struct ggml_backend_sched * s, struct gb_sched_plan * p) {
     if (p == NULL) {
         return;
@@ -16,6 +28,7 @@ static void free_plan(struct ggml_backend_sched * s, struct gb_sched_plan * p) {
     gb_sched_drop_prepared(s, p);
     gb_sched_unbind(s, p);
     gb_sched_release_replicas(p);
+    free_stages(p);
     gb_sched_free_shadows(p);
     gb_ptrmap_free(&p->map);
     gb_vec_free(&p->ids);
@@ -45,8 +58,9 @@ static void free_plan(struct ggml_backend_sched * s, struct gb_sched_plan * p) {
 }
 
 static void forget(struct ggml_backend_sched * s, struct gb_sched_plan * p) {
-    s->current = s->current == p ? NULL : s->current;
-    s->last    = s->last == p ? NULL : s->last;
+    s->current   = s->current == p ? NULL : s->current;
+    s->last      = s->last == p ? NULL : s->last;
+    s->in_flight = s->in_flight == p ? NULL : s->in_flight;
     free_plan(s, p);
 }
 
@@ -100,6 +114,7 @@ static enum ggml_status make_plan(struct ggml_backend_sched * s, const struct gg
         return GGML_STATUS_ALLOC_FAILED;
     }
     p->lean                       = lean;
+    p->n_copies                   = s->n_copies;
     const enum ggml_status status = fill(s, p, graph);
     if (status != GGML_STATUS_SUCCESS) {
         free_plan(s, p);
@@ -208,12 +223,12 @@ static bool is_structure_of(const struct gb_sched_plan * p, const struct ggml_cg
 }
 
 static bool fits_as_it_is(const struct ggml_backend_sched * s, const struct gb_sched_plan * p, const struct ggml_cgraph * graph) {
-    return p->bound && !p->stale && p->policy == s->policy && same_lists(p, graph) && is_as_bound(p) && has_same_users(s, p) &&
+    return p->bound && !p->stale && p->policy == s->policy && p->n_copies == s->n_copies && same_lists(p, graph) && is_as_bound(p) && has_same_users(s, p) &&
            has_same_buffers(p) && arenas_are_current(s, p);
 }
 
 static bool fits_when_bound(struct ggml_backend_sched * s, const struct gb_sched_plan * p, const struct ggml_cgraph * graph) {
-    return p->policy == s->policy && is_structure_of(p, graph) && has_same_users(s, p) && has_same_homes(s, p) && has_same_buffers(p);
+    return p->policy == s->policy && p->n_copies == s->n_copies && is_structure_of(p, graph) && has_same_users(s, p) && has_same_homes(s, p) && has_same_buffers(p);
 }
 
 // --------------------------------------------------------------------------------------------------------------------- keeping
@@ -308,6 +323,38 @@ static enum ggml_status make_events(struct ggml_backend_sched * s, struct gb_sch
     return GGML_STATUS_SUCCESS;
 }
 
+static bool make_stage(struct gb_stage * stage, const struct gb_copy * copy, ggml_backend_t backend) {
+    const struct ggml_tensor * dst = &copy->dst->tensor;
+    stage->event                   = ggml_backend_event_new(backend);
+    stage->tensor.type             = dst->type;
+    stage->tensor.data             = gb_aligned_alloc(64, GGML_PAD(ggml_nbytes(dst) + 1, 64));
+    memcpy(stage->tensor.ne, dst->ne, sizeof(dst->ne));
+    memcpy(stage->tensor.nb, dst->nb, sizeof(dst->nb));
+    memcpy(stage->tensor.name, dst->name, sizeof(dst->name));
+    return stage->event && stage->tensor.data;
+}
+
+// Where inputs are kept until they have travelled; what the host copies itself needs none.
+static enum ggml_status make_stages(struct ggml_backend_sched * s, struct gb_sched_plan * p) {
+    for (size_t k = 0; p->n_staged > 0 && k < p->steps.n; k++) {
+        const struct gb_step * step = &p->steps.data[k];
+        struct gb_copy *       copy = step->kind == GB_STEP_COPY ? &p->copies.data[step->index] : NULL;
+        if (copy == NULL || !copy->staged || copy->stages || step->actor == p->n_backends) {
+            continue;
+        }
+        copy->stages = gb_calloc((size_t) p->n_copies, sizeof(*copy->stages));
+        bool ok      = copy->stages != NULL;
+        for (int i = 0; ok && i < p->n_copies; i++) {
+            ok = make_stage(&copy->stages[i], copy, s->devices[step->actor].backend);
+        }
+        if (!ok) {
+            free_stages(p);
+            return GGML_STATUS_ALLOC_FAILED;
+        }
+    }
+    return GGML_STATUS_SUCCESS;
+}
+
 static enum ggml_status make_ready(struct ggml_backend_sched * s, struct gb_sched_plan * p, enum gb_prepare what) {
     if (what == GB_PREPARE_COMPUTE) {
         GB_TRY(check_contents(s, p));
@@ -315,6 +362,7 @@ static enum ggml_status make_ready(struct ggml_backend_sched * s, struct gb_sche
     GB_TRY(gb_sched_reserve_arenas(s, p));
     GB_TRY(gb_sched_take_replicas(s, p));
     GB_TRY(make_events(s, p));
+    GB_TRY(make_stages(s, p));
     return what == GB_PREPARE_RESERVE ? GGML_STATUS_SUCCESS : gb_sched_bind(s, p);
 }
 

@@ -16,6 +16,7 @@ struct run {
     struct gb_sched_plan *      plan;
     bool                        watched; // there was a callback, which may do anything
     bool                        serial;  // one step after the other
+    bool                        again;   // right behind a run of the same plan
 };
 
 static ggml_backend_t backend_of(const struct run * r, int backend) {
@@ -42,7 +43,8 @@ enum ggml_status gb_sched_wait(struct ggml_backend_sched * s) {
             gb_fail(status, "ggml_backend_sched: backend %s: %s", ggml_backend_name(s->devices[b].backend), message);
         }
     }
-    s->running = false;
+    s->running   = false;
+    s->in_flight = NULL;
     if (first != GGML_STATUS_SUCCESS) {
         gb_sched_forget_replicas(s);
     }
@@ -70,7 +72,8 @@ static enum ggml_status wait_for(struct run * r, const struct gb_step * step, co
 }
 
 static enum ggml_status wait_for_needs(struct run * r, const struct gb_step * step) {
-    for (size_t w = step->waits_begin; w < step->waits_end; w++) {
+    const size_t end = r->again ? step->again_end : step->waits_end;
+    for (size_t w = r->again ? step->again_begin : step->waits_begin; w < end; w++) {
         GB_TRY(wait_for(r, step, &r->plan->waits.data[w]));
     }
     return GGML_STATUS_SUCCESS;
@@ -107,6 +110,16 @@ static bool is_to_be_made(const struct run * r, const struct gb_step * step) {
     return (copy == NULL || (copy->fill && (!copy->kept || copy->due))) && !is_left_out(r, GB_DROP_COPY);
 }
 
+// What the user has set is taken now, into host memory that the copy before the last n_copies has left.
+static enum ggml_status copy_staged(struct run * r, const struct gb_step * step, const struct gb_copy * copy) {
+    struct gb_stage *          stage = &copy->stages[r->plan->turn % (unsigned) r->plan->n_copies];
+    const struct ggml_tensor * src   = copy->range ? &copy->range->tensor : r->plan->ids.data[copy->root].tensor;
+    GB_TRY(ggml_backend_event_synchronize(stage->event));
+    memcpy(stage->tensor.data, src->data, ggml_nbytes(src));
+    GB_TRY(transfer(r, step, &stage->tensor, &copy->dst->tensor));
+    return ggml_backend_event_record(stage->event);
+}
+
 static enum ggml_status copy_in(struct run * r, const struct gb_step * step, bool make) {
     struct gb_sched_counters * n    = &r->sched->counters;
     struct gb_copy *           copy = &r->plan->copies.data[step->index];
@@ -121,6 +134,9 @@ static enum ggml_status copy_in(struct run * r, const struct gb_step * step, boo
     }
     n->n_copies++;
     n->copy_bytes += copy->hi - copy->lo;
+    if (copy->stages) {
+        return copy_staged(r, step, copy);
+    }
     return transfer(r, step, copy->range ? &copy->range->tensor : r->plan->ids.data[copy->root].tensor, &copy->dst->tensor);
 }
 
@@ -275,7 +291,8 @@ static enum ggml_status fail_in_step(struct run * r, const struct gb_step * step
     for (int b = 0; b < p->n_backends; b++) {
         ggml_backend_synchronize(backend_of(r, b));
     }
-    r->sched->running = false;
+    r->sched->running   = false;
+    r->sched->in_flight = NULL;
     gb_sched_forget_replicas(r->sched);
     if (status == GGML_STATUS_ABORTED) {
         return gb_fail_quietly(status, message);
@@ -291,7 +308,10 @@ static enum ggml_status begin(struct run * r) {
     s->running                    = true;
     s->counters.n_runs++;
     s->counters.n_steps += r->plan->steps.n;
-    if (r->plan->n_backends > 1) {
+    r->plan->turn++;
+    r->again     = s->in_flight == r->plan && r->plan->n_staged > 0 && !r->serial;
+    s->in_flight = NULL;
+    if (r->plan->n_backends > 1 && !r->again) {
         GB_TRY(gb_sched_wait(s));
         s->running = true;
     }
@@ -300,7 +320,7 @@ static enum ggml_status begin(struct run * r) {
 }
 
 enum ggml_status gb_sched_run(struct ggml_backend_sched * s, struct gb_sched_plan * p, const char * func) {
-    struct run r = { s, p, s->callback != NULL, s->callback != NULL || s->check != NULL };
+    struct run r = { s, p, s->callback != NULL, s->callback != NULL || s->check != NULL, false };
     GB_TRY(begin(&r));
     for (size_t k = 0; k < p->steps.n; k++) {
         const enum ggml_status status = run_step(&r, &p->steps.data[k]);
@@ -311,5 +331,6 @@ enum ggml_status gb_sched_run(struct ggml_backend_sched * s, struct gb_sched_pla
     if (!r.watched) {
         gb_sched_keep_replicas(p);
     }
+    s->in_flight = r.serial ? NULL : p;
     return s->check ? gb_check_end(s) : GGML_STATUS_SUCCESS;
 }

@@ -43,6 +43,9 @@ ggml_backend_sched_t ggml_backend_sched_new(ggml_backend_t * backends, ggml_back
     GB_CHECK_ARG(backends, NULL);
     GB_FAIL_IF(n_backends <= 0, NULL, INVALID, "%s: argument 'n_backends': needs at least 1, has %d", __func__, n_backends);
     struct ggml_backend_sched * s = GB_NEW(struct ggml_backend_sched);
+    if (s) {
+        s->n_copies = 1;
+    }
     if (s && (init_devices(s, backends, bufts, n_backends) != GGML_STATUS_SUCCESS ||
               gb_sched_set_check(s, gb_env_get("GGML_SCHED_CHECK") != NULL && !gb_text_equal(gb_env_get("GGML_SCHED_CHECK"), "0")) != GGML_STATUS_SUCCESS)) {
         ggml_backend_sched_free(s);
@@ -254,6 +257,20 @@ enum ggml_status ggml_backend_sched_set_eval_callback(ggml_backend_sched_t sched
     sched->callback      = callback;
     sched->callback_data = user_data;
     return GGML_STATUS_SUCCESS;
+}
+
+enum ggml_status ggml_backend_sched_set_n_copies(ggml_backend_sched_t sched, int n) {
+    enum { MAX = 64 };
+    GB_CHECK_ARG(sched, INVALID);
+    GB_FAIL_IF(n < 1 || n > MAX, INVALID, INVALID, "%s: argument 'n': needs 1 to %d, has %d", __func__, MAX, n);
+    GB_TRY(check_idle(sched, __func__));
+    sched->n_copies = n;
+    return GGML_STATUS_SUCCESS;
+}
+
+int ggml_backend_sched_get_n_copies(ggml_backend_sched_t sched) {
+    GB_CHECK_ARG(sched, 0);
+    return sched->n_copies;
 }
 
 enum ggml_status ggml_backend_sched_set_check(ggml_backend_sched_t sched, bool check) {

@@ -123,6 +123,11 @@ struct gb_shadow_iter { // all zero: before the first
     bool                     started;
 };
 
+struct gb_stage { // what an input held when a run was issued
+    struct ggml_tensor   tensor; // owns its data
+    ggml_backend_event_t event;  // owned; after the copy from here
+};
+
 struct gb_copy { // content of a root, or of bytes [lo, hi) of it, made on another backend before a split runs
     int                  root, backend, split;
     int                  shown;   // id of the tensor that was first read through it
@@ -137,6 +142,8 @@ struct gb_copy { // content of a root, or of bytes [lo, hi) of it, made on anoth
     struct gb_replica *  replica; // of kept ones: a ref held; NULL: to be taken
     uint64_t             seen;    // of kept ones: the version of the source when the run began
     bool                 due;     // of kept ones: this run has to fill it
+    bool                 staged;  // goes through host memory of the plan, so that the user can set the source again at once
+    struct gb_stage *    stages;  // of staged ones: owned, one per graph in flight; NULL: not yet
 };
 
 struct gb_write_back {
@@ -153,6 +160,7 @@ struct gb_step { // what is issued at once; [waits_begin, waits_end) is a part o
     int32_t actor;   // the backend in whose queue it is; n_backends: the host, which is done when the call returns
     int32_t event;   // recorded after it; -1: nobody waits for it
     size_t  waits_begin, waits_end;
+    size_t  again_begin, again_end; // when the run before was the same plan's and may not be complete
 };
 
 struct gb_wait {
@@ -214,6 +222,9 @@ struct gb_sched_plan {
     GB_VEC(ggml_backend_event_t) events; // owned; the first n_events are to be there
     size_t                n_events;
     size_t                n_kept;      // copies
+    size_t                n_staged;    // copies
+    int                   n_copies;    // of inputs: graphs in flight
+    unsigned              turn;        // runs
     struct gb_shadow_block * shadows;  // owned
 
     struct gb_backend_need * need; // owned, per backend
@@ -263,6 +274,8 @@ struct ggml_backend_sched {
     struct gb_check * check;        // owned; NULL: off
     struct gb_sched_counters counters;
     bool (*leaves_out)(enum gb_mutation what); // for tests of the checker: asked before each transfer and wait; NULL: none
+    int n_copies;                   // of inputs, >= 1
+    struct gb_sched_plan * in_flight; // whose run was issued last and not waited for; NULL: not known
     bool hold;                      // memory that is retired stays until this is lifted, see gb_sched_hold
     bool running;                   // work may be queued
     bool in_callback;

@@ -1,0 +1,201 @@
+// test_sched_hazards.c - who waits for whom: small programs whose waits can be counted by hand, programs that would fail without them, and time
+// that is not spent waiting.
+#include "base/env.h"
+#include "ggml-backend-impl.h"
+#include "sched/sched.h"
+#include "test.h"
+#include "test_place.h"
+#include "test_queue.h"
+
+static int n_waits(const struct place * p, bool by_host, bool hazard) {
+    int n = 0;
+    for (size_t i = 0; i < p->sched->last->waits.n; i++) {
+        const struct gb_wait * w = &p->sched->last->waits.data[i];
+        n += w->by_host == by_host && w->hazard == hazard;
+    }
+    return n;
+}
+
+// "0:copy@A 1:A ...": the steps, with what each waits for in brackets.
+static const char * steps(const struct place * p) {
+    static char                  text[2048];
+    const struct gb_sched_plan * plan = p->sched->last;
+    size_t                       n    = 0;
+    text[0]                           = '\0';
+    for (size_t k = 0; k < plan->steps.n; k++) {
+        static const char *    kinds[] = { "copy", "compute", "back" };
+        const struct gb_step * s       = &plan->steps.data[k];
+        n += (size_t) snprintf(text + n, sizeof(text) - n, "%s%s@%s", k ? " " : "", kinds[s->kind],
+                               s->actor < p->n ? ggml_backend_name(p->backends[s->actor]) : "host");
+        for (size_t w = s->waits_begin; w < s->waits_end; w++) {
+            n += (size_t) snprintf(text + n, sizeof(text) - n, "%c%d", plan->waits.data[w].by_host ? '!' : '<', plan->waits.data[w].step);
+        }
+    }
+    return text;
+}
+
+static struct ggml_tensor * on(struct place * p, struct ggml_tensor * t, int device) {
+    OK(ggml_backend_sched_set_node_backend(p->sched, t, p->backends[device]));
+    return t;
+}
+
+static void a_chain(void) {
+    OPEN(p, "SIM:name=A SIM:name=B CPU");
+    struct ggml_tensor * x = put(&p, leaf(&p, "x", 4, 1), 0, false);
+    struct ggml_tensor *a = on(&p, ggml_sqr(p.ctx, x), 0), *b = on(&p, ggml_soft_max(p.ctx, a), 1), *c = on(&p, ggml_sqr(p.ctx, b), 0);
+    struct ggml_tensor * d = on(&p, ggml_scale(p.ctx, c, 16), 2);
+    expand(&p, d);
+    fill(x, 1, 0);
+    OK(ggml_backend_sched_graph_compute(p.sched, p.graph));
+    CHECK_AT(d, 3, 1);
+    // the receiver copies; the CPU has no queue, so the sender does, and the host waits for that alone
+    CHECK_STR(steps(&p), "compute@A copy@B<0 compute@B copy@A<2 compute@A copy@A compute@host!5");
+    CHECK_INT(n_waits(&p, false, false), 2);
+    CHECK_INT(n_waits(&p, true, false), 1);
+    close_place(&p);
+}
+
+// A reader of two results of one queue waits once; what follows from another wait is left out.
+static void no_wait_too_many(void) {
+    OPEN(p, "SIM:name=A SIM:name=B SIM:name=C");
+    struct ggml_tensor * x = put(&p, leaf(&p, "x", 4, 1), 0, false);
+    struct ggml_tensor *a = on(&p, ggml_sqr(p.ctx, x), 0), *a2 = on(&p, ggml_soft_max(p.ctx, a), 0);
+    struct ggml_tensor *b = on(&p, ggml_add(p.ctx, a, a2), 1), *c = on(&p, ggml_mul(p.ctx, ggml_add(p.ctx, b, a), a2), 2);
+    expand(&p, c);
+    on(&p, c->src[0], 2);
+    fill(x, 1, 0);
+    OK(ggml_backend_sched_graph_compute(p.sched, p.graph));
+    CHECK_AT(c, 0, 0.5625f);
+    CHECK_STR(steps(&p), "compute@A copy@B<0 copy@B copy@C<0 copy@C compute@B copy@C<5 compute@C");
+    close_place(&p);
+}
+
+static void nobody_waits_alone(void) {
+    OPEN(p, "SIM:name=A CPU");
+    struct ggml_tensor * x = put(&p, leaf(&p, "x", 4, 1), 0, false), *a = ggml_sqr(p.ctx, ggml_soft_max(p.ctx, x));
+    expand(&p, a);
+    OK(ggml_backend_sched_graph_compute(p.sched, p.graph));
+    CHECK_STR(steps(&p), "compute@A");
+    CHECK_INT(p.sched->last->n_events, 0);
+    close_place(&p);
+}
+
+// Memory of a dead tensor is taken over by its own queue while another one may still read it. (Queues on shared memory: no copies.)
+static void memory_is_reused_across_queues(void) {
+    OPEN(p, "CPU");
+    ggml_backend_t       q[] = { queue_device_new(0, 0), queue_device_new(1, 3000), p.backends[0] };
+    ggml_backend_sched_t s   = ggml_backend_sched_new(q, NULL, 3, 0);
+    struct ggml_tensor * x = leaf(&p, "x", 64, 1), *sum = NULL, *t = x;
+    for (int i = 0; i < 12; i++) {
+        struct ggml_tensor * fresh = ggml_scale(p.ctx, x, (float) i); // over and over at the same place
+        struct ggml_tensor * r     = sum ? ggml_add(p.ctx, sum, fresh) : ggml_sqr(p.ctx, fresh);
+        expand(&p, fresh);
+        expand(&p, r);
+        OK(ggml_backend_sched_set_node_backend(s, fresh, q[0]));
+        OK(ggml_backend_sched_set_node_backend(s, r, q[1]));
+        sum = r;
+    }
+    (void) t;
+    OK(ggml_backend_sched_alloc_graph(s, p.graph));
+    fill(x, 1, 0);
+    int n_hazards = 0;
+    for (size_t i = 0; i < s->last->waits.n; i++) {
+        n_hazards += s->last->waits.data[i].hazard;
+    }
+    CHECK(n_hazards > 0);
+    for (int i = 0; i < 10; i++) {
+        OK(ggml_backend_sched_graph_compute(s, p.graph));
+        CHECK_AT(sum, 63, 66);
+    }
+    ggml_backend_sched_free(s);
+    ggml_backend_free(q[0]);
+    ggml_backend_free(q[1]);
+    close_place(&p);
+}
+
+// Inputs of the next split are on their way while this one computes, and what is there already goes before what is not.
+static void copies_come_ahead(void) {
+    OPEN(p, "SIM:name=A SIM:name=B CPU");
+    struct ggml_tensor *x = put(&p, leaf(&p, "x", 4, 1), 2, false), *y = put(&p, leaf(&p, "y", 4, 1), 2, false);
+    struct ggml_tensor *a = on(&p, ggml_soft_max(p.ctx, x), 0), *b = on(&p, ggml_add(p.ctx, a, y), 1);
+    expand(&p, b);
+    fill(x, 1, 0);
+    fill(y, 1, 0);
+    OK(ggml_backend_sched_graph_compute(p.sched, p.graph));
+    CHECK_AT(b, 0, 1.25f);
+    CHECK_STR(steps(&p), "copy@A copy@B compute@A copy@B<2 compute@B"); // y travels to B before A computes
+    const struct gb_sched_plan * plan = p.sched->last;
+    CHECK(plan->nodes[plan->copies.data[plan->steps.data[1].index].root] == y);
+    close_place(&p);
+}
+
+// The host issues everything at once, and who does not depend on the slow one does not wait for it.
+static void the_host_is_not_held_up(void) {
+    OPEN(p, "SIM:name=A,delay=150ms SIM:name=B SIM:name=C,delay=150ms CPU");
+    struct ggml_tensor *x = put(&p, leaf(&p, "x", 4, 1), 0, false), *z = put(&p, leaf(&p, "z", 4, 1), 2, false);
+    struct ggml_tensor *a = on(&p, ggml_sqr(p.ctx, x), 0), *b = on(&p, ggml_soft_max(p.ctx, a), 1), *c = on(&p, ggml_sqr(p.ctx, z), 2);
+    expand(&p, b);
+    expand(&p, c);
+    fill(x, 1, 0);
+    fill(z, 2, 0);
+    OK(ggml_backend_sched_graph_compute(p.sched, p.graph)); // plans are made
+    const int64_t start = gb_time_ns();
+    OK(ggml_backend_sched_graph_compute_async(p.sched, p.graph));
+    const int64_t issued = gb_time_ns();
+    OK(ggml_backend_sched_synchronize(p.sched));
+    const int64_t done = gb_time_ns();
+    CHECK_MSG(issued - start < 100000000, "issuing took %g ms", (double) (issued - start) / 1e6);
+    CHECK_MSG(done - start < 290000000, "all took %g ms", (double) (done - start) / 1e6);
+    CHECK_AT(b, 0, 0.25f);
+    CHECK_AT(c, 0, 4);
+    close_place(&p);
+}
+
+// A device that fails while others wait for it: told once, and the next run is as if nothing had been.
+static void failures_while_others_wait(void) {
+    OPEN(p, "SIM:name=A,fail_op=sqr,delay=5ms SIM:name=B CPU");
+    struct ggml_tensor *x = put(&p, leaf(&p, "x", 4, 1), 0, false), *a = on(&p, ggml_sqr(p.ctx, x), 0);
+    struct ggml_tensor *b = on(&p, ggml_soft_max(p.ctx, a), 1), *c = on(&p, ggml_scale(p.ctx, b, 2), 0);
+    expand(&p, c);
+    fill(x, 1, 0);
+    for (int i = 0; i < 3; i++) {
+        CHECK_INT(ggml_backend_sched_graph_compute(p.sched, p.graph), GGML_STATUS_DEVICE_ERROR);
+        CHECK(strstr(ggml_last_error(), "backend A") != NULL);
+    }
+    OK(ggml_backend_sched_set_node_backend(p.sched, a, p.backends[2]));
+    OK(ggml_backend_sched_graph_compute(p.sched, p.graph));
+    CHECK_AT(c, 0, 0.5f);
+    close_place(&p);
+}
+
+static bool drop_first_wait(enum gb_mutation what) {
+    return what == GB_DROP_WAIT;
+}
+
+static bool drop_first_copy(enum gb_mutation what) {
+    return what == GB_DROP_COPY;
+}
+
+// The checker's message names both sides.
+static void the_checker_names_both(void) {
+    OPEN(p, "SIM:name=A SIM:name=B CPU");
+    struct ggml_tensor *x = put(&p, leaf(&p, "x", 4, 1), 0, false), *a = ggml_set_name(on(&p, ggml_sqr(p.ctx, x), 0), "a");
+    struct ggml_tensor * b = on(&p, ggml_soft_max(p.ctx, a), 1);
+    expand(&p, b);
+    fill(x, 1, 0);
+    OK(ggml_backend_sched_set_check(p.sched, true));
+    OK(ggml_backend_sched_graph_compute(p.sched, p.graph));
+    CHECK_AT(b, 0, 0.25f);
+    p.sched->leaves_out = drop_first_wait;
+    CHECK_INT(ggml_backend_sched_graph_compute(p.sched, p.graph), GGML_STATUS_FAILED);
+    CHECK_ERROR(GGML_STATUS_FAILED, "step 1 (the copy 'B#a') reads 'a', which step 0 (nodes 0 to 0 on A) may still be writing: no wait orders the two");
+    p.sched->leaves_out = drop_first_copy;
+    CHECK_INT(ggml_backend_sched_graph_compute(p.sched, p.graph), GGML_STATUS_FAILED);
+    CHECK_ERROR(GGML_STATUS_FAILED, "reads 'B#a', but the memory holds nothing");
+    p.sched->leaves_out = NULL;
+    OK(ggml_backend_sched_graph_compute(p.sched, p.graph));
+    close_place(&p);
+}
+
+TEST_MAIN(TEST(a_chain), TEST(no_wait_too_many), TEST(nobody_waits_alone), TEST(memory_is_reused_across_queues), TEST(copies_come_ahead),
+          TEST(the_host_is_not_held_up), TEST(failures_while_others_wait), TEST(the_checker_names_both))
