@@ -26,7 +26,7 @@ struct gb_flow { // all zero: no nodes
     uint8_t * side; // per node: 1 with the source, 0 with the sink. Of several minimum cuts the one with most nodes at the source
 };
 
-// The sum of all capacities must stay below INT64_MAX. False when memory is out (reported).
+// Twice each capacity, and the value of the smallest cut, must be below INT64_MAX. False when memory is out (reported).
 bool             gb_flow_add(struct gb_flow * net, int32_t from, int32_t to, int64_t cap, int64_t back);
 enum ggml_status gb_flow_solve(struct gb_flow * net, int32_t source, int32_t sink);
 void             gb_flow_free(struct gb_flow * net);

@@ -1,0 +1,378 @@
+// cost.c - the sum that is to be small, and how: one minimum cut for two backends; for more the frontier search, and expansion moves
+// (each one a cut) for a start and for graphs that are too wide.
+//
+// An expansion move lets each item keep its label or take alpha. Its terms are cuts except one: a copy that gets cheaper because its
+// producer moves to alpha while a consumer stays. There the dearer price is taken, so a move promises at most what it gives; it is
+// accepted only when the true sum has become smaller. With two backends and all labels 0 that case cannot occur: the cut is exact.
+#include "sched/cost.h"
+
+#include <string.h>
+
+#include "base/status.h"
+#include "sched/frontier.h"
+
+static int64_t price(const struct gb_cost_problem * p, int value, int from, int to) {
+    const size_t k = (size_t) p->n_backends;
+    return from == to ? 0 : p->copy[((size_t) value * k + (size_t) from) * k + (size_t) to];
+}
+
+static int64_t cost_at(const struct gb_cost_problem * p, int item, int backend) {
+    return p->cost[(size_t) item * (size_t) p->n_backends + (size_t) backend];
+}
+
+// Is consumer c of the value the first with its label?
+static bool is_first_there(const struct gb_cost_problem * p, const struct gb_cost_value * v, uint32_t c, const int32_t * labels) {
+    for (uint32_t d = v->begin; d < c; d++) {
+        if (labels[p->consumers[d]] == labels[p->consumers[c]]) {
+            return false;
+        }
+    }
+    return true;
+}
+
+static int64_t copies_of(const struct gb_cost_problem * p, int value, const int32_t * labels) {
+    const struct gb_cost_value * v    = &p->values[value];
+    const int                    home = labels[v->producer];
+    int64_t                      sum  = 0;
+    if (p->n_backends <= 64) {
+        uint64_t seen = UINT64_C(1) << home;
+        for (uint32_t c = v->begin; c < v->end; c++) {
+            const int b = labels[p->consumers[c]];
+            sum += seen >> b & 1 ? 0 : price(p, value, home, b);
+            seen |= UINT64_C(1) << b;
+        }
+        return sum;
+    }
+    for (uint32_t c = v->begin; c < v->end; c++) {
+        sum += is_first_there(p, v, c, labels) ? price(p, value, home, labels[p->consumers[c]]) : 0;
+    }
+    return sum;
+}
+
+int64_t gb_cost_of(const struct gb_cost_problem * p, const int32_t * labels) {
+    int64_t sum = 0;
+    for (int i = 0; i < p->n_items; i++) {
+        if (cost_at(p, i, labels[i]) >= GB_COST_INF) {
+            return GB_COST_INF;
+        }
+        sum += cost_at(p, i, labels[i]);
+    }
+    for (int v = 0; v < p->n_values; v++) {
+        sum += copies_of(p, v, labels);
+    }
+    for (int i = 0; i + 1 < p->n_order; i++) {
+        sum += labels[p->order[i]] != labels[p->order[i + 1]] ? p->split : 0;
+    }
+    return sum;
+}
+
+// ---------------------------------------------------------------------------------------------------------------- expansion move
+
+struct move {
+    const struct gb_cost_problem * p;
+    const int32_t *                labels;
+    int32_t                        alpha, source, sink;
+    int64_t                        inf;
+    struct gb_flow *               net;
+    bool                           ok;
+};
+
+static void arc(struct move * m, int32_t from, int32_t to, int64_t cap) {
+    m->ok = m->ok && gb_flow_add(m->net, from, to, GB_MIN(cap, m->inf), 0);
+}
+
+// Items pay cap when they take alpha (from = source) or keep their label (to = sink).
+static void add_items(struct move * m) {
+    for (int32_t i = 0; i < m->p->n_items; i++) {
+        arc(m, m->source, i, cost_at(m->p, i, m->alpha));
+        if (m->labels[i] != m->alpha) {
+            arc(m, i, m->sink, cost_at(m->p, i, m->labels[i]));
+        }
+    }
+}
+
+static void add_neighbours(struct move * m) {
+    const struct gb_cost_problem * p = m->p;
+    for (int k = 0; k + 1 < p->n_order; k++) {
+        const int32_t i = p->order[k], j = p->order[k + 1];
+        const bool    i_there = m->labels[i] == m->alpha, j_there = m->labels[j] == m->alpha;
+        if (i == j || (i_there && j_there)) {
+            continue;
+        }
+        if (i_there || j_there) { // one has it anyway: apart as long as the other keeps its own
+            arc(m, i_there ? j : i, m->sink, p->split);
+        } else if (m->labels[i] == m->labels[j]) {
+            m->ok = m->ok && gb_flow_add(m->net, i, j, p->split, p->split);
+        } else { // apart unless both move: one node more, which goes with alpha only when both do
+            const int32_t w = m->net->n_nodes;
+            arc(m, w, m->sink, p->split);
+            arc(m, i, w, m->inf);
+            arc(m, j, w, m->inf);
+        }
+    }
+}
+
+// cap, if `producer` is on the side of the source and some item of the group, the consumers labelled `group`, at the sink's; with
+// `reverse` the other way round.
+static void add_group(struct move * m, const struct gb_cost_value * v, int group, int64_t cap, bool reverse) {
+    int32_t only = -1;
+    int     n    = 0;
+    for (uint32_t c = v->begin; c < v->end; c++) {
+        const int32_t i = m->p->consumers[c];
+        if (group < 0 || m->labels[i] == group) {
+            only = i;
+            n++;
+        }
+    }
+    if (n == 1) {
+        arc(m, reverse ? only : v->producer, reverse ? v->producer : only, cap);
+    }
+    if (n <= 1 || cap == 0) {
+        return;
+    }
+    const int32_t w = m->net->n_nodes;
+    arc(m, reverse ? w : v->producer, reverse ? v->producer : w, cap);
+    for (uint32_t c = v->begin; c < v->end; c++) {
+        const int32_t i = m->p->consumers[c];
+        if (group < 0 || m->labels[i] == group) {
+            arc(m, reverse ? i : w, reverse ? w : i, m->inf);
+        }
+    }
+}
+
+// cap, if some item of the group keeps its label, whatever the producer does.
+static void add_group_stays(struct move * m, const struct gb_cost_value * v, int group, int64_t cap) {
+    if (cap == 0) {
+        return;
+    }
+    const int32_t w = m->net->n_nodes;
+    arc(m, w, m->sink, cap);
+    for (uint32_t c = v->begin; c < v->end; c++) {
+        if (m->labels[m->p->consumers[c]] == group) {
+            arc(m, m->p->consumers[c], w, m->inf);
+        }
+    }
+}
+
+static void add_value(struct move * m, int value) {
+    const struct gb_cost_problem * p     = m->p;
+    const struct gb_cost_value *   v     = &p->values[value];
+    const int                      home  = m->labels[v->producer], alpha = m->alpha;
+    bool                           there = false; // a consumer has alpha anyway
+    for (uint32_t c = v->begin; c < v->end; c++) {
+        const int b = m->labels[p->consumers[c]];
+        there |= b == alpha;
+        if (b == alpha || !is_first_there(p, v, c, m->labels)) {
+            continue;
+        }
+        const int64_t stays = home == alpha ? price(p, value, alpha, b) : price(p, value, home, b);
+        add_group_stays(m, v, b, stays);
+        if (home != alpha) { // dearer when the producer leaves and they stay
+            add_group(m, v, b, GB_MAX(price(p, value, alpha, b) - stays, 0), true);
+        }
+    }
+    if (home != alpha) {
+        if (there) {
+            arc(m, v->producer, m->sink, price(p, value, home, alpha));
+        } else {
+            add_group(m, v, -1, price(p, value, home, alpha), false);
+        }
+    }
+}
+
+static int64_t finite(int64_t cost) {
+    return cost >= GB_COST_INF ? 0 : cost;
+}
+
+// More than all finite costs together.
+static int64_t infinity_of(const struct gb_cost_problem * p) {
+    int64_t sum = 1 + p->split * p->n_order;
+    for (size_t k = 0; k < (size_t) p->n_items * (size_t) p->n_backends; k++) {
+        sum += finite(p->cost[k]);
+    }
+    for (size_t k = 0; k < (size_t) p->n_values * (size_t) p->n_backends * (size_t) p->n_backends; k++) {
+        sum += p->copy[k];
+    }
+    return sum;
+}
+
+bool gb_cost_network(const struct gb_cost_problem * p, const int32_t * labels, int alpha, struct gb_flow * net) {
+    struct move m = {
+        .p = p, .labels = labels, .alpha = alpha, .source = p->n_items, .sink = p->n_items + 1, .inf = infinity_of(p), .net = net, .ok = true,
+    };
+    net->n_nodes = p->n_items + 2;
+    add_items(&m);
+    add_neighbours(&m);
+    for (int v = 0; v < p->n_values; v++) {
+        add_value(&m, v);
+    }
+    return m.ok;
+}
+
+// ------------------------------------------------------------------------------------------------------------------------ solving
+
+// Makes one move; *cost becomes smaller or stays. `trial` has room for the labels.
+static enum ggml_status expand(const struct gb_cost_problem * p, int alpha, int32_t * labels, int32_t * trial, int64_t * cost) {
+    struct gb_flow   net    = { 0 };
+    enum ggml_status status = GGML_STATUS_ALLOC_FAILED;
+    if (gb_cost_network(p, labels, alpha, &net)) {
+        status = gb_flow_solve(&net, p->n_items, p->n_items + 1);
+    }
+    if (status == GGML_STATUS_SUCCESS) {
+        for (int i = 0; i < p->n_items; i++) {
+            trial[i] = net.side[i] ? labels[i] : alpha;
+        }
+        const int64_t now = gb_cost_of(p, trial);
+        if (now < *cost) {
+            memcpy(labels, trial, (size_t) p->n_items * sizeof(*labels));
+            *cost = now;
+        }
+    }
+    gb_flow_free(&net);
+    return status;
+}
+
+static void cheapest_alone(const struct gb_cost_problem * p, int32_t * labels) {
+    for (int i = 0; i < p->n_items; i++) {
+        labels[i] = 0;
+        for (int b = 1; b < p->n_backends; b++) {
+            labels[i] = cost_at(p, i, b) < cost_at(p, i, labels[i]) ? b : labels[i];
+        }
+    }
+}
+
+static int64_t sum_of_cheapest(const struct gb_cost_problem * p) {
+    int64_t sum = 0;
+    for (int i = 0; i < p->n_items; i++) {
+        int64_t least = GB_COST_INF;
+        for (int b = 0; b < p->n_backends; b++) {
+            least = GB_MIN(least, cost_at(p, i, b));
+        }
+        sum += finite(least);
+    }
+    return sum;
+}
+
+// Moves until none helps.
+static enum ggml_status descend(const struct gb_cost_problem * p, int32_t * labels, int32_t * trial, int64_t * cost) {
+    for (int alpha = 0, idle = 0; idle < p->n_backends; alpha = (alpha + 1) % p->n_backends) {
+        const int64_t before = *cost;
+        GB_TRY(expand(p, alpha, labels, trial, cost));
+        idle = *cost < before ? 0 : idle + 1;
+    }
+    return GGML_STATUS_SUCCESS;
+}
+
+// From the given start, from each item's own best, and from everything on one backend (where possible).
+static enum ggml_status moves(const struct gb_cost_problem * p, const int32_t * start, int32_t * labels, int32_t * scratch, struct gb_cost_result * r) {
+    int32_t * at = scratch, * trial = scratch + p->n_items;
+    for (int s = start ? -2 : -1; s < p->n_backends; s++) {
+        cheapest_alone(p, at);
+        for (int i = 0; i < p->n_items; i++) {
+            at[i] = s == -2 ? start[i] : s >= 0 && cost_at(p, i, s) < GB_COST_INF ? s : at[i];
+        }
+        int64_t cost = gb_cost_of(p, at);
+        GB_TRY(descend(p, at, trial, &cost));
+        if (cost < r->cost) {
+            memcpy(labels, at, (size_t) p->n_items * sizeof(*labels));
+            r->cost = cost;
+        }
+    }
+    return GGML_STATUS_SUCCESS;
+}
+
+static enum ggml_status solve_many(const struct gb_cost_problem * p, const int32_t * start, size_t max_states, int32_t * labels, int32_t * scratch, struct gb_cost_result * r) {
+    GB_TRY(moves(p, start, labels, scratch, r));
+    r->method = GB_COST_MOVES;
+    r->bound  = sum_of_cheapest(p);
+    if (p->n_backends <= GB_FRONTIER_BACKENDS_MAX && r->bound < r->cost) {
+        struct gb_frontier_result f;
+        GB_TRY(gb_frontier_solve(p, r->cost, max_states, labels, &f));
+        r->n_states = f.n_states;
+        r->cost     = f.found ? f.cost : r->cost;
+        r->method   = f.complete ? GB_COST_FRONTIER : GB_COST_MOVES;
+        r->bound    = f.complete ? r->cost : GB_MAX(r->bound, f.bound);
+    }
+    r->proved = r->bound == r->cost;
+    return GGML_STATUS_SUCCESS;
+}
+
+// One cut, which is its own proof.
+static enum ggml_status solve_two(const struct gb_cost_problem * p, int32_t * labels, int32_t * scratch, struct gb_cost_result * r) {
+    memset(labels, 0, (size_t) p->n_items * sizeof(*labels));
+    r->cost = INT64_MAX;
+    GB_TRY(expand(p, 1, labels, scratch, &r->cost));
+    r->bound  = r->cost;
+    r->method = GB_COST_CUT;
+    r->proved = r->cost < GB_COST_INF;
+    return GGML_STATUS_SUCCESS;
+}
+
+enum ggml_status gb_cost_solve(const struct gb_cost_problem * p, const int32_t * start, size_t max_states, int32_t * labels, struct gb_cost_result * result) {
+    int32_t * scratch = gb_calloc(2 * (size_t) p->n_items, sizeof(*scratch));
+    if (scratch == NULL) {
+        return GGML_STATUS_ALLOC_FAILED;
+    }
+    *result = (struct gb_cost_result){ .cost = INT64_MAX };
+    const enum ggml_status status =
+        p->n_backends == 2 ? solve_two(p, labels, scratch, result) : solve_many(p, start, max_states, labels, scratch, result);
+    gb_free(scratch);
+    return status;
+}
+
+// ------------------------------------------------------------------------------------------------------------------------ savings
+
+// Adds to at[item * n_backends + b] what the terms that item takes part in are when it alone is on b.
+static void add_values_of(const struct gb_cost_problem * p, int32_t * labels, int64_t * at) {
+    const size_t k = (size_t) p->n_backends;
+    for (int v = 0; v < p->n_values; v++) {
+        const struct gb_cost_value * value = &p->values[v];
+        for (int64_t c = (int64_t) value->begin - 1; c < (int64_t) value->end; c++) {
+            const int32_t i   = c < (int64_t) value->begin ? value->producer : p->consumers[c];
+            const int32_t own = labels[i];
+            for (int b = 0; b < p->n_backends; b++) {
+                labels[i] = b;
+                at[(size_t) i * k + (size_t) b] += copies_of(p, v, labels);
+            }
+            labels[i] = own;
+        }
+    }
+}
+
+static void add_splits_of(const struct gb_cost_problem * p, const int32_t * labels, int64_t * at) {
+    for (int n = 0; n + 1 < p->n_order; n++) {
+        const int32_t i = p->order[n], j = p->order[n + 1];
+        for (int b = 0; b < p->n_backends && i != j; b++) {
+            at[(size_t) i * (size_t) p->n_backends + (size_t) b] += b != labels[j] ? p->split : 0;
+            at[(size_t) j * (size_t) p->n_backends + (size_t) b] += b != labels[i] ? p->split : 0;
+        }
+    }
+}
+
+enum ggml_status gb_cost_savings(const struct gb_cost_problem * p, const int32_t * labels, int64_t * saved, int32_t * other) {
+    const size_t n = (size_t) p->n_items, k = (size_t) p->n_backends;
+    int64_t *    at  = gb_calloc(n * k, sizeof(*at));
+    int32_t *    own = gb_calloc(n, sizeof(*own));
+    if (!at || !own) {
+        gb_free(at);
+        gb_free(own);
+        return GGML_STATUS_ALLOC_FAILED;
+    }
+    memcpy(own, labels, n * sizeof(*own));
+    add_values_of(p, own, at);
+    add_splits_of(p, labels, at);
+    for (size_t i = 0; i < n; i++) {
+        other[i] = -1;
+        saved[i] = 0;
+        for (int b = 0; b < p->n_backends; b++) {
+            const int64_t more = cost_at(p, (int) i, b) + at[i * k + (size_t) b] - cost_at(p, (int) i, labels[i]) - at[i * k + (size_t) labels[i]];
+            if (b != labels[i] && cost_at(p, (int) i, b) < GB_COST_INF && (other[i] < 0 || more < saved[i])) {
+                saved[i] = more;
+                other[i] = b;
+            }
+        }
+    }
+    gb_free(at);
+    gb_free(own);
+    return GGML_STATUS_SUCCESS;
+}

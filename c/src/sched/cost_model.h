@@ -1,0 +1,25 @@
+// cost_model.h - from a graph with prices to a placement problem, and back. Pure.
+#ifndef GB_SCHED_COST_MODEL_H
+#define GB_SCHED_COST_MODEL_H
+
+#include "sched/assign.h"
+#include "sched/cost.h"
+
+struct gb_cost_prices { // borrowed; in units of cost.h
+    const double * node;          // n_nodes x n_backends; what a backend cannot run may have any price
+    const double * copy;          // n_backends (from) x n_backends (to): of any copy
+    const double * copy_per_byte; // the same
+    const double * pressure;      // per backend, a byte of memory there; NULL: none
+    double         split, weight_runs;
+};
+
+struct gb_cost_model {
+    struct gb_cost_problem p;
+    int32_t *              item; // per tensor; owned, as are the arrays of p
+};
+
+// At most 64 backends. gb_cost_model_free in any case.
+enum ggml_status gb_cost_model_init(struct gb_cost_model * m, const struct gb_assign_graph * graph, const struct gb_cost_prices * prices);
+void             gb_cost_model_free(struct gb_cost_model * m);
+
+#endif // GB_SCHED_COST_MODEL_H
