@@ -7,7 +7,10 @@
 #define TILE_MR V_GEMM_MR
 #define TILE_NR (V_GEMM_NV * V_N)
 
-#if defined(__GNUC__)
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__) // checks in dozens of unrolled copies take minutes to compile
+#    define ALWAYS_INLINE __attribute__((noinline))
+#    define UNROLL
+#elif defined(__GNUC__)
 #    define ALWAYS_INLINE inline __attribute__((always_inline))
 #    define UNROLL _Pragma("GCC unroll 64")
 #else
