@@ -22,7 +22,8 @@
 #define BLOCK_ROWS 384 // rows a block, about: BLOCK_ROWS * KC floats stay in the second-level cache
 #define BLOCK_ROWS_BYTES 768
 #define DOT_ROWS 2     // up to so many rows a group, packing w does not pay
-#define DENSE_DOT_ROWS 16 // of floats, and where several columns are taken at a time
+#define DENSE_DOT_TERMS 1024
+#define DENSE_DOT_ROWS 8 // of floats, and where several columns are taken at a time
 #define DOT_TERMS 1024 // of a quantized column that are dequantized at a time for a dot product
 #define SUPER_MAX 256  // elements of the largest quantized block
 #define MR_MAX 16
@@ -223,6 +224,9 @@ static void pack(const struct gb_kernels * kernels, const struct gb_gemm_operand
         return;
     }
     if (is_dense(o)) {
+        for (int i = 0; i < n; i++) {
+            gb_prefetch((const char *) rows[i] + (size_t) k * o->nb_k, (size_t) k * o->nb_k); // for the next stretch
+        }
         switch (o->type) {
             case GGML_TYPE_F16: kernels->pack_f16(k, n, width, y, rows); break;
             case GGML_TYPE_BF16: kernels->pack_bf16(k, n, width, y, rows); break;
@@ -560,18 +564,29 @@ static void dots_dense(const struct gb_kernels * kernels, const struct gb_gemm *
         for (int i = 0; i < nw; i++) {
             columns[i] = w->data + (size_t) (j + i) * w->nb_m;
         }
-        for (int r0 = 0; r0 < rows; r0 += ROWS) {
-            const int     nx = GB_MIN(rows - r0, ROWS);
-            const float * x[ROWS];
-            float         y[ROWS * COLUMNS];
-            for (int r = 0; r < nx; r++) {
-                x[r] = (const float *) row[r0 + r].x;
+        int64_t k0 = 0;
+        do { // the columns stay in the first-level cache for all rows
+            const int64_t kc = rows <= ROWS ? p->k : GB_MIN(p->k - k0, DENSE_DOT_TERMS);
+            for (int r0 = 0; r0 < rows; r0 += ROWS) {
+                const int     nx = GB_MIN(rows - r0, ROWS);
+                const float * x[ROWS];
+                float         y[ROWS * COLUMNS];
+                for (int r = 0; r < nx; r++) {
+                    x[r] = (const float *) row[r0 + r].x + k0;
+                }
+                fn(kc, nw, nx, y, columns, x);
+                for (int r = 0; r < nx; r++) {
+                    for (int i = 0; i < nw; i++) {
+                        float * const dst = row[r0 + r].dst + j + i;
+                        *dst              = (k0 > 0 ? *dst : 0) + y[r * kernels->dots_w + i];
+                    }
+                }
             }
-            fn(p->k, nw, nx, y, columns, x);
-            for (int r = 0; r < nx; r++) {
-                memcpy(row[r0 + r].dst + j, y + r * kernels->dots_w, (size_t) nw * sizeof(float));
+            for (int i = 0; i < nw; i++) {
+                columns[i] = (const char *) columns[i] + (size_t) kc * p->w.nb_k;
             }
-        }
+            k0 += kc;
+        } while (k0 < p->k);
     }
 }
 
