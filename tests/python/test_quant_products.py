@@ -1,0 +1,101 @@
+"""Products on quantized weights against float64 on the dequantized weights: every batch from 1 to 70, every number of threads, tails, strides.
+
+Full precision is bound as any sum of floats is. Otherwise activations may be rounded to bytes in groups of 32: each may be off by half a
+step of the group's largest magnitude / 127.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import numpy as np
+import pytest
+
+import ggml_backend as gb
+
+FORMATS = [d.name for d in gb.dtypes.dtypes.values() if d.is_quantized and d.name not in ("q8_1", "q8_k")]
+NEED_WEIGHTS = ("iq2_xxs", "iq2_xs", "iq1_s")
+THREADS = 6
+ROWS = 37
+
+
+def blocks_of(name: str, rows: int, k: int, rng: np.random.Generator) -> np.ndarray[Any, Any]:
+    x = rng.standard_normal((rows, k), np.float32) * np.exp2(rng.integers(-3, 3, (rows, 1))).astype(np.float32)
+    return gb.quantize(x, name, np.ones(k, np.float32) if name in NEED_WEIGHTS else None)
+
+
+def bound(weights: np.ndarray[Any, Any], x: np.ndarray[Any, Any], exact: bool) -> np.ndarray[Any, Any]:
+    w, a = np.abs(weights), np.abs(x)
+    k = x.shape[-1]
+    allowed = 4 * k * 2.0**-24 * (a @ w.T)
+    if not exact:
+        steps = a.reshape(len(a), k // 32, 32).max(axis=2) / 254
+        allowed += steps @ w.reshape(len(w), k // 32, 32).sum(axis=2).T * (1 + 1e-4)
+    return allowed
+
+
+@pytest.fixture(scope="module")
+def backends() -> list[gb.Backend]:
+    return [gb.Backend("CPU", n_threads=n) for n in range(1, THREADS + 1)]
+
+
+def product(
+    backend: gb.Backend, blocks: np.ndarray[Any, Any], name: str, x: np.ndarray[Any, Any], prec: Literal["default", "f32"], padded: bool
+) -> np.ndarray[Any, Any]:
+    d = gb.as_dtype(name)
+    k = x.shape[1]
+    with gb.Context() as ctx:
+        a = ctx.tensor((len(blocks), k), d)
+        memory = ctx.tensor((len(x), k + 24 if padded else k), gb.float32)
+        node = gb.ops.mul_mat(a, memory[:, 8 : 8 + k] if padded else memory, prec)
+        graph = ctx.graph(node)
+        ctx.allocate(backend)
+        a.set(blocks)
+        poison = np.full(memory.shape, np.nan, np.float32)
+        poison[:, 8 if padded else 0 :][:, :k] = x
+        memory.set(poison)
+        assert graph.compute(backend)
+        return node.numpy().copy()
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_all_batches(name: str, backends: list[gb.Backend], rng: np.random.Generator) -> None:
+    d = gb.as_dtype(name)
+    made: dict[int, Any] = {}
+    for batch in range(1, 71):
+        k = d.block_size * (1 + batch % 3) * (3 if d.block_size < 256 and batch % 2 else 1)
+        blocks = made[k] = made[k] if k in made else blocks_of(name, ROWS, k, rng)
+        weights = gb.dequantize(blocks, name).astype(np.float64)
+        x = rng.standard_normal((batch, k), np.float32)
+        prec: Literal["default", "f32"] = "f32" if batch // 2 % 2 else "default"
+        got = product(backends[batch % THREADS], blocks, name, x, prec, padded=batch % 4 == 3)
+        error = np.abs(got - x.astype(np.float64) @ weights.T)
+        assert (error <= bound(weights, x.astype(np.float64), prec == "f32")).all(), f"batch {batch}, k {k}, {prec}: off by {error.max()}"
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_numbers_of_threads(name: str, backends: list[gb.Backend], rng: np.random.Generator) -> None:
+    k = gb.as_dtype(name).block_size * (2 if gb.as_dtype(name).block_size == 256 else 7)
+    blocks = blocks_of(name, 131, k, rng)
+    for batch in (1, 2, 9, 33):
+        x = rng.standard_normal((batch, k), np.float32)
+        results = [product(backend, blocks, name, x, "default", padded=False) for backend in backends]
+        for result in results[1:]:
+            np.testing.assert_array_equal(result, results[0])
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_rows_of_rubbish_stay_alone(name: str, backends: list[gb.Backend], rng: np.random.Generator) -> None:
+    """Scales that are infinite or no numbers neither crash nor reach the results of other rows."""
+    k = max(256, gb.as_dtype(name).block_size)
+    blocks = blocks_of(name, ROWS, k, rng)
+    bad = [0, 5, 6, 20, ROWS - 1]
+    for row, value in zip(bad, (0xFF, 0x7C, None, 0x7F, None), strict=True):
+        blocks[row] = rng.integers(0, 256, blocks.shape[1]) if value is None else value
+    good = [i for i in range(ROWS) if i not in bad]
+    weights = gb.dequantize(blocks, name).astype(np.float64)[good]
+    for batch in (1, 3, 40):
+        x = rng.standard_normal((batch, k), np.float32)
+        for backend in backends[:3]:
+            got = product(backend, blocks, name, x, "default", padded=False)[:, good]
+            assert (np.abs(got - x.astype(np.float64) @ weights.T) <= bound(weights, x.astype(np.float64), False)).all()
