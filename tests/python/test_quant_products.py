@@ -68,7 +68,8 @@ def test_all_batches(name: str, backends: list[gb.Backend], rng: np.random.Gener
         weights = gb.dequantize(blocks, name).astype(np.float64)
         x = rng.standard_normal((batch, k), np.float32)
         prec: Literal["default", "f32"] = "f32" if batch // 2 % 2 else "default"
-        got = product(backends[batch % THREADS], blocks, name, x, prec, padded=batch % 4 == 3)
+        backend = backends[batch // 10 % THREADS] if batch % 10 == 0 else backends[batch % 2]
+        got = product(backend, blocks, name, x, prec, padded=batch % 4 == 3)
         error = np.abs(got - x.astype(np.float64) @ weights.T)
         assert (error <= bound(weights, x.astype(np.float64), prec == "f32")).all(), f"batch {batch}, k {k}, {prec}: off by {error.max()}"
 
@@ -77,7 +78,7 @@ def test_all_batches(name: str, backends: list[gb.Backend], rng: np.random.Gener
 def test_numbers_of_threads(name: str, backends: list[gb.Backend], rng: np.random.Generator) -> None:
     k = gb.as_dtype(name).block_size * (2 if gb.as_dtype(name).block_size == 256 else 7)
     blocks = blocks_of(name, 131, k, rng)
-    for batch in (1, 2, 9, 33):
+    for batch in (1, 9, 33):
         x = rng.standard_normal((batch, k), np.float32)
         results = [product(backend, blocks, name, x, "default", padded=False) for backend in backends]
         for result in results[1:]:
@@ -96,6 +97,6 @@ def test_rows_of_rubbish_stay_alone(name: str, backends: list[gb.Backend], rng: 
     weights = gb.dequantize(blocks, name).astype(np.float64)[good]
     for batch in (1, 3, 40):
         x = rng.standard_normal((batch, k), np.float32)
-        for backend in backends[:3]:
+        for backend in backends[:2]:
             got = product(backend, blocks, name, x, "default", padded=False)[:, good]
             assert (np.abs(got - x.astype(np.float64) @ weights.T) <= bound(weights, x.astype(np.float64), False)).all()
