@@ -163,9 +163,56 @@ GGML_API enum ggml_status ggml_backend_sched_set_node_backend(ggml_backend_sched
 GGML_API ggml_backend_t   ggml_backend_sched_get_node_backend(ggml_backend_sched_t sched, struct ggml_tensor * node);
 
 // How nodes find their backend when the user did not say. WEIGHTS: where their weights are, spread over the neighbours. SOURCES:
-// where their best source is. Takes effect with the next graph.
-enum ggml_backend_sched_policy { GGML_BACKEND_SCHED_POLICY_WEIGHTS = 0, GGML_BACKEND_SCHED_POLICY_SOURCES = 1 };
+// where their best source is. COST: so that the graph takes the least time, by ggml_backend_sched_set_costs; without costs the same as
+// WEIGHTS. Takes effect with the next graph.
+enum ggml_backend_sched_policy {
+    GGML_BACKEND_SCHED_POLICY_WEIGHTS = 0,
+    GGML_BACKEND_SCHED_POLICY_SOURCES = 1,
+    GGML_BACKEND_SCHED_POLICY_COST    = 2,
+};
 GGML_API enum ggml_status ggml_backend_sched_set_policy(ggml_backend_sched_t sched, enum ggml_backend_sched_policy policy);
+
+// Kinds of ops that cost alike.
+enum ggml_backend_cost_class {
+    GGML_BACKEND_COST_ANY      = 0, // for what has no entry of its own
+    GGML_BACKEND_COST_MATMUL   = 1, // matrix products
+    GGML_BACKEND_COST_ROWS     = 2, // over rows: norms, softmax, rotary embeddings, sums
+    GGML_BACKEND_COST_ELEMENTS = 3, // element by element
+    GGML_BACKEND_COST_MOVES    = 4, // copies, rows picked, repetitions
+    GGML_BACKEND_COST_WINDOWS  = 5, // convolutions, pools
+};
+GGML_API enum ggml_backend_cost_class ggml_backend_cost_class_of(enum ggml_op op);
+
+struct ggml_backend_op_cost { // an op takes launch_us + max(bytes / bytes_per_us, flops / flops_per_us)
+    int    backend;           // index in the scheduler
+    int    op_class;          // enum ggml_backend_cost_class
+    int    type;              // enum ggml_type of the first source; -1: any
+    double launch_us;
+    double bytes_per_us, flops_per_us; // > 0; infinity is fine
+};
+struct ggml_backend_copy_cost { // a copy takes launch_us + bytes / bytes_per_us
+    int    from, to;            // backends
+    double launch_us, bytes_per_us;
+};
+struct ggml_backend_cost_table {
+    const struct ggml_backend_op_cost *   ops;    // for each backend at least one of class ANY and type -1; exact entries go first, then those of the class
+    size_t                                n_ops;
+    const struct ggml_backend_copy_cost * copies; // for every two different backends, both ways
+    size_t                                n_copies;
+    double                                split_us;    // a change of backends
+    double                                weight_runs; // runs that a copy of a weight serves, >= 1; 0: 1
+    const size_t *                        max_bytes;   // per backend: what the scheduler may allocate for a graph; 0: no limit; NULL: none at all
+};
+// For the policy COST. The table is copied; NULL forgets it. What was placed is forgotten as by ggml_backend_sched_reset; a user's assignments stay.
+GGML_API enum ggml_status ggml_backend_sched_set_costs(ggml_backend_sched_t sched, const struct ggml_backend_cost_table * table);
+
+struct ggml_backend_sched_prediction { // by the costs; microseconds, without anything running at the same time
+    double us, weights_us; // of the last graph; as the policy WEIGHTS would have it
+    double bound_us;       // nothing is cheaper
+    bool   proved;         // us is the least possible
+};
+// INVALID_STATE if the last graph was not placed by costs.
+GGML_API enum ggml_status ggml_backend_sched_get_prediction(ggml_backend_sched_t sched, struct ggml_backend_sched_prediction * prediction);
 
 // Places what is not placed yet; inputs can be set then. graph_compute does it itself when it was not done. Inputs placed here keep
 // their place and content until reset, or until 16 other graphs came by; then their memory serves others, and who sets them again

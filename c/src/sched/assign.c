@@ -1,9 +1,10 @@
-// assign.c - the two policies.
+// assign.c - the policies.
 //
 // "weights": user's choices; memory and weights that exist; spreading over the neighbours in node order; what is left. A backend
 // takes a node only if it can run it and can write where the result must go; a node that nobody takes that way goes to the next
 // backend in priority that can, at worst to one that computes on a copy, which is then written back. "sources": each op goes to
-// the backend of its best source, there is no spreading.
+// the backend of its best source, there is no spreading. "cost": labels found elsewhere (cost.h) come right after the user's
+// choices.
 #include "sched/assign.h"
 
 #include <limits.h>
@@ -200,6 +201,18 @@ static void assign_sources(struct pass * p) {
     }
 }
 
+// --------------------------------------------------------------------------------------------------------------- policy "cost"
+
+static void assign_labels(struct pass * p) {
+    const struct gb_assign_graph * g = p->graph;
+    for (int t = 0; g->label && t < g->n_tensors; t++) {
+        const bool computed = t < g->n_nodes && g->computes[t];
+        if (g->label[t] >= 0 && !is_assigned(p, t) && (!computed || runs(p, g->label[t], t))) {
+            set(p, t, g->label[t], GB_CAUSE_COST, -1, -1);
+        }
+    }
+}
+
 // -------------------------------------------------------------------------------------------------------------------- step 3
 
 static bool is_open_leaf(const struct pass * p, int root) {
@@ -266,6 +279,9 @@ void gb_assign(const struct gb_assign_graph * graph, enum gb_assign_policy polic
         set(&p, t, -1, GB_CAUSE_NONE, -1, -1);
     }
     assign_users(&p);
+    if (policy == GB_ASSIGN_COST) {
+        assign_labels(&p);
+    }
     assign_placed(&p);
     if (policy == GB_ASSIGN_SOURCES) {
         assign_sources(&p);

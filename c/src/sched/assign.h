@@ -24,6 +24,7 @@ enum gb_cause {
     GB_CAUSE_VIEW,     // a view of `by`
     GB_CAUSE_READER,   // first read by `by`
     GB_CAUSE_UNUSED,   // read by nobody: the fallback
+    GB_CAUSE_COST,     // part of the cheapest placement
 };
 
 struct gb_assignment {
@@ -31,6 +32,8 @@ struct gb_assignment {
     int32_t by;      // the tensor that decided, -1: none
     int32_t wanted;  // the backend that the rules named but that cannot do it; -1: none
     int32_t cause;   // enum gb_cause
+    int32_t other;   // by cost: the next best backend for it alone, -1: none
+    int64_t saved;   // by cost: nanoseconds that it would take more there
 };
 
 struct gb_assign_graph {
@@ -45,6 +48,7 @@ struct gb_assign_graph {
     const int32_t *  place;     // per root: the backend its memory belongs to, -1: none of ours, or not placed
     const uint8_t *  weight;    // per root: in a buffer of usage WEIGHTS
     const size_t *   bytes;     // per tensor
+    const int32_t *  label;     // per tensor: what the policy COST found, -1: nothing; NULL: it is not asked for
 
     void * user_data;
     bool (*runs)(void * user_data, int backend, int node);
@@ -52,7 +56,7 @@ struct gb_assign_graph {
     bool (*shares)(void * user_data, int backend, int of_backend); // can `backend` use memory that we place on `of_backend`
 };
 
-enum gb_assign_policy { GB_ASSIGN_WEIGHTS = 0, GB_ASSIGN_SOURCES = 1 };
+enum gb_assign_policy { GB_ASSIGN_WEIGHTS = 0, GB_ASSIGN_SOURCES = 1, GB_ASSIGN_COST = 2 }; // COST: by `label`; without it as WEIGHTS
 
 // Fills out[n_tensors]. Nodes that no backend can run keep backend -1 and are not an error here (the caller knows what to say);
 // neither are user assignments that cannot run: see gb_assign_check.

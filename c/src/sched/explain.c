@@ -57,7 +57,15 @@ enum ggml_status gb_sched_fail_assignment(struct ggml_backend_sched * s, struct 
     return gb_fail(GGML_STATUS_UNSUPPORTED, "ggml_backend_sched: no backend can run node %d, %s%s", id, described, refusals);
 }
 
-static void append_cause(struct text * t, const struct gb_sched_plan * p, int id) {
+static void append_cost(struct text * t, const struct ggml_backend_sched * s, const struct gb_assignment * a) {
+    if (a->other < 0) {
+        append(t, "cost: nobody else can take it");
+    } else {
+        append(t, "cost: running on %s saves %.3f us against %s", backend_name(s, a->backend), (double) a->saved * 1e-3, backend_name(s, a->other));
+    }
+}
+
+static void append_cause(struct text * t, const struct ggml_backend_sched * s, const struct gb_sched_plan * p, int id) {
     const struct gb_assignment * a  = &p->assignment[id];
     const char *                 by = a->by >= 0 ? p->key[a->by].name : "";
     switch ((enum gb_cause) a->cause) {
@@ -78,6 +86,7 @@ static void append_cause(struct text * t, const struct gb_sched_plan * p, int id
         case GB_CAUSE_VIEW: append(t, "a view of '%s'", by); break;
         case GB_CAUSE_READER: append(t, "first used there, by '%s'", by); break;
         case GB_CAUSE_UNUSED: append(t, "used by no node"); break;
+        case GB_CAUSE_COST: append_cost(t, s, a); break;
         case GB_CAUSE_NONE: append(t, "for no reason"); break;
     }
 }
@@ -116,7 +125,7 @@ const char * gb_sched_explain(struct ggml_backend_sched * s, struct gb_sched_pla
     }
     struct text t = { s->text.data, SIZE };
     append(&t, "backend %s: ", backend_name(s, a->backend));
-    append_cause(&t, p, id);
+    append_cause(&t, s, p, id);
     if (p->ids.data[id].computes) {
         if (a->wanted >= 0) {
             const bool supports = p->supports[(size_t) id * (size_t) p->n_backends + (size_t) a->wanted] != 2;

@@ -126,8 +126,9 @@ enum ggml_status gb_sched_assign_plan(struct ggml_backend_sched * s, struct gb_s
         .placed = tables.placed, .place = tables.place, .weight = p->weight, .bytes = tables.bytes,
         .user_data = &asked, .runs = runs, .reaches = reaches, .shares = shares,
     };
-    gb_assign(&graph, p->policy, p->assignment);
-    const int bad = gb_assign_check(&graph, p->assignment);
+    const enum ggml_status status = gb_sched_assign_by_cost(s, p, &graph);
+    const int              bad    = status == GGML_STATUS_SUCCESS ? gb_assign_check(&graph, p->assignment) : -1;
     free_tables(&tables);
+    GB_TRY(status);
     return bad < 0 ? GGML_STATUS_SUCCESS : gb_sched_fail_assignment(s, p, bad);
 }

@@ -108,20 +108,40 @@ static enum ggml_status fill(struct ggml_backend_sched * s, struct gb_sched_plan
     return gb_sched_find_hazards(s, p);
 }
 
-static enum ggml_status make_plan(struct ggml_backend_sched * s, const struct ggml_cgraph * graph, bool lean, struct gb_sched_plan ** plan) {
+static enum ggml_status make_relieved(struct ggml_backend_sched * s, const struct ggml_cgraph * graph, bool lean, const struct gb_sched_relief * relief,
+                                      struct gb_sched_plan ** plan) {
     struct gb_sched_plan * p = GB_NEW(struct gb_sched_plan);
     if (p == NULL) {
         return GGML_STATUS_ALLOC_FAILED;
     }
     p->lean                       = lean;
     p->n_copies                   = s->n_copies;
+    p->relief                     = relief;
     const enum ggml_status status = fill(s, p, graph);
+    p->relief                     = NULL;
     if (status != GGML_STATUS_SUCCESS) {
         free_plan(s, p);
         return status;
     }
     *plan = p;
     return GGML_STATUS_SUCCESS;
+}
+
+// Made again as long as it needs more memory than the costs allow.
+static enum ggml_status make_plan(struct ggml_backend_sched * s, const struct ggml_cgraph * graph, bool lean, struct gb_sched_plan ** plan) {
+    struct gb_sched_relief relief = { .rounds = 0 };
+    for (;;) {
+        bool                   again = false;
+        struct gb_sched_plan * p;
+        GB_TRY(make_relieved(s, graph, lean, &relief, &p));
+        const enum ggml_status status = gb_sched_relieve(s, p, &relief, &again);
+        if (status == GGML_STATUS_SUCCESS && !again) {
+            *plan = p;
+            return GGML_STATUS_SUCCESS;
+        }
+        free_plan(s, p);
+        GB_TRY(status);
+    }
 }
 
 // ------------------------------------------------------------------------------------------------------------------- comparing

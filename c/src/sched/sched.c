@@ -70,6 +70,7 @@ void ggml_backend_sched_free(ggml_backend_sched_t sched) {
     gb_vec_free(&sched->plans);
     gb_vec_free(&sched->text);
     gb_ptrmap_free(&sched->user);
+    gb_costs_free(sched->costs);
     gb_free(sched->devices);
     gb_free(sched);
 }
@@ -246,9 +247,9 @@ ggml_backend_t ggml_backend_sched_get_node_backend(ggml_backend_sched_t sched, s
 
 enum ggml_status ggml_backend_sched_set_policy(ggml_backend_sched_t sched, enum ggml_backend_sched_policy policy) {
     GB_CHECK_ARG(sched, INVALID);
-    GB_FAIL_IF(policy != GGML_BACKEND_SCHED_POLICY_WEIGHTS && policy != GGML_BACKEND_SCHED_POLICY_SOURCES, INVALID, INVALID,
-               "%s: argument 'policy': %d is neither WEIGHTS (0) nor SOURCES (1)", __func__, (int) policy);
-    sched->policy = policy == GGML_BACKEND_SCHED_POLICY_SOURCES ? GB_ASSIGN_SOURCES : GB_ASSIGN_WEIGHTS;
+    GB_FAIL_IF((int) policy < GGML_BACKEND_SCHED_POLICY_WEIGHTS || policy > GGML_BACKEND_SCHED_POLICY_COST, INVALID, INVALID,
+               "%s: argument 'policy': %d is neither WEIGHTS (0) nor SOURCES (1) nor COST (2)", __func__, (int) policy);
+    sched->policy = policy == GGML_BACKEND_SCHED_POLICY_SOURCES ? GB_ASSIGN_SOURCES : policy == GGML_BACKEND_SCHED_POLICY_COST ? GB_ASSIGN_COST : GB_ASSIGN_WEIGHTS;
     return GGML_STATUS_SUCCESS;
 }
 

@@ -8,6 +8,7 @@
 //   bind.c      writes data and buffer of the user's tensors    plan.c    making, comparing and keeping plans
 //   run.c       executes a plan                                 check.c   judges the order while it runs
 //   explain.c   texts                                           sched.c   the public functions
+//   cost.h      the cheapest placement, by prices               cost_table.c  prices, from what the user says that work costs
 //
 // The user's graph is never changed. A node that must read or write a copy runs as a shadow: a clone of its tensor, owned by the plan,
 // whose sources are replaced. Binding writes only buffer, data and extra of tensors that had no memory, and of their views.
@@ -210,6 +211,9 @@ struct gb_sched_plan {
     uint8_t *             supports;    // n_nodes x n_backends: 0 unknown, 1 yes, 2 no
 
     // what was decided
+    const struct gb_sched_relief * relief; // borrowed, while the plan is made; NULL: none
+    bool                  predicted; // placed by costs:
+    struct ggml_backend_sched_prediction prediction;
     bool                  lean;     // memory was short: no replicas, no copies ahead of time
     int                   n_backends;
     GB_VEC(struct gb_split) splits;
@@ -252,6 +256,7 @@ struct gb_sched_counters { // since the scheduler was made
 };
 
 struct gb_check;
+struct gb_costs;
 
 enum gb_mutation { GB_DROP_COPY, GB_DROP_WAIT, GB_N_MUTATIONS };
 
@@ -259,6 +264,7 @@ struct ggml_backend_sched {
     int                      n_backends;
     struct gb_sched_device * devices; // owned
     enum gb_assign_policy    policy;
+    struct gb_costs *        costs;   // owned; NULL: none given
 
     struct gb_ptrmap user;   // tensor -> backend index of the user, -1: none
 
@@ -303,6 +309,16 @@ enum gb_prepare { GB_PREPARE_RESERVE, GB_PREPARE_BIND, GB_PREPARE_COMPUTE }; // 
 enum ggml_status gb_sched_prepare(struct ggml_backend_sched * s, struct ggml_cgraph * graph, enum gb_prepare what, struct gb_sched_plan ** plan);
 void             gb_sched_drop_plans(struct ggml_backend_sched * s); // all
 int              gb_sched_user_of(const struct ggml_backend_sched * s, const struct ggml_tensor * t);
+
+// cost_table.c
+struct gb_sched_relief { // how a plan was made again because of memory limits
+    double pressure[64]; // per backend: price of a byte
+    double bound_us;     // of placements without limits
+    int    rounds;
+};
+enum ggml_status gb_sched_assign_by_cost(struct ggml_backend_sched * s, struct gb_sched_plan * p, const struct gb_assign_graph * graph); // any policy
+enum ggml_status gb_sched_relieve(struct ggml_backend_sched * s, const struct gb_sched_plan * p, struct gb_sched_relief * relief, bool * again);
+void             gb_costs_free(struct gb_costs * costs);
 
 // copies.c
 enum ggml_status   gb_sched_make_program(struct ggml_backend_sched * s, struct gb_sched_plan * p);

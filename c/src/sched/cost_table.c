@@ -1,0 +1,430 @@
+// cost_table.c - costs as the user gives them: kept for a scheduler, turned into prices of the nodes of a graph, and what came of it.
+//
+// A node's time is a launch and the longer of its traffic and its arithmetic, both counted from shapes. Memory limits: a plan that needs
+// more than is allowed is made again with a price on every byte there, and so on, until it fits (plan.c asks gb_sched_relieve).
+#include <math.h>
+#include <string.h>
+
+#include "sched/cost_model.h"
+#include "sched/sched.h"
+
+enum { MAX_STATES = 300000, MAX_BACKENDS = 64 }; // of the frontier search: below half a second
+
+struct gb_costs { // one block with what the table points to
+    struct ggml_backend_op_cost *   ops;
+    struct ggml_backend_copy_cost * copies;
+    size_t                          n_ops, n_copies;
+    size_t *                        max_bytes; // per backend; NULL: no limits
+    double                          split_us, weight_runs;
+};
+
+// ------------------------------------------------------------------------------------------------------------------- work of an op
+
+enum ggml_backend_cost_class ggml_backend_cost_class_of(enum ggml_op op) {
+    switch (op) {
+        case GGML_OP_MUL_MAT:
+        case GGML_OP_MUL_MAT_ID:
+        case GGML_OP_OUT_PROD:
+        case GGML_OP_FLASH_ATTN:
+        case GGML_OP_FLASH_FF: return GGML_BACKEND_COST_MATMUL;
+        case GGML_OP_NORM:
+        case GGML_OP_RMS_NORM:
+        case GGML_OP_GROUP_NORM:
+        case GGML_OP_SOFT_MAX:
+        case GGML_OP_ROPE:
+        case GGML_OP_SUM:
+        case GGML_OP_SUM_ROWS:
+        case GGML_OP_MEAN:
+        case GGML_OP_ARGMAX:
+        case GGML_OP_ARGSORT:
+        case GGML_OP_ALIBI:
+        case GGML_OP_DIAG_MASK_INF:
+        case GGML_OP_DIAG_MASK_ZERO: return GGML_BACKEND_COST_ROWS;
+        case GGML_OP_ADD:
+        case GGML_OP_ADD1:
+        case GGML_OP_SUB:
+        case GGML_OP_MUL:
+        case GGML_OP_DIV:
+        case GGML_OP_SQR:
+        case GGML_OP_SQRT:
+        case GGML_OP_LOG:
+        case GGML_OP_SCALE:
+        case GGML_OP_CLAMP:
+        case GGML_OP_UNARY:
+        case GGML_OP_LEAKY_RELU: return GGML_BACKEND_COST_ELEMENTS;
+        case GGML_OP_DUP:
+        case GGML_OP_CPY:
+        case GGML_OP_CONT:
+        case GGML_OP_CONCAT:
+        case GGML_OP_REPEAT:
+        case GGML_OP_GET_ROWS:
+        case GGML_OP_SET:
+        case GGML_OP_ACC:
+        case GGML_OP_PAD: return GGML_BACKEND_COST_MOVES;
+        case GGML_OP_IM2COL:
+        case GGML_OP_CONV_TRANSPOSE_1D:
+        case GGML_OP_CONV_TRANSPOSE_2D:
+        case GGML_OP_POOL_1D:
+        case GGML_OP_POOL_2D:
+        case GGML_OP_UPSCALE: return GGML_BACKEND_COST_WINDOWS;
+        default: return GGML_BACKEND_COST_ANY;
+    }
+}
+
+static double flops_of(const struct ggml_tensor * t) {
+    const double n = (double) ggml_nelements(t);
+    switch (t->op) {
+        case GGML_OP_MUL_MAT:
+        case GGML_OP_MUL_MAT_ID:
+        case GGML_OP_OUT_PROD: {
+            const struct ggml_tensor * a = t->src[0];
+            return 2 * n * (a ? (double) a->ne[t->op == GGML_OP_OUT_PROD ? 1 : 0] : 1);
+        }
+        case GGML_OP_FLASH_ATTN: return 4 * n * (t->src[1] ? (double) t->src[1]->ne[1] : 1);
+        default: return n;
+    }
+}
+
+// Matrices of experts that MUL_MAT_ID reads at most, of all.
+static double share_of_experts(const struct ggml_tensor * t, size_t bytes) {
+    const int64_t n_experts = gb_op_param_i32(t, 1), n_used = t->src[1] ? t->src[1]->ne[1] : 1;
+    return n_experts > 0 && n_used < n_experts ? (double) bytes * (double) n_used / (double) n_experts : (double) bytes;
+}
+
+static double bytes_of(const struct ggml_tensor * t) {
+    double bytes = (double) ggml_nbytes(t);
+    if (t->op == GGML_OP_GET_ROWS) {
+        return 2 * bytes;
+    }
+    for (int i = 0; i < GGML_MAX_SRC; i++) {
+        const struct ggml_tensor * s = t->src[i];
+        if (s == NULL || s == t || (t->op == GGML_OP_CPY && i == 1)) {
+            continue;
+        }
+        bytes += t->op == GGML_OP_MUL_MAT_ID && i != 1 ? share_of_experts(t, ggml_nbytes(s)) : (double) ggml_nbytes(s);
+    }
+    return bytes;
+}
+
+// The most exact entry: class and type, class, type, any.
+static const struct ggml_backend_op_cost * entry_for(const struct gb_costs * costs, int backend, int op_class, int type) {
+    const struct ggml_backend_op_cost * best = NULL;
+    int                                 best_score = -1;
+    for (size_t k = 0; k < costs->n_ops; k++) {
+        const struct ggml_backend_op_cost * e = &costs->ops[k];
+        const bool fits  = e->backend == backend && (e->op_class == GGML_BACKEND_COST_ANY || e->op_class == op_class) && (e->type < 0 || e->type == type);
+        const int  score = 2 * (e->op_class != GGML_BACKEND_COST_ANY) + (e->type >= 0);
+        if (fits && score > best_score) {
+            best       = e;
+            best_score = score;
+        }
+    }
+    return best;
+}
+
+static double units_of(const struct gb_costs * costs, int backend, const struct ggml_tensor * t) {
+    const int                           type = t->src[0] ? (int) t->src[0]->type : (int) t->type;
+    const struct ggml_backend_op_cost * e    = entry_for(costs, backend, ggml_backend_cost_class_of(t->op), type);
+    const double                        work = fmax(bytes_of(t) / e->bytes_per_us, flops_of(t) / e->flops_per_us);
+    return (e->launch_us + work) * 1000.0 * GB_COST_UNIT;
+}
+
+// ----------------------------------------------------------------------------------------------------------------------- the table
+
+static bool is_time(double us) {
+    return us >= 0 && us <= 1e15;
+}
+
+static enum ggml_status check_ops(const struct ggml_backend_sched * s, const struct ggml_backend_cost_table * table) {
+    const char * func = "ggml_backend_sched_set_costs";
+    bool         any[MAX_BACKENDS] = { false };
+    for (size_t k = 0; k < table->n_ops; k++) {
+        const struct ggml_backend_op_cost * e = &table->ops[k];
+        const bool good = e->backend >= 0 && e->backend < s->n_backends && e->op_class >= GGML_BACKEND_COST_ANY && e->op_class <= GGML_BACKEND_COST_WINDOWS &&
+                          e->type >= -1 && e->type < GGML_TYPE_COUNT && is_time(e->launch_us) && e->bytes_per_us > 0 && e->flops_per_us > 0;
+        GB_FAIL_IF(!good, GGML_STATUS_INVALID_ARGUMENT, GGML_STATUS_INVALID_ARGUMENT,
+                   "%s: ops[%zu]: backend %d of %d, class %d, type %d, launch %g us, %g bytes and %g flops a us: needs what exists, and rates above 0", func, k,
+                   e->backend, s->n_backends, e->op_class, e->type, e->launch_us, e->bytes_per_us, e->flops_per_us);
+        any[e->backend] |= e->op_class == GGML_BACKEND_COST_ANY && e->type < 0;
+    }
+    for (int b = 0; b < s->n_backends; b++) {
+        GB_FAIL_IF(!any[b], GGML_STATUS_INVALID_ARGUMENT, GGML_STATUS_INVALID_ARGUMENT, "%s: argument 'table': backend %d, %s, has no entry for ops of any class and type",
+                   func, b, ggml_backend_name(s->devices[b].backend));
+    }
+    return GGML_STATUS_SUCCESS;
+}
+
+static const struct ggml_backend_copy_cost * copy_entry(const struct ggml_backend_copy_cost * copies, size_t n, int from, int to) {
+    for (size_t k = 0; k < n; k++) {
+        if (copies[k].from == from && copies[k].to == to) {
+            return &copies[k];
+        }
+    }
+    return NULL;
+}
+
+static enum ggml_status check_copies(const struct ggml_backend_sched * s, const struct ggml_backend_cost_table * table) {
+    const char * func = "ggml_backend_sched_set_costs";
+    for (int from = 0; from < s->n_backends; from++) {
+        for (int to = 0; to < s->n_backends; to++) {
+            const struct ggml_backend_copy_cost * e = copy_entry(table->copies, table->n_copies, from, to);
+            GB_FAIL_IF(from != to && (e == NULL || !is_time(e->launch_us) || !(e->bytes_per_us > 0)), GGML_STATUS_INVALID_ARGUMENT, GGML_STATUS_INVALID_ARGUMENT,
+                       "%s: argument 'table': needs a good entry for copies from backend %d to %d", func, from, to);
+        }
+    }
+    return GGML_STATUS_SUCCESS;
+}
+
+static enum ggml_status check_table(const struct ggml_backend_sched * s, const struct ggml_backend_cost_table * table) {
+    const char * func = "ggml_backend_sched_set_costs";
+    GB_FAIL_IF(s->n_backends > MAX_BACKENDS, GGML_STATUS_UNSUPPORTED, GGML_STATUS_UNSUPPORTED, "%s: needs at most %d backends, has %d", func, MAX_BACKENDS, s->n_backends);
+    GB_FAIL_IF((table->n_ops > 0 && !table->ops) || (table->n_copies > 0 && !table->copies), GGML_STATUS_INVALID_ARGUMENT, GGML_STATUS_INVALID_ARGUMENT,
+               "%s: argument 'table': entries are NULL", func);
+    GB_FAIL_IF(!is_time(table->split_us) || !(table->weight_runs == 0 || (table->weight_runs >= 1 && table->weight_runs < 1e15)), GGML_STATUS_INVALID_ARGUMENT,
+               GGML_STATUS_INVALID_ARGUMENT, "%s: argument 'table': needs split_us >= 0 and weight_runs 0 or >= 1, has %g and %g", func, table->split_us, table->weight_runs);
+    GB_TRY(check_ops(s, table));
+    return check_copies(s, table);
+}
+
+void gb_costs_free(struct gb_costs * costs) {
+    if (costs) {
+        gb_free(costs->ops);
+        gb_free(costs->copies);
+        gb_free(costs->max_bytes);
+        gb_free(costs);
+    }
+}
+
+static void * copy_of(const void * data, size_t n, size_t size) {
+    void * copy = gb_calloc(n, size);
+    if (copy && n > 0) {
+        memcpy(copy, data, n * size);
+    }
+    return copy;
+}
+
+static struct gb_costs * costs_new(const struct ggml_backend_cost_table * t, int n_backends) {
+    struct gb_costs * c = GB_NEW(struct gb_costs);
+    if (c == NULL) {
+        return NULL;
+    }
+    *c        = (struct gb_costs){ .n_ops = t->n_ops, .n_copies = t->n_copies, .split_us = t->split_us, .weight_runs = fmax(t->weight_runs, 1) };
+    c->ops    = copy_of(t->ops, t->n_ops, sizeof(*t->ops));
+    c->copies = copy_of(t->copies, t->n_copies, sizeof(*t->copies));
+    c->max_bytes = t->max_bytes ? copy_of(t->max_bytes, (size_t) n_backends, sizeof(*t->max_bytes)) : NULL;
+    if (!c->ops || !c->copies || (t->max_bytes && !c->max_bytes)) {
+        gb_costs_free(c);
+        return NULL;
+    }
+    return c;
+}
+
+enum ggml_status ggml_backend_sched_set_costs(ggml_backend_sched_t sched, const struct ggml_backend_cost_table * table) {
+    GB_CHECK_ARG(sched, GGML_STATUS_INVALID_ARGUMENT);
+    GB_FAIL_IF(sched->in_callback, GGML_STATUS_INVALID_STATE, GGML_STATUS_INVALID_STATE, "%s: called from the scheduler's own callback", __func__);
+    struct gb_costs * costs = NULL;
+    if (table) {
+        GB_TRY(check_table(sched, table));
+        costs = costs_new(table, sched->n_backends);
+        if (costs == NULL) {
+            return GGML_STATUS_ALLOC_FAILED;
+        }
+    }
+    const enum ggml_status status = gb_sched_wait(sched);
+    gb_sched_drop_plans(sched);
+    sched->n_resets++;
+    gb_costs_free(sched->costs);
+    sched->costs = costs;
+    return status;
+}
+
+// --------------------------------------------------------------------------------------------------------------------- the placement
+
+struct prices { // owned
+    double *              node, * copy, * copy_per_byte;
+    struct gb_cost_prices view;
+};
+
+static void free_prices(struct prices * x) {
+    gb_free(x->node);
+    gb_free(x->copy);
+    gb_free(x->copy_per_byte);
+}
+
+static bool fill_prices(const struct ggml_backend_sched * s, const struct gb_sched_plan * p, const double * pressure, struct prices * x) {
+    const size_t n = (size_t) s->n_backends;
+    x->node          = gb_calloc((size_t) p->n_nodes, n * sizeof(*x->node));
+    x->copy          = gb_calloc(n * n, sizeof(*x->copy));
+    x->copy_per_byte = gb_calloc(n * n, sizeof(*x->copy_per_byte));
+    if (!x->node || !x->copy || !x->copy_per_byte) {
+        return false;
+    }
+    for (int i = 0; i < p->n_nodes; i++) {
+        for (size_t b = 0; b < n && p->ids.data[i].computes; b++) {
+            x->node[(size_t) i * n + b] = units_of(s->costs, (int) b, p->ids.data[i].tensor);
+        }
+    }
+    const double us = 1000.0 * GB_COST_UNIT;
+    for (size_t k = 0; k < n * n; k++) {
+        const struct ggml_backend_copy_cost * e = k / n == k % n ? NULL : copy_entry(s->costs->copies, s->costs->n_copies, (int) (k / n), (int) (k % n));
+        x->copy[k]          = e ? e->launch_us * us : 0;
+        x->copy_per_byte[k] = e ? us / e->bytes_per_us : 0;
+    }
+    x->view = (struct gb_cost_prices){ x->node, x->copy, x->copy_per_byte, pressure, s->costs->split_us * us, s->costs->weight_runs };
+    return true;
+}
+
+// Is it up to the placement where the tensor is?
+static bool is_free(const struct gb_assign_graph * g, int t) {
+    const bool computed = t < g->n_nodes && g->computes[t];
+    return g->user[t] < 0 && (computed || (g->root[t] == t && !g->placed[t]));
+}
+
+// labels by item; then `tensor_label` for what is free, and -1 for the rest.
+static void labels_of_weights(const struct gb_assign_graph * g, const struct gb_cost_model * m, struct gb_assignment * out, int32_t * labels) {
+    gb_assign(g, GB_ASSIGN_WEIGHTS, out);
+    for (int t = g->n_tensors; t-- > 0;) {
+        const bool computed = t < g->n_nodes && g->computes[t];
+        if (out[t].backend >= 0 && (computed || g->root[t] == t)) {
+            labels[m->item[t]] = out[t].backend;
+        }
+    }
+}
+
+static double to_us(int64_t units) {
+    return (double) units / (1000.0 * GB_COST_UNIT);
+}
+
+struct found { // owned, per item
+    int32_t * weights, * labels, * other, * tensor_label;
+    int64_t * saved;
+};
+
+static void free_found(struct found * f) {
+    gb_free(f->weights);
+    gb_free(f->labels);
+    gb_free(f->other);
+    gb_free(f->tensor_label);
+    gb_free(f->saved);
+}
+
+static enum ggml_status solve(const struct gb_assign_graph * g, struct gb_cost_model * m, struct gb_assignment * out, struct found * f,
+                              struct ggml_backend_sched_prediction * prediction) {
+    const size_t n  = (size_t) m->p.n_items;
+    f->weights      = gb_calloc(n, sizeof(*f->weights));
+    f->labels       = gb_calloc(n, sizeof(*f->labels));
+    f->other        = gb_calloc(n, sizeof(*f->other));
+    f->saved        = gb_calloc(n, sizeof(*f->saved));
+    f->tensor_label = gb_calloc((size_t) g->n_tensors, sizeof(*f->tensor_label));
+    if (!f->weights || !f->labels || !f->other || !f->saved || !f->tensor_label) {
+        return GGML_STATUS_ALLOC_FAILED;
+    }
+    struct gb_cost_result r;
+    labels_of_weights(g, m, out, f->weights);
+    const int64_t by_weights = gb_cost_of(&m->p, f->weights);
+    GB_TRY(gb_cost_solve(&m->p, by_weights < GB_COST_INF ? f->weights : NULL, MAX_STATES, f->labels, &r));
+    GB_TRY(gb_cost_savings(&m->p, f->labels, f->saved, f->other));
+    for (int t = 0; t < g->n_tensors; t++) {
+        f->tensor_label[t] = is_free(g, t) ? f->labels[m->item[t]] : -1;
+    }
+    *prediction = (struct ggml_backend_sched_prediction){ to_us(r.cost), by_weights < GB_COST_INF ? to_us(by_weights) : 0, to_us(r.bound), r.proved };
+    return GGML_STATUS_SUCCESS;
+}
+
+static void tell_savings(const struct gb_assign_graph * g, const struct gb_cost_model * m, const struct found * f, struct gb_assignment * out) {
+    for (int t = 0; t < g->n_tensors; t++) {
+        if (out[t].cause == GB_CAUSE_COST) {
+            out[t].other = f->other[m->item[t]];
+            out[t].saved = f->saved[m->item[t]] / GB_COST_UNIT;
+        }
+    }
+}
+
+// The labels were found with memory at a price; what they cost is counted without.
+static enum ggml_status predict_relieved(struct gb_sched_plan * p, const struct gb_assign_graph * graph, const struct gb_cost_prices * prices, const struct found * found) {
+    struct gb_cost_prices plain  = *prices;
+    struct gb_cost_model  model  = { 0 };
+    plain.pressure               = NULL;
+    const enum ggml_status status = gb_cost_model_init(&model, graph, &plain);
+    if (status == GGML_STATUS_SUCCESS) {
+        const int64_t by_weights = gb_cost_of(&model.p, found->weights);
+        p->prediction            = (struct ggml_backend_sched_prediction){
+            to_us(gb_cost_of(&model.p, found->labels)), by_weights < GB_COST_INF ? to_us(by_weights) : 0, p->relief->bound_us, false,
+        };
+    }
+    gb_cost_model_free(&model);
+    return status;
+}
+
+enum ggml_status gb_sched_assign_by_cost(struct ggml_backend_sched * s, struct gb_sched_plan * p, const struct gb_assign_graph * graph) {
+    if (p->policy != GB_ASSIGN_COST || s->costs == NULL) {
+        gb_assign(graph, p->policy, p->assignment);
+        return GGML_STATUS_SUCCESS;
+    }
+    struct prices        prices = { 0 };
+    struct gb_cost_model model  = { 0 };
+    struct found         found  = { 0 };
+    const double *       pressure = p->relief && p->relief->rounds > 0 ? p->relief->pressure : NULL;
+    enum ggml_status     status   = fill_prices(s, p, pressure, &prices) ? GGML_STATUS_SUCCESS : GGML_STATUS_ALLOC_FAILED;
+    if (status == GGML_STATUS_SUCCESS) {
+        status = gb_cost_model_init(&model, graph, &prices.view);
+    }
+    if (status == GGML_STATUS_SUCCESS) {
+        status = solve(graph, &model, p->assignment, &found, &p->prediction);
+    }
+    if (status == GGML_STATUS_SUCCESS) {
+        struct gb_assign_graph labelled = *graph;
+        labelled.label                  = found.tensor_label;
+        gb_assign(&labelled, GB_ASSIGN_COST, p->assignment);
+        tell_savings(graph, &model, &found, p->assignment);
+        p->predicted = true;
+    }
+    if (status == GGML_STATUS_SUCCESS && pressure) {
+        status = predict_relieved(p, graph, &prices.view, &found);
+    }
+    free_found(&found);
+    gb_cost_model_free(&model);
+    free_prices(&prices);
+    return status;
+}
+
+enum ggml_status ggml_backend_sched_get_prediction(ggml_backend_sched_t sched, struct ggml_backend_sched_prediction * prediction) {
+    GB_CHECK_ARG(sched, GGML_STATUS_INVALID_ARGUMENT);
+    GB_CHECK_ARG(prediction, GGML_STATUS_INVALID_ARGUMENT);
+    GB_FAIL_IF(sched->last == NULL || !sched->last->predicted, GGML_STATUS_INVALID_STATE, GGML_STATUS_INVALID_STATE,
+               "%s: the last graph was not placed by costs", __func__);
+    *prediction = sched->last->prediction;
+    return GGML_STATUS_SUCCESS;
+}
+
+// ------------------------------------------------------------------------------------------------------------------------- memory
+
+static size_t need_of(const struct gb_sched_plan * p, int b) {
+    return p->need[b].peak + p->need[b].leafs + p->need[b].replicas;
+}
+
+// A first price at which all that the plan needs there would cost a thousandth of its time; then twice as much each time.
+static void press(struct gb_sched_relief * r, const struct gb_sched_plan * p, int b) {
+    const double time = fmax(p->prediction.us, 1) * 1000.0 * GB_COST_UNIT;
+    r->pressure[b]    = r->pressure[b] > 0 ? 2 * r->pressure[b] : 1e-3 * time / (double) need_of(p, b);
+}
+
+enum ggml_status gb_sched_relieve(struct ggml_backend_sched * s, const struct gb_sched_plan * p, struct gb_sched_relief * r, bool * again) {
+    enum { ROUNDS = 40 };
+    *again = false;
+    for (int b = 0; s->costs && s->costs->max_bytes && p->predicted && b < s->n_backends; b++) {
+        const size_t limit = s->costs->max_bytes[b], need = need_of(p, b);
+        if (limit == 0 || need <= limit) {
+            continue;
+        }
+        GB_FAIL_IF(r->rounds >= ROUNDS, GGML_STATUS_ALLOC_FAILED, GGML_STATUS_ALLOC_FAILED,
+                   "ggml_backend_sched: backend %s needs %zu bytes (results %zu, inputs %zu, kept copies %zu), %zu are allowed, and no cheaper placement needs less",
+                   ggml_backend_name(s->devices[b].backend), need, p->need[b].peak, p->need[b].leafs, p->need[b].replicas, limit);
+        press(r, p, b);
+        *again = true;
+    }
+    if (r->rounds++ == 0) {
+        r->bound_us = p->prediction.bound_us;
+    }
+    return GGML_STATUS_SUCCESS;
+}
