@@ -7,6 +7,7 @@
 //
 //     test_sched_random [--count N] [--seed S] [--mutate] [--verbose]      one failure stops; its seed is printed
 //     GGML_TEST_RANDOM_GRAPHS=N                                 the same as --count N
+#include "base/mem.h"
 #include "ggml-alloc.h"
 #include "ggml-backend.h"
 #include "sched/sched.h"
@@ -63,6 +64,10 @@ struct world {
     struct ggml_tensor *  placed_leafs[LEAFS];
     struct built          reference[GRAPHS], graphs[GRAPHS];
     ggml_backend_sched_t  scheds[2];
+    int                   n_copies[2];
+    bool                  little_memory; // some device has a limit, and running out of it is no error of the scheduler
+    bool                  is_out;
+    bool                  has_queues; // devices of test_queue.h, which cannot report that memory is out
 };
 
 static bool verbose;
@@ -230,7 +235,7 @@ static bool build(struct ggml_context * ctx, const struct recipe * r, struct ggm
 
 // --------------------------------------------------------------------------------------------------------------------- devices
 
-static ggml_backend_t random_device(int i, int d) {
+static ggml_backend_t random_device(int i, int d, bool * little_memory) {
     static const char * ops[] = { "add", "mul", "mul_mat", "unary", "scale", "soft_max", "cpy", "cont", "get_rows", "set", "acc",
                                   "mul_mat_id", "rms_norm", "dup" };
     char text[512];
@@ -240,6 +245,10 @@ static ggml_backend_t random_device(int i, int d) {
     }
     if (chance(4)) { // room for the cache, and little more
         n += snprintf(text + n, sizeof(text) - (size_t) n, ",max=%d", 12 * d * d + 1024);
+    }
+    if (chance(8)) { // less than all copies that one would like to keep
+        n += snprintf(text + n, sizeof(text) - (size_t) n, ",mem=%d", (30 + below(30)) * d * d + 4096);
+        *little_memory = true;
     }
     if (chance(3)) {
         n += snprintf(text + n, sizeof(text) - (size_t) n, ",align=%d", 16 << below(5));
@@ -263,7 +272,9 @@ static bool make_devices(struct world * w) {
     const int n_sims = below(DEVICES); // 0 .. 5
     const int queues = below(3);       // none, about half, all of them have queues on shared memory
     for (int i = 0; i < n_sims; i++) {
-        w->devices[w->n_devices] = below(2) < queues ? queue_device_new(i, chance(2) ? 0 : 100) : random_device(i, w->d);
+        const bool queue         = below(2) < queues;
+        w->has_queues |= queue;
+        w->devices[w->n_devices] = queue ? queue_device_new(i, chance(2) ? 0 : 100) : random_device(i, w->d, &w->little_memory);
         if (w->devices[w->n_devices++] == NULL) {
             return false;
         }
@@ -353,13 +364,16 @@ static uint64_t struct_hash(const struct world * w) {
     for (int g = 0; g < GRAPHS; g++) {
         const struct ggml_cgraph * graph = w->graphs[g].graph;
         for (int i = 0; i < graph->n_nodes + graph->n_leafs; i++) {
-            struct ggml_tensor t = *(i < graph->n_nodes ? graph->nodes[i] : graph->leafs[i - graph->n_nodes]);
+            struct ggml_tensor t;
+            memcpy(&t, i < graph->n_nodes ? graph->nodes[i] : graph->leafs[i - graph->n_nodes], sizeof(t)); // with its gaps
             t.buffer = NULL;
             t.data   = NULL;
             t.extra  = NULL;
-            h ^= gb_hash_bytes(&t.ne, sizeof(t.ne) + sizeof(t.nb), h) ^ gb_hash_bytes(t.src, sizeof(t.src), h + 1) ^
-                 gb_hash_bytes(t.op_params, sizeof(t.op_params), h + 2) ^ gb_hash_bytes(t.name, sizeof(t.name), h + 3);
-            h = gb_hash_u64(h + (uint64_t) t.type + 64 * (uint64_t) t.op + gb_hash_ptr(t.view_src) + t.view_offs + (uint64_t) t.padding[0]);
+            t.perf_runs    = 0; // what running counts
+            t.perf_cycles  = 0;
+            t.perf_time_us = 0;
+            memset(t.padding + 1, 0, sizeof(t.padding) - 1); // the stamp of an allocator, not the user's
+            h = gb_hash_bytes(&t, sizeof(t), h);
         }
     }
     return h;
@@ -535,6 +549,12 @@ static bool watch(struct ggml_tensor * t, bool ask, void * user_data) {
     return true;
 }
 
+// There is an excuse for the failure; the world ends then.
+static bool ran_out(struct world * w, enum ggml_status status) {
+    w->is_out |= w->little_memory && status == GGML_STATUS_ALLOC_FAILED;
+    return w->is_out;
+}
+
 static bool compute(struct world * w, int which, int g, int mode) {
     const ggml_backend_sched_t sched = w->scheds[which];
     struct ggml_cgraph *       graph = w->graphs[g].graph;
@@ -547,6 +567,9 @@ static bool compute(struct world * w, int which, int g, int mode) {
         ggml_backend_sched_set_eval_callback(sched, watch, &seen);
     }
     if (mode == 2 && ggml_backend_sched_alloc_graph(sched, graph) != GGML_STATUS_SUCCESS) {
+        if (ran_out(w, ggml_last_status())) {
+            return false;
+        }
         test_fail(__FILE__, __LINE__, "alloc: %s", ggml_last_error());
         return false;
     }
@@ -556,6 +579,9 @@ static bool compute(struct world * w, int which, int g, int mode) {
     }
     ggml_backend_sched_set_eval_callback(sched, NULL, NULL);
     if (status != GGML_STATUS_SUCCESS) {
+        if (ran_out(w, status)) {
+            return false;
+        }
         test_fail(__FILE__, __LINE__, "compute: %s", ggml_last_error());
         return false;
     }
@@ -569,6 +595,9 @@ static bool compute(struct world * w, int which, int g, int mode) {
 static bool allocate(struct world * w, int which) {
     for (int g = 0; g < GRAPHS; g++) {
         if (ggml_backend_sched_alloc_graph(w->scheds[which], w->graphs[g].graph) != GGML_STATUS_SUCCESS) {
+            if (ran_out(w, ggml_last_status())) {
+                return false;
+            }
             test_fail(__FILE__, __LINE__, "alloc: %s", ggml_last_error());
             return false;
         }
@@ -589,9 +618,96 @@ static void assign_users(struct world * w, ggml_backend_sched_t sched) {
     }
 }
 
+static bool is_written(const struct world * w, const struct ggml_tensor * leaf) {
+    for (int g = 0; g < GRAPHS; g++) {
+        const struct ggml_cgraph * graph = w->graphs[g].graph;
+        for (int i = 0; i < graph->n_nodes; i++) {
+            if (graph->nodes[i]->view_src == leaf && !gb_op_is_view(graph->nodes[i]->op)) {
+                return true;
+            }
+        }
+    }
+    return false;
+}
+
+// What may be set while runs are on their way.
+static bool fill_inputs(struct world * w) {
+    for (int i = 0; i < LEAFS; i++) {
+        struct ggml_tensor *r = w->reference_leafs[i], *t = w->placed_leafs[i];
+        if (w->leafs[i].shape != MATRIX || !w->leafs[i].input || t->data == NULL || is_written(w, t) ||
+            (t->buffer && !ggml_backend_buffer_is_host(t->buffer))) {
+            continue;
+        }
+        for (int64_t k = 0; k < ggml_nelements(r); k++) {
+            ((float *) r->data)[k] = test_random_float(-1.0f, 1.0f);
+        }
+        if (ggml_backend_tensor_set(t, r->data, 0, ggml_nbytes(t)) != GGML_STATUS_SUCCESS) {
+            return false;
+        }
+    }
+    return true;
+}
+
+// Runs behind each other, inputs set meanwhile where that is allowed.
+static bool compute_many(struct world * w, int g) {
+    for (int n = 2 + below(4); n > 0; n--) {
+        if ((w->n_copies[0] > 1 && !fill_inputs(w)) ||
+            ggml_graph_compute_with_ctx(w->reference_ctx, w->reference[g].graph, 1) != GGML_STATUS_SUCCESS) {
+            return false;
+        }
+        const enum ggml_status status = ggml_backend_sched_graph_compute_async(w->scheds[0], w->graphs[g].graph);
+        if (status != GGML_STATUS_SUCCESS) {
+            if (!ran_out(w, status)) {
+                test_fail(__FILE__, __LINE__, "one of several: %s", ggml_last_error());
+            }
+            return false;
+        }
+    }
+    const enum ggml_status status = ggml_backend_sched_synchronize(w->scheds[0]);
+    if (status != GGML_STATUS_SUCCESS) {
+        test_fail(__FILE__, __LINE__, "the last of several: %s", ggml_last_error());
+        return false;
+    }
+    return same_results(w, g);
+}
+
+static bool stop_it(struct ggml_tensor * t, bool ask, void * user_data) {
+    (void) t;
+    int * left = user_data;
+    return ask ? --*left == 0 : false;
+}
+
+// Stopped at some node, or out of memory at some allocation: after that it works as if nothing had been.
+static bool disturb(struct world * w, int g) {
+    const ggml_backend_sched_t s    = w->scheds[0];
+    int                        left = 1 + below(w->graphs[g].graph->n_nodes);
+    const bool                 stop = w->has_queues || chance(2);
+    enum ggml_status           status;
+    if (stop) {
+        ggml_backend_sched_set_eval_callback(s, stop_it, &left);
+        status = ggml_backend_sched_graph_compute(s, w->graphs[g].graph);
+        ggml_backend_sched_set_eval_callback(s, NULL, NULL);
+    } else {
+        gb_test_fail_alloc(1 + below(100), false);
+        status = chance(2) ? ggml_backend_sched_reset(s) : GGML_STATUS_SUCCESS;
+        status = ggml_backend_sched_graph_compute(s, w->graphs[g].graph);
+        gb_test_fail_alloc(0, false);
+    }
+    if (stop ? status != GGML_STATUS_ABORTED : status != GGML_STATUS_SUCCESS && status != GGML_STATUS_ALLOC_FAILED) {
+        if (!ran_out(w, status)) {
+            test_fail(__FILE__, __LINE__, "disturbed: %s: %s", ggml_status_to_string(status), ggml_last_error());
+        }
+        return false;
+    }
+    return allocate(w, 0) && compute(w, 0, g, 0);
+}
+
 static bool act(struct world * w) {
     const int g = below(GRAPHS);
-    switch (below(8)) {
+    switch (below(12)) {
+        case 8:
+        case 9: return compute_many(w, g);
+        case 10: return disturb(w, g);
         case 0:
             ggml_backend_sched_reset(w->scheds[0]);
             ggml_backend_sched_reset(w->scheds[1]);
@@ -701,6 +817,10 @@ static bool make_world(struct world * w) {
     }
     w->scheds[0] = random_sched(w, true);
     w->scheds[1] = random_sched(w, false);
+    for (int i = 0; i < 2; i++) {
+        w->n_copies[i] = chance(2) ? 1 : 2 + below(3);
+        ggml_backend_sched_set_n_copies(w->scheds[i], w->n_copies[i]);
+    }
     return w->scheds[0] && w->scheds[1];
 }
 
@@ -729,7 +849,13 @@ static bool run_world(struct world * w, bool mutate, int * n_mutations) {
     for (int k = 2 + below(4); ok && k > 0; k--) {
         ok = act(w);
     }
+    if (!ok && w->is_out) {
+        return true;
+    }
     ok = ok && (!mutate || mutations_are_found(w, n_mutations));
+    if (!ok && w->is_out) {
+        return true;
+    }
     if (ok && struct_hash(w) != before) {
         test_fail(__FILE__, __LINE__, "the graph was changed");
         ok = false;
