@@ -102,7 +102,7 @@ static bool add_steps(struct order * o) {
         if (!p->lean && k + 1 < p->splits.n && !add_copies(o, k + 1, k)) {
             return false;
         }
-        if (split->exec_end > split->exec_begin && !add_step(p, GB_STEP_COMPUTE, k, actor)) {
+        if (!add_step(p, GB_STEP_COMPUTE, k, actor)) { // also when it has views only: a callback is asked for them
             return false;
         }
         if (!add_backs(o, split)) {
