@@ -30,10 +30,18 @@ SUM_F64(sum_sqr_dev_f32, (int64_t n, const float * x, float mean), v_set(mean), 
 
 static float max_f32(int64_t n, const float * x) {
     const vf least = v_set(-INFINITY);
-    vf       m     = least;
-    for (int64_t i = 0; i < n; i += V_N) {
-        const vf a = n - i >= V_N ? v_load(x + i) : v_first(v_load_n(x + i, (int) (n - i)), (int) (n - i), least);
-        m          = v_max(a, m); // m whenever a is NaN
+    vf       m = least, m1 = least, m2 = least, m3 = least;
+    int64_t  i = 0;
+    for (; i + 4 * V_N <= n; i += 4 * V_N) {
+        m  = v_max(v_load(x + i), m); // m whenever the element is NaN
+        m1 = v_max(v_load(x + i + V_N), m1);
+        m2 = v_max(v_load(x + i + 2 * V_N), m2);
+        m3 = v_max(v_load(x + i + 3 * V_N), m3);
+    }
+    m = v_max(v_max(m, m1), v_max(m2, m3));
+    for (; i < n; i += V_N) {
+        const int left = (int) (n - i < V_N ? n - i : V_N);
+        m              = v_max(v_first(v_load_n(x + i, left), left, least), m);
     }
     return v_largest(m) + 0.0f; // -0 becomes +0: which zero came first must not matter
 }

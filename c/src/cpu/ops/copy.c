@@ -5,8 +5,9 @@
 // tensor can be seen with any shape; otherwise (rare) two walkers go over both sides side by side. Where a side is
 // quantized the walkers go, too, in whole blocks.
 //
-// Runs of one block of columns are copied for many rows before the next block: a transposed source then finds the cache
-// lines it fetched for one row again at the following rows.
+// Where the source is dense along another dimension than the result, tiles go through registers (kernels: transpose).
+// Else runs of one block of columns are copied for many rows before the next block: the source then finds the cache lines
+// it fetched for one row again at the following rows.
 #include "cpu/ops/elements.h"
 
 enum { BLOCK_ROWS = 64, STRIDED_COLUMNS = 16 }; // a strided block touches a cache line a column: all must stay in L1
@@ -45,9 +46,21 @@ static void to_ints(const struct gb_kernels * k, enum ggml_type type, int64_t n,
     }
 }
 
+static bool is_dense_f32(enum ggml_type type, const char * p, size_t stride) {
+    return type == GGML_TYPE_F32 && stride == sizeof(float) && (uintptr_t) p % sizeof(float) == 0;
+}
+
 static void between_floats(const struct gb_kernels * k, enum ggml_type to, enum ggml_type from, int64_t n, char * d,
                            size_t ds, const char * s, size_t ss) {
     float buf[GB_RUN];
+    if (is_dense_f32(from, s, ss)) {
+        gb_store(k, to, n, d, ds, (const float *) (const void *) s);
+        return;
+    }
+    if (is_dense_f32(to, d, ds)) {
+        gb_load(k, from, n, (float *) (void *) d, s, ss);
+        return;
+    }
     gb_load(k, from, n, buf, s, ss);
     gb_store(k, to, n, d, ds, buf);
 }
@@ -128,6 +141,54 @@ static void copy_memory(const struct gb_cpu_call * call, char * d, const char * 
     if (first < last) {
         const size_t begin = (size_t) first * DIRECT_BYTES;
         memmove(d + begin, s + begin, GB_MIN((size_t) last * DIRECT_BYTES, size) - begin);
+    }
+}
+
+// Elements of 2 or 4 bytes that lie densely along one dim of the source and another of the result: dims 0 and `with`.
+static int transposed_with(const struct layout * l, size_t size) {
+    if (l->db[0] != size || (size != 2 && size != 4)) {
+        return 0;
+    }
+    for (int i = 1; i < 4; i++) {
+        if (l->sb[i] == size && l->ne[i] > 1) {
+            return i;
+        }
+    }
+    return 0;
+}
+
+static bool is_aligned(const struct layout * l, const void * d, const void * s, size_t size) {
+    size_t all = (size_t) ((uintptr_t) d | (uintptr_t) s);
+    for (int i = 0; i < 4; i++) {
+        all |= l->sb[i] | l->db[i];
+    }
+    return all % size == 0;
+}
+
+// Tiles of TILE_ROWS elements along dim 0 (far apart in the source) by TILE_COLUMNS along dim `with`.
+enum { TILE_ROWS = 32, TILE_COLUMNS = 256 };
+
+static void copy_transposing(const struct gb_cpu_call * call, struct ggml_tensor * dst, const struct ggml_tensor * src,
+                             const struct layout * l, int with) {
+    const size_t  size = ggml_type_size(dst->type);
+    const int     a = with == 1 ? 2 : 1, b = with == 3 ? 2 : 3; // the other two dims
+    const int64_t n0 = gb_div_up(l->ne[0], TILE_ROWS), n1 = gb_div_up(l->ne[with], TILE_COLUMNS);
+    int64_t       first, last;
+    gb_cpu_share(call, n0 * n1 * l->ne[a] * l->ne[b], &first, &last);
+    for (int64_t u = first; u < last; u++) {
+        const int64_t plane = u / (n0 * n1), tile = u - plane * n0 * n1;
+        const int64_t ib = plane / l->ne[a], ia = plane - ib * l->ne[a];
+        const int64_t r = tile / n1 * TILE_ROWS, c = tile % n1 * TILE_COLUMNS;
+        const int64_t rows = GB_MIN(l->ne[0] - r, (int64_t) TILE_ROWS), columns = GB_MIN(l->ne[with] - c, (int64_t) TILE_COLUMNS);
+        void * d = (char *) dst->data + (size_t) r * l->db[0] + (size_t) c * l->db[with] + (size_t) ia * l->db[a] +
+                   (size_t) ib * l->db[b];
+        const void * s = (const char *) src->data + (size_t) r * l->sb[0] + (size_t) c * l->sb[with] +
+                         (size_t) ia * l->sb[a] + (size_t) ib * l->sb[b];
+        if (size == sizeof(uint32_t)) {
+            call->k->transpose_32(rows, columns, d, l->db[with], s, l->sb[0]);
+        } else {
+            call->k->transpose_16(rows, columns, d, l->db[with], s, l->sb[0]);
+        }
     }
 }
 
@@ -237,7 +298,13 @@ static void copy_run_node(const struct gb_cpu_call * call, struct ggml_tensor * 
     if (dst->type == src->type && ggml_is_contiguous(dst) && ggml_is_contiguous(src)) {
         copy_memory(call, dst->data, src->data, ggml_nbytes(dst));
     } else if (!ggml_is_quantized(dst->type) && !ggml_is_quantized(src->type) && layout_of(&l, dst, src)) {
-        copy_blocks(call, dst, src, &l);
+        const size_t size = ggml_type_size(dst->type);
+        const int    with = dst->type == src->type ? transposed_with(&l, size) : 0;
+        if (with > 0 && is_aligned(&l, dst->data, src->data, size)) {
+            copy_transposing(call, dst, src, &l, with);
+        } else {
+            copy_blocks(call, dst, src, &l);
+        }
     } else {
         copy_walking(call, dst, src);
     }

@@ -125,6 +125,14 @@ void gb_load(const struct gb_kernels * k, enum ggml_type type, int64_t n, float 
         gb_move(sizeof(float), n, (char *) y, sizeof(float), p, stride);
         return;
     }
+    if (type == GGML_TYPE_Q8_0) {
+        k->q8_0_to_f32(n, y, p);
+        return;
+    }
+    if (type == GGML_TYPE_Q4_0) {
+        k->q4_0_to_f32(n, y, p);
+        return;
+    }
     if (ggml_is_quantized(type)) {
         gb_quant_format_of(type)->to_float(p, y, (int) n);
         return;
@@ -144,6 +152,14 @@ void gb_load(const struct gb_kernels * k, enum ggml_type type, int64_t n, float 
 void gb_store(const struct gb_kernels * k, enum ggml_type type, int64_t n, char * p, size_t stride, const float * x) {
     if (type == GGML_TYPE_F32) {
         gb_move(sizeof(float), n, p, stride, (const char *) x, sizeof(float));
+        return;
+    }
+    if (type == GGML_TYPE_Q8_0) {
+        k->f32_to_q8_0(n, p, x);
+        return;
+    }
+    if (type == GGML_TYPE_Q4_0) {
+        k->f32_to_q4_0(n, p, x);
         return;
     }
     if (ggml_is_quantized(type)) {
@@ -237,16 +253,29 @@ int gb_tasks_map(const struct ggml_tensor * node, int n_threads) {
     return gb_tasks_for(n, space_of(node, 1).units, n_threads);
 }
 
+static bool is_dense_f32(const struct ggml_tensor * t) {
+    return t->type == GGML_TYPE_F32 && t->nb[0] == sizeof(float) &&
+           ((uintptr_t) t->data | t->nb[1] | t->nb[2] | t->nb[3]) % sizeof(float) == 0;
+}
+
+// Without conversions there is nothing that has to fit into a buffer: units go on to the end of the row, at most `last`.
+// Returns how many units the run at u has.
+static int64_t long_run(const struct space * s, int64_t u, int64_t row, int64_t last) {
+    return GB_MIN(last, (row + 1) * s->runs) - u;
+}
+
 void gb_run_map1(const struct gb_cpu_call * call, struct ggml_tensor * node, gb_map1 * f) {
     const struct ggml_tensor * a = node->src[0];
     const struct space         s = space_of(node, 1);
+    const bool                 direct = is_dense_f32(node) && is_dense_f32(a);
     float                      x_buf[GB_RUN], y_buf[GB_RUN];
-    int64_t                    first, last;
+    int64_t                    first, last, units;
     gb_cpu_share(call, s.units, &first, &last);
-    for (int64_t u = first; u < last; u++) {
-        const int64_t       row = u == 0 ? 0 : u / s.runs;
-        const int64_t       i0  = (u - row * s.runs) * GB_RUN;
-        const int64_t       n   = GB_MIN(s.n0 - i0, (int64_t) GB_RUN);
+    for (int64_t u = first; u < last; u += units) {
+        const int64_t row           = u == 0 ? 0 : u / s.runs;
+        units                       = direct ? long_run(&s, u, row, last) : 1;
+        const int64_t       i0      = (u - row * s.runs) * GB_RUN;
+        const int64_t       n       = GB_MIN(s.n0 - i0, units * GB_RUN);
         const struct gb_row r   = gb_row_at(node, row);
         char *              p   = gb_row_of(node, r) + gb_offset(node, i0);
         const float *       x   = gb_in(call->k, a, gb_row_of(a, r) + gb_offset(a, i0), n, x_buf);
@@ -287,13 +316,16 @@ void gb_run_map2(const struct gb_cpu_call * call, struct ggml_tensor * node, gb_
     const struct ggml_tensor * a = node->src[0];
     const struct ggml_tensor * b = node->src[1];
     const struct space         s = space_of(node, 2);
+    const bool                 direct =
+        is_dense_f32(node) && is_dense_f32(a) && is_dense_f32(b) && (s.flat || b->ne[0] == s.n0);
     float                      x_buf[GB_RUN], y_buf[GB_RUN], z_buf[GB_RUN];
-    int64_t                    first, last;
+    int64_t                    first, last, units;
     gb_cpu_share(call, gb_is_empty(b) ? 0 : s.units, &first, &last);
-    for (int64_t u = first; u < last; u++) {
-        const int64_t       row = u == 0 ? 0 : u / s.runs;
-        const int64_t       i0  = (u - row * s.runs) * GB_RUN;
-        const int64_t       n   = GB_MIN(s.n0 - i0, (int64_t) GB_RUN);
+    for (int64_t u = first; u < last; u += units) {
+        const int64_t row           = u == 0 ? 0 : u / s.runs;
+        units                       = direct ? long_run(&s, u, row, last) : 1;
+        const int64_t       i0      = (u - row * s.runs) * GB_RUN;
+        const int64_t       n       = GB_MIN(s.n0 - i0, units * GB_RUN);
         const struct gb_row r   = gb_row_at(node, row);
         char *              p   = gb_row_of(node, r) + gb_offset(node, i0);
         const char *        q   = repeated_row(b, r);

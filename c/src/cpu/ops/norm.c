@@ -1,7 +1,6 @@
 // norm.c - NORM, RMS_NORM, RMS_NORM_BACK, GROUP_NORM.
 //
-// A row that is not dense f32 is converted into the thread's scratch row, normalised there and converted back. Sums are
-// double.
+// A row that is not dense f32 is converted into the thread's scratch row, normalised there and converted back.
 #include <math.h>
 
 #include "cpu/ops/elements.h"
@@ -17,14 +16,11 @@ static size_t row_work(const struct ggml_tensor * node, int n_tasks) {
 // ------------------------------------------------------------------------------------------------------ NORM, RMS_NORM
 
 static void norm_row(const struct gb_kernels * k, int64_t n, float * y, const float * x, float eps) {
-    const float mean     = (float) (k->sum_f32(n, x) / (double) n);
-    const float variance = (float) (k->sum_sqr_dev_f32(n, x, mean) / (double) n);
-    k->norm_apply_f32(n, y, x, mean, 1.0f / sqrtf(variance + eps));
+    k->norm_row_f32(n, y, x, eps, NULL, NULL);
 }
 
 static void rms_norm_row(const struct gb_kernels * k, int64_t n, float * y, const float * x, float eps) {
-    const float mean = (float) (k->sum_sqr_f32(n, x) / (double) n);
-    k->scale_f32(n, y, x, 1.0f / sqrtf(mean + eps));
+    k->rms_norm_row_f32(n, y, x, eps, NULL);
 }
 
 typedef void row_norm(const struct gb_kernels * k, int64_t n, float * y, const float * x, float eps);

@@ -111,7 +111,27 @@ static const char * float_unsupported(const struct ggml_tensor * node) {
 
 // -------------------------------------------------------------------------------------------------------------- ARGMAX
 
-// The last of equal maxima; NaN is never one. 0 when there is nothing to choose from.
+struct best {
+    float   value;
+    int32_t at;
+};
+
+// The last of equal maxima; NaN is never one. The kernel finds the maximum of a run; who holds it matters only if it is
+// one of the row so far.
+static void improve(const struct gb_kernels * k, struct best * best, int64_t i0, int64_t n, const float * x) {
+    const float max = k->max_f32(n, x);
+    if (max < best->value) {
+        return;
+    }
+    for (int64_t i = n - 1; i >= 0; i--) {
+        if (x[i] == max) {
+            *best = (struct best){ max, (int32_t) (i0 + i) };
+            return;
+        }
+    }
+}
+
+// 0 when there is nothing to choose from.
 static void run_argmax(const struct gb_cpu_call * call, struct ggml_tensor * node) {
     const struct ggml_tensor * a = node->src[0];
     float                      buf[GB_RUN];
@@ -119,19 +139,12 @@ static void run_argmax(const struct gb_cpu_call * call, struct ggml_tensor * nod
     gb_cpu_share(call, gb_rows(a), &first, &last);
     for (int64_t r = first; r < last; r++) {
         const char * row  = gb_row_of(a, gb_row_at(a, r));
-        float        best = -INFINITY;
-        int32_t      at   = 0;
+        struct best  best = { -INFINITY, 0 };
         for (int64_t i0 = 0; i0 < a->ne[0]; i0 += GB_RUN) {
             const int64_t n = GB_MIN(a->ne[0] - i0, (int64_t) GB_RUN);
-            const float * x = gb_in(call->k, a, row + (size_t) i0 * a->nb[0], n, buf);
-            for (int64_t i = 0; i < n; i++) {
-                if (x[i] >= best) {
-                    best = x[i];
-                    at   = (int32_t) (i0 + i);
-                }
-            }
+            improve(call->k, &best, i0, n, gb_in(call->k, a, row + (size_t) i0 * a->nb[0], n, buf));
         }
-        memcpy((char *) node->data + (size_t) r * node->nb[0], &at, sizeof(at));
+        memcpy((char *) node->data + (size_t) r * node->nb[0], &best.at, sizeof(best.at));
     }
 }
 

@@ -54,6 +54,12 @@ struct turn { // cosine and sine of a pair, with its magnitude
     float c, s;
 };
 
+// The turns of a position. c and s hold one value a pair; c2 and s2 (normal mode) one an element, as the kernel wants it.
+struct turns {
+    double *freq, *angle;
+    float * c, *s, *c2, *s2;
+};
+
 static struct turn turn_by(const struct rope * r, double angle, double magnitude) {
     const double s = sin(angle) * magnitude;
     return (struct turn){ (float) (cos(angle) * magnitude), (float) (r->back ? -s : s) };
@@ -93,33 +99,68 @@ static void fill_frequencies(const struct rope * r, double * freq) { // freq_bas
     }
 }
 
-static void fill_turns(const struct rope * r, int32_t position, const double * freq, struct turn * turns) {
-    const int64_t n = n_turns(r);
-    if (r->mode & MODE_GLM) { // first half by the position in the text, second by that in the block being generated
-        const double text  = GB_MIN((double) position, (double) r->n_ctx - 2),
-                     block = GB_MAX((double) position - ((double) r->n_ctx - 2), 0.0);
-        for (int64_t j = 0; j < n / 2; j++) {
-            turns[j]         = turn_by(r, text * freq[j], 1.0);
-            turns[n / 2 + j] = turn_by(r, block * freq[j], 1.0);
-        }
-    } else if (r->mode & MODE_NEOX) { // as defined, freq_scale counts twice and all pairs share the ramp of pair 0
-        for (int64_t j = 0; j < n; j++) {
-            turns[j] = turn_yarn(r, position * r->freq_scale * freq[j], 0, 1.0);
-        }
-    } else {
-        for (int64_t j = 0; j < n; j++) {
-            turns[j] = turn_yarn(r, position * freq[j], j, xpos_factor(r, j, position));
+static void set_turn(const struct turns * t, int64_t j, struct turn turn) {
+    t->c[j] = turn.c;
+    t->s[j] = turn.s;
+}
+
+// Angles that are multiples of the frequencies, magnitude 1: most of all.
+static bool is_plain(const struct rope * r) {
+    return !(r->mode & MODE_GLM) && r->ext_factor == 0 && r->attn_factor == 1 && r->xpos_base == 0;
+}
+
+#define KERNEL_ANGLE 1048576.0 // up to which the kernel is exact
+
+static void fill_plain(const struct gb_kernels * k, const struct rope * r, int32_t position, const struct turns * t) {
+    const int64_t n      = n_turns(r);
+    const double  factor = position * r->freq_scale * (r->mode & MODE_NEOX ? r->freq_scale : 1.0);
+    for (int64_t j = 0; j < n; j++) {
+        t->angle[j] = factor * t->freq[j];
+    }
+    k->sincos_f64(n, t->c, t->s, t->angle);
+    for (int64_t j = 0; j < n; j++) {
+        t->s[j] = r->back ? -t->s[j] : t->s[j];
+        if (!(fabs(t->angle[j]) < KERNEL_ANGLE)) {
+            set_turn(t, j, turn_by(r, t->angle[j], 1.0));
         }
     }
 }
 
-// ----------------------------------------------------------------------------------------------------------- rotations
-
-static void rotate(float * y, const float * x, int64_t i, int64_t j, struct turn t) {
-    const float x0 = x[i], x1 = x[j];
-    y[i] = x0 * t.c - x1 * t.s;
-    y[j] = x0 * t.s + x1 * t.c;
+static void fill_other(const struct rope * r, int32_t position, const struct turns * t) {
+    const int64_t  n    = n_turns(r);
+    const double * freq = t->freq;
+    if (r->mode & MODE_GLM) { // first half by the position in the text, second by that in the block being generated
+        const double text  = GB_MIN((double) position, (double) r->n_ctx - 2),
+                     block = GB_MAX((double) position - ((double) r->n_ctx - 2), 0.0);
+        for (int64_t j = 0; j < n / 2; j++) {
+            set_turn(t, j, turn_by(r, text * freq[j], 1.0));
+            set_turn(t, n / 2 + j, turn_by(r, block * freq[j], 1.0));
+        }
+    } else if (r->mode & MODE_NEOX) { // as defined, freq_scale counts twice and all pairs share the ramp of pair 0
+        for (int64_t j = 0; j < n; j++) {
+            set_turn(t, j, turn_yarn(r, position * r->freq_scale * freq[j], 0, 1.0));
+        }
+    } else {
+        for (int64_t j = 0; j < n; j++) {
+            set_turn(t, j, turn_yarn(r, position * freq[j], j, xpos_factor(r, j, position)));
+        }
+    }
 }
+
+static void fill_turns(const struct gb_kernels * k, const struct rope * r, int32_t position, const struct turns * t) {
+    if (is_plain(r)) {
+        fill_plain(k, r, position, t);
+    } else {
+        fill_other(r, position, t);
+    }
+    for (int64_t j = 0; j < n_turns(r) && !(r->mode & (MODE_GLM | MODE_NEOX)); j++) {
+        t->c2[2 * j] = t->c2[2 * j + 1] = t->c[j];
+        t->s2[2 * j]                    = -t->s[j];
+        t->s2[2 * j + 1]                = t->s[j];
+    }
+}
+
+// ----------------------------------------------------------------------------------------------------------- rotations
 
 static void copy_rest(const struct rope * r, float * y, const float * x, int64_t from) {
     if (y != x && from < r->n) {
@@ -127,22 +168,17 @@ static void copy_rest(const struct rope * r, float * y, const float * x, int64_t
     }
 }
 
-static void rotate_row(const struct rope * r, float * y, const float * x, const struct turn * turns) { // y may be x
+static void rotate_row(const struct gb_kernels * k, const struct rope * r, float * y, const float * x,
+                       const struct turns * t) { // y may be x
     const int64_t n = n_turns(r);
     if (r->mode & MODE_GLM) {
-        for (int64_t j = 0; j < n / 2; j++) {
-            rotate(y, x, j, j + n / 2, turns[j]);
-            rotate(y, x, j + n, j + n + n / 2, turns[n / 2 + j]);
-        }
+        k->rope_halves_f32(n / 2, y, x, t->c, t->s);
+        k->rope_halves_f32(n / 2, y + n, x + n, t->c + n / 2, t->s + n / 2);
     } else if (r->mode & MODE_NEOX) {
-        for (int64_t j = 0; j < n; j++) {
-            rotate(y, x, j, j + n, turns[j]);
-        }
+        k->rope_halves_f32(n, y, x, t->c, t->s);
         copy_rest(r, y, x, 2 * n);
     } else {
-        for (int64_t j = 0; j < n; j++) {
-            rotate(y, x, 2 * j, 2 * j + 1, turns[j]);
-        }
+        k->rope_pairs_f32(2 * n, y, x, t->c2, t->s2);
         copy_rest(r, y, x, 2 * n);
     }
 }
@@ -150,19 +186,25 @@ static void rotate_row(const struct rope * r, float * y, const float * x, const 
 // -------------------------------------------------------------------------------------------------------------- the op
 
 struct scratch { // a thread's: each at most n/2 + 1 pairs
-    double *      freq;
-    struct turn * turns;
-    float *       row;
+    struct turns turns;
+    float *      row;
 };
 
 static int64_t scratch_floats(const struct ggml_tensor * node) {
-    return 2 * (node->ne[0] / 2 + 1) * 2 + node->ne[0];
+    return 10 * (node->ne[0] / 2 + 1) + node->ne[0];
 }
 
 static struct scratch scratch_of(const struct gb_cpu_call * call, const struct ggml_tensor * node) {
     float *       p     = gb_my_floats(call, scratch_floats(node));
     const int64_t pairs = node->ne[0] / 2 + 1;
-    return (struct scratch){ (double *) (void *) p, (struct turn *) (void *) (p + 2 * pairs), p + 4 * pairs };
+    float *       c     = p + 4 * pairs;
+    return (struct scratch){ { .freq  = (double *) (void *) p,
+                               .angle = (double *) (void *) (p + 2 * pairs),
+                               .c     = c,
+                               .s     = c + pairs,
+                               .c2    = c + 2 * pairs,
+                               .s2    = c + 4 * pairs },
+                             c + 6 * pairs };
 }
 
 static void run_rope(const struct gb_cpu_call * call, struct ggml_tensor * node) {
@@ -174,20 +216,20 @@ static void run_rope(const struct gb_cpu_call * call, struct ggml_tensor * node)
     int64_t                   first, last;
     gb_cpu_share(call, node->ne[0] > 0 ? gb_rows(node) : 0, &first, &last);
     if (first < last) {
-        fill_frequencies(&r, s.freq);
+        fill_frequencies(&r, s.turns.freq);
     }
     for (int64_t i = first; i < last; i++) {
         const struct gb_row at = gb_row_at(node, i);
         const int32_t       p  = gb_get_i32((const char *) b->data + (size_t) at.i2 * b->nb[0]);
         if (!filled || p != position) {
-            fill_turns(&r, p, s.freq, s.turns);
+            fill_turns(call->k, &r, p, &s.turns);
             filled   = true;
             position = p;
         }
         char *        d = gb_row_of(node, at);
         const float * x = gb_in(call->k, a, gb_row_of(a, at), r.n, s.row);
         float *       y = gb_out(node, d, r.n, s.row);
-        rotate_row(&r, y, x, s.turns);
+        rotate_row(call->k, &r, y, x, &s.turns);
         gb_put(call->k, node, d, r.n, y);
     }
 }

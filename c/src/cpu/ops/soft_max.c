@@ -2,24 +2,9 @@
 //
 // A row whose every entry is masked with -inf has no distribution: the result is a row of zeros, which lets padded
 // positions of attention contribute nothing. NaN in the input stays NaN.
-#include <math.h>
-
 #include "cpu/ops/elements.h"
 
 // ------------------------------------------------------------------------------------------------------------ SOFT_MAX
-
-// w, the scaled and masked row, becomes its softmax.
-static void soft_max_row(const struct gb_kernels * k, int64_t n, float * w) {
-    const float max = k->max_f32(n, w);
-    if (max == -INFINITY) { // nothing but -inf and NaN
-        for (int64_t i = 0; i < n; i++) {
-            w[i] = w[i] == -INFINITY ? 0.0f : NAN;
-        }
-        return;
-    }
-    const double sum = k->exp_sum_f32(n, w, w, max);
-    k->scale_f32(n, w, w, (float) (1.0 / sum));
-}
 
 static void run_soft_max(const struct gb_cpu_call * call, struct ggml_tensor * node) {
     const struct ggml_tensor *a = node->src[0], *mask = node->src[1];
@@ -34,8 +19,7 @@ static void run_soft_max(const struct gb_cpu_call * call, struct ggml_tensor * n
         const float *       x = gb_in(call->k, a, gb_row_of(a, r), n, scratch);
         const float * m = mask ? gb_in(call->k, mask, gb_row_ptr(mask, i % mask->ne[1], 0, 0), n, scratch + n) : NULL;
         float *       w = gb_out(node, p, n, scratch);
-        call->k->scale_mask_f32(n, w, x, scale, m);
-        soft_max_row(call->k, n, w);
+        call->k->soft_max_row_f32(n, w, x, scale, m);
         gb_put(call->k, node, p, n, w);
     }
 }
