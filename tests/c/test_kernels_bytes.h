@@ -216,6 +216,42 @@ static void test_gemm_tile_q8(const struct gb_kernels * k) {
     }
 }
 
+// -------------------------------------------------------------------------------------------------- pairs of bfloat16
+
+static void test_gemm_tile_bf16(const struct gb_kernels * k) {
+    enum { PAIRS = 100, LDC = GB_GEMM_MAX + 3 };
+    static uint16_t a[PAIRS * GB_GEMM_MAX * 2], b[PAIRS * GB_GEMM_MAX * 2]; // [pair][row][2]
+    static float    c[GB_GEMM_MAX * LDC], before[GB_GEMM_MAX * LDC];
+    const int       mr_max = k->gemm_mr, nr_max = k->gemm_nr;
+    for (int pass = 0; pass < 150; pass++) {
+        const int     mr = (int) test_random_int(1, mr_max), nr = (int) test_random_int(1, nr_max);
+        const int64_t pairs      = test_random_int(0, PAIRS);
+        const bool    accumulate = test_random() % 2;
+        for (int i = 0; i < PAIRS * GB_GEMM_MAX * 2; i++) {
+            a[i] = (uint16_t) (to_bits(random_value(TAME)) >> 16);
+            b[i] = (uint16_t) (to_bits(random_value(TAME)) >> 16);
+        }
+        for (int i = 0; i < GB_GEMM_MAX * LDC; i++) {
+            before[i] = c[i] = random_value(TAME);
+        }
+        k->gemm_tile_bf16(pairs, (const float *) (const void *) a, (const float *) (const void *) b, c, LDC, mr, nr, accumulate);
+        for (int i = 0; i < GB_GEMM_MAX * LDC; i++) {
+            const int row = i / LDC, column = i % LDC;
+            if (row >= mr || column >= nr) {
+                CHECK_MSG(c[i] == before[i], "%s gemm_tile_bf16 wrote outside %d x %d", level_name, mr, nr);
+                continue;
+            }
+            double sum = accumulate ? before[i] : 0, size = fabs(before[i]);
+            for (int64_t p = 0; p < 2 * pairs; p++) {
+                const double term = bfloat_value(a[(p / 2 * mr_max + row) * 2 + p % 2]) * bfloat_value(b[(p / 2 * nr_max + column) * 2 + p % 2]);
+                sum += term;
+                size += fabs(term);
+            }
+            CHECK_MSG(fabs(c[i] - sum) <= 4 * (double) (2 * pairs + 1) * EPS * size, "%s gemm_tile_bf16 is %g, expected %g", level_name, c[i], sum);
+        }
+    }
+}
+
 // ------------------------------------------------------------------------------------------------- columns times rows
 
 typedef void (*dots_fn)(int64_t k, int nw, int nx, float * y, const void * const * w, const float * const * x);

@@ -88,6 +88,78 @@ static void gemm_tile_f32(int64_t k, const float * a, const float * b, float * c
     }
 }
 
+// ------------------------------------------------------------------------------------------------------------ bfloat16
+
+// The same on panels of pairs of bfloat16: a lane of 32 bits holds two terms.
+#if defined(__AVX512BF16__)
+#    define FAST_BF16 true
+static inline vf dot_pairs_(vf c, vf a, vf b) { return _mm512_dpbf16_ps(c, (__m512bh) a, (__m512bh) b); }
+#else
+#    define FAST_BF16 false
+static inline vf dot_pairs_(vf c, vf a, vf b) {
+    const vi upper = vi_set(-65536);
+    c              = v_fma(v_from_bits(vi_shl(v_bits(a), 16)), v_from_bits(vi_shl(v_bits(b), 16)), c);
+    return v_fma(v_from_bits(vi_and(v_bits(a), upper)), v_from_bits(vi_and(v_bits(b), upper)), c);
+}
+#endif
+
+static ALWAYS_INLINE void tile_pairs_(int mr, int64_t pairs, const float * a, const float * b, float * c, int64_t ldc, int nr, bool accumulate) {
+    vf acc[TILE_MR][V_GEMM_NV];
+    UNROLL
+    for (int i = 0; i < mr; i++) {
+        UNROLL
+        for (int j = 0; j < V_GEMM_NV; j++) {
+            acc[i][j] = v_set(0.0f);
+        }
+    }
+    for (int64_t p = 0; p < pairs; p++) {
+        vf bv[V_GEMM_NV];
+        UNROLL
+        for (int j = 0; j < V_GEMM_NV; j++) {
+            bv[j] = v_load(b + j * V_N);
+        }
+        UNROLL
+        for (int i = 0; i < mr; i++) {
+            const vf av = v_set(a[i]);
+            UNROLL
+            for (int j = 0; j < V_GEMM_NV; j++) {
+                acc[i][j] = dot_pairs_(acc[i][j], bv[j], av);
+            }
+        }
+        a += TILE_MR;
+        b += TILE_NR;
+    }
+    UNROLL
+    for (int i = 0; i < mr; i++) {
+        store_row_(c + i * ldc, acc[i], nr, accumulate);
+    }
+}
+
+static void gemm_tile_bf16(int64_t pairs, const float * a, const float * b, float * c, int64_t ldc, int mr, int nr, bool accumulate) {
+    switch (mr) {
+#define TILE_CASE(rows)                                                                                                \
+    case rows: tile_pairs_(rows, pairs, a, b, c, ldc, nr, accumulate); break;
+        TILE_CASE(1)
+        TILE_CASE(2)
+        TILE_CASE(3)
+        TILE_CASE(4)
+#if V_GEMM_MR > 4
+        TILE_CASE(5)
+        TILE_CASE(6)
+#endif
+#if V_GEMM_MR > 6
+        TILE_CASE(7)
+        TILE_CASE(8)
+        TILE_CASE(9)
+        TILE_CASE(10)
+        TILE_CASE(11)
+        TILE_CASE(12)
+#endif
+#undef TILE_CASE
+        default: break;
+    }
+}
+
 // ------------------------------------------------------------------------------------------------------------------ packing
 
 // Columns i0 .. i0 + V_N - 1 of the panel from V_N transposed pieces of rows. A row of a panel narrower than a vector is stored as a full

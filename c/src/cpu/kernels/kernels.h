@@ -22,6 +22,7 @@ struct gb_kernels {
 #include "kernels.def"
 #undef GB_KERNEL
     int gemm_mr, gemm_nr; // tile of gemm_tile_f32, at most GB_GEMM_MAX each
+    bool fast_bf16;             // gemm_tile_bf16 is faster than gemm_tile_f32; its tile is as large
     int gemm_q8_mr, gemm_q8_nr; // of gemm_tile_q8
     int dots_w;                 // columns that dots_f32, dots_f16, dots_bf16 take at a time, at most 4
 };

@@ -26,6 +26,7 @@ const struct gb_kernels LEVEL_KERNELS = {
 #undef GB_KERNEL
     .gemm_mr = TILE_MR,
     .gemm_nr = TILE_NR,
+    .fast_bf16 = FAST_BF16,
     .gemm_q8_mr = V_BYTES_MR,
     .gemm_q8_nr = BYTES_NR,
     .dots_w = DOTS_W,

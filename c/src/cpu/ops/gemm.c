@@ -101,12 +101,18 @@ static bool is_quantized(const struct gb_gemm * p) {
 }
 
 static size_t rows_floats(const struct gb_gemm * p) {
-    return is_quantized(p) ? ROWS_FLOATS : 0;
+    return is_quantized(p) || p->w.type == GGML_TYPE_BF16 ? ROWS_FLOATS : 0;
 }
 
-// How the blocked product computes: on panels of floats, or of bytes.
+// Weights of bfloat16 with floats that may be rounded to it.
+static bool may_use_pairs(const struct gb_gemm * p) {
+    return !p->exact && p->w.type == GGML_TYPE_BF16 && p->x.type == GGML_TYPE_F32 && p->k % 2 == 0 && is_dense(&p->w) && is_dense(&p->x);
+}
+
+// How the blocked product computes: on panels of floats, of bytes, or of pairs of bfloat16.
 struct way {
     bool             bytes;
+    bool             pairs;   // of bfloat16: x is rounded to what w has
     struct gb_unpack unpack;  // bytes only
     int              mr, nr;  // of a tile
     int64_t          stretch; // terms; whole blocks
@@ -114,18 +120,21 @@ struct way {
 
 static struct way way_of(const struct gb_gemm * p, const struct gb_kernels * k) {
     if (uses_bytes(p)) {
-        return (struct way){ true, gb_unpack_of(k, p->w.type), k->gemm_q8_mr, k->gemm_q8_nr, KC_BYTES };
+        return (struct way){ true, false, gb_unpack_of(k, p->w.type), k->gemm_q8_mr, k->gemm_q8_nr, KC_BYTES };
+    }
+    if (k->fast_bf16 && may_use_pairs(p)) {
+        return (struct way){ .pairs = true, .mr = k->gemm_mr, .nr = k->gemm_nr, .stretch = 2 * KC };
     }
     return (struct way){ .mr = k->gemm_mr, .nr = k->gemm_nr, .stretch = is_quantized(p) ? KC / SUPER_MAX * SUPER_MAX : KC };
 }
 
 // Floats that k terms of a row of x take in a panel, and those of a column of w.
 static int64_t row_floats(const struct way * way, int64_t k) {
-    return way->bytes ? gb_bytes_row_floats(k, way->unpack.kind) : k;
+    return way->bytes ? gb_bytes_row_floats(k, way->unpack.kind) : way->pairs ? k / 2 : k;
 }
 
 static int64_t column_floats(const struct way * way, int64_t k) {
-    return way->bytes ? gb_bytes_column_floats(k, way->unpack.kind) : k;
+    return way->bytes ? gb_bytes_column_floats(k, way->unpack.kind) : way->pairs ? k / 2 : k;
 }
 
 // From the first term of a row to term k, which starts a block.
@@ -216,6 +225,23 @@ static void pack_blocks(const struct gb_kernels * kernels, enum ggml_type type, 
     kernels->pack_f32(k, n, width, y, x);
 }
 
+// What the next stretch of k terms will read.
+static void prefetch_rows(const struct gb_gemm_operand * o, const void * const * rows, int n, int64_t k) {
+    for (int i = 0; i < n; i++) {
+        gb_prefetch((const char *) rows[i] + (size_t) k * o->nb_k, (size_t) k * o->nb_k);
+    }
+}
+
+// Floats as a panel of pairs of bfloat16.
+static void pack_rounded(const struct gb_kernels * kernels, int64_t k, int n, int width, float * y, const void * const * rows, float * buf) {
+    const void * x[MR_MAX];
+    for (int i = 0; i < n; i++) {
+        x[i] = buf + i * (k / 2);
+        kernels->f32_to_bf16(k, (uint16_t *) (buf + i * (k / 2)), rows[i]);
+    }
+    kernels->pack_f32(k / 2, n, width, y, x);
+}
+
 // y[j * width + i] = rows[i][j], zero for i >= n. buf: ROWS_FLOATS if the operand is quantized.
 static void pack(const struct gb_kernels * kernels, const struct gb_gemm_operand * o, int64_t k, int n, int width, float * y,
                  const void * const * rows, float * buf) {
@@ -224,9 +250,7 @@ static void pack(const struct gb_kernels * kernels, const struct gb_gemm_operand
         return;
     }
     if (is_dense(o)) {
-        for (int i = 0; i < n; i++) {
-            gb_prefetch((const char *) rows[i] + (size_t) k * o->nb_k, (size_t) k * o->nb_k); // for the next stretch
-        }
+        prefetch_rows(o, rows, n, k);
         switch (o->type) {
             case GGML_TYPE_F16: kernels->pack_f16(k, n, width, y, rows); break;
             case GGML_TYPE_BF16: kernels->pack_bf16(k, n, width, y, rows); break;
@@ -343,6 +367,8 @@ static void tile(const struct round * r, int64_t kc, const float * x, const floa
     const struct gb_kernels * k = r->call->k;
     if (r->way.bytes) {
         k->gemm_tile_q8(kc, r->way.unpack.kind, x, w, dst, ld, mr, nr, accumulate);
+    } else if (r->way.pairs) {
+        k->gemm_tile_bf16(kc / 2, x, w, dst, ld, mr, nr, accumulate);
     } else {
         k->gemm_tile_f32(kc, x, w, dst, ld, mr, nr, accumulate);
     }
@@ -393,6 +419,9 @@ static void pack_columns(const struct round * r, const struct gb_gemm_matrix * w
         }
         if (r->way.bytes) {
             gb_bytes_pack_columns(r->call->k, &r->way.unpack, r->p->w.type, kc, valid, nr, y, rows, r->l.rows);
+        } else if (r->way.pairs) {
+            prefetch_rows(&r->p->w, rows, valid, kc);
+            r->call->k->pack_f32(kc / 2, valid, nr, y, rows); // pairs as floats
         } else {
             pack(r->call->k, &r->p->w, kc, valid, nr, y, rows, r->l.rows);
         }
@@ -458,6 +487,8 @@ static void pack_panel(const struct round * r, struct cursor c, int64_t index) {
         kc = GB_MIN(p->k - k0, r->way.stretch);
         if (r->way.bytes) {
             gb_bytes_pack_rows(r->call->k, r->way.unpack.kind, kc, panel->rows, mr, panel_at(r, index, k0, kc), x, r->l.rows);
+        } else if (r->way.pairs) {
+            pack_rounded(r->call->k, kc, panel->rows, mr, panel_at(r, index, k0, kc), x, r->l.rows);
         } else {
             pack(r->call->k, &p->x, kc, panel->rows, mr, panel_at(r, index, k0, kc), x, r->l.rows);
         }
