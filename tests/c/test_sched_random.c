@@ -688,9 +688,10 @@ static bool disturb(struct world * w, int g) {
         status = ggml_backend_sched_graph_compute(s, w->graphs[g].graph);
         ggml_backend_sched_set_eval_callback(s, NULL, NULL);
     } else {
+        const bool reset = chance(2); // then the leafs have no content
         gb_test_fail_alloc(1 + below(100), false);
-        status = chance(2) ? ggml_backend_sched_reset(s) : GGML_STATUS_SUCCESS;
-        status = ggml_backend_sched_graph_compute(s, w->graphs[g].graph);
+        status = reset ? ggml_backend_sched_reset(s) : GGML_STATUS_SUCCESS;
+        status = reset ? ggml_backend_sched_alloc_graph(s, w->graphs[g].graph) : ggml_backend_sched_graph_compute(s, w->graphs[g].graph);
         gb_test_fail_alloc(0, false);
     }
     if (stop ? status != GGML_STATUS_ABORTED : status != GGML_STATUS_SUCCESS && status != GGML_STATUS_ALLOC_FAILED) {
