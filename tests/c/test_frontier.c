@@ -45,7 +45,7 @@ static void cut_short_its_bound_holds(void) {
 static void long_graphs_equal_the_cut(void) {
     int n_complete = 0;
     for (int round = 0; round < 8; round++) {
-        struct world w      = random_world(2, 200, 2, 2, 100000, 10);
+        struct world w      = random_world(2, 120, 2, 2, 100000, 10);
         int32_t *    labels = calloc((size_t) w.p.n_items, sizeof(*labels));
         struct gb_frontier_result f;
         struct gb_cost_result     c;

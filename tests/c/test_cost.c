@@ -1,0 +1,342 @@
+// test_cost.c - the solver of placements against all placements of small problems and by certificates on large ones; then the policy in a
+// scheduler: predictions reckoned by hand, constraints, memory limits, tables that are wrong.
+#include "sched/frontier.h"
+#include "test_cost.h"
+#include "test_place.h"
+
+static void two_backends_equal_all_placements(void) {
+    for (int round = 0; round < 800; round++) {
+        struct world w = random_world(2, (int) test_random_int(1, 10), (int) test_random_int(0, 4), (int) test_random_int(1, 9), round % 2 ? 3 : 1000, 25);
+        int32_t               labels[16] = { 0 };
+        struct gb_cost_result r;
+        REQUIRE(gb_cost_solve(&w.p, NULL, 0, labels, &r) == GGML_STATUS_SUCCESS);
+        CHECK_INT(r.cost, try_everything(&w.p));
+        CHECK_INT(judge(&w.p, labels), r.cost);
+        CHECK(r.proved && r.bound == r.cost && r.method == GB_COST_CUT);
+        close_world(&w);
+    }
+}
+
+// Too large to try: the flow proves the cut, and the cut is the cost of the labels.
+static void large_ones_have_a_certificate(void) {
+    for (int round = 0; round < 5; round++) {
+        struct world w      = random_world(2, 3000, 30, 5, 1 << 20, 10);
+        int32_t *    zeros  = calloc((size_t) w.p.n_items, sizeof(*zeros)), * labels = calloc((size_t) w.p.n_items, sizeof(*labels));
+        struct gb_flow        net = { 0 };
+        struct gb_cost_result r;
+        REQUIRE(gb_cost_network(&w.p, zeros, 1, &net));
+        REQUIRE(gb_flow_solve(&net, w.p.n_items, w.p.n_items + 1) == GGML_STATUS_SUCCESS);
+        const char * wrong = gb_flow_check(&net, w.p.n_items, w.p.n_items + 1);
+        CHECK_MSG(wrong == NULL, "%s", wrong);
+        REQUIRE(gb_cost_solve(&w.p, NULL, 0, labels, &r) == GGML_STATUS_SUCCESS);
+        CHECK_INT(r.cost, net.value);
+        CHECK_INT(judge(&w.p, labels), net.value);
+        gb_flow_free(&net);
+        free(zeros);
+        free(labels);
+        close_world(&w);
+    }
+}
+
+static void more_backends_equal_all_placements(void) {
+    int n_moves_optimal = 0, n = 0;
+    for (int round = 0; round < 400; round++) {
+        const int    k = (int) test_random_int(3, 4);
+        struct world w = random_world(k, (int) test_random_int(1, 6), (int) test_random_int(0, 1), (int) test_random_int(1, 5), round % 2 ? 3 : 1000, 20);
+        int32_t               labels[16] = { 0 }, start[16];
+        struct gb_cost_result r;
+        const int64_t         best = try_everything(&w.p);
+        REQUIRE(gb_cost_solve(&w.p, NULL, 1 << 20, labels, &r) == GGML_STATUS_SUCCESS);
+        CHECK_INT(r.cost, best);
+        CHECK_INT(judge(&w.p, labels), best);
+        CHECK(r.proved && r.bound == best);
+        // without the search: never better than the optimum, never worse than the start, and the bound holds
+        for (int i = 0; i < w.p.n_items; i++) {
+            start[i] = (int32_t) test_random_int(0, k - 1);
+        }
+        REQUIRE(gb_cost_solve(&w.p, start, 0, labels, &r) == GGML_STATUS_SUCCESS);
+        CHECK(r.cost >= best && r.cost <= judge(&w.p, start) && r.bound <= best);
+        CHECK(!r.proved || r.cost == best);
+        CHECK_INT(judge(&w.p, labels), r.cost);
+        n_moves_optimal += r.cost == best;
+        n++;
+        close_world(&w);
+    }
+    CHECK_MSG(n_moves_optimal > n * 9 / 10, "expansion moves found %d of %d optima", n_moves_optimal, n);
+}
+
+static void savings_are_differences(void) {
+    for (int round = 0; round < 200; round++) {
+        const int    k = (int) test_random_int(2, 4);
+        struct world w = random_world(k, (int) test_random_int(1, 8), 2, 3, 1000, 20);
+        int32_t      labels[16], other[16];
+        int64_t      saved[16];
+        for (int i = 0; i < w.p.n_items; i++) {
+            do {
+                labels[i] = (int32_t) test_random_int(0, k - 1);
+            } while (w.cost[i * k + labels[i]] >= GB_COST_INF);
+        }
+        const int64_t cost = judge(&w.p, labels);
+        CHECK_INT(gb_cost_of(&w.p, labels), cost);
+        REQUIRE(gb_cost_savings(&w.p, labels, saved, other) == GGML_STATUS_SUCCESS);
+        for (int i = 0; i < w.p.n_items; i++) {
+            const int32_t own  = labels[i];
+            int64_t       best = INT64_MAX;
+            for (labels[i] = 0; labels[i] < k; labels[i]++) {
+                const int64_t there = labels[i] == own ? INT64_MAX : judge(&w.p, labels);
+                best                = there < best ? there : best;
+            }
+            CHECK((other[i] < 0) == (best == INT64_MAX));
+            CHECK(other[i] < 0 || saved[i] == best - cost);
+            labels[i] = own;
+        }
+        close_world(&w);
+    }
+}
+
+// ------------------------------------------------------------------------------------------------------------------ in a scheduler
+
+// A table of up to 3 backends: one op entry and all copies.
+struct table {
+    struct ggml_backend_op_cost    ops[8];
+    struct ggml_backend_copy_cost  copies[6];
+    size_t                         max_bytes[3];
+    struct ggml_backend_cost_table t;
+};
+
+static void make_table(struct table * x, int n, const double * bytes_per_us, double launch_us, double copy_us) {
+    memset(x, 0, sizeof(*x));
+    size_t c = 0;
+    for (int b = 0; b < n; b++) {
+        x->ops[b] = (struct ggml_backend_op_cost){ b, GGML_BACKEND_COST_ANY, -1, launch_us, bytes_per_us[b], INFINITY };
+        for (int to = 0; to < n; to++) {
+            if (to != b) {
+                x->copies[c++] = (struct ggml_backend_copy_cost){ b, to, copy_us, 1000 };
+            }
+        }
+    }
+    x->t = (struct ggml_backend_cost_table){ .ops = x->ops, .n_ops = (size_t) n, .copies = x->copies, .n_copies = c, .split_us = 1 };
+}
+
+// Weights on both devices, a chain through them: out = w1 * (relu(w0 * x) + b).
+struct chain {
+    struct ggml_tensor * x, * w0, * w1, * first, * relu, * sum, * out;
+};
+
+static struct chain make_chain(struct place * p) {
+    struct chain c;
+    c.x     = leaf(p, "x", 8, 4);
+    c.w0    = put(p, leaf(p, "w0", 8, 8), 0, true);
+    c.w1    = put(p, leaf(p, "w1", 8, 8), 1, true);
+    c.first = ggml_set_name(ggml_mul_mat(p->ctx, c.w0, c.x), "first");
+    c.relu  = ggml_set_name(ggml_relu_inplace(p->ctx, c.first), "relu");
+    c.sum   = ggml_set_name(ggml_add(p->ctx, c.relu, c.x), "sum");
+    c.out   = ggml_set_name(ggml_mul_mat(p->ctx, c.w1, c.sum), "out");
+    expand(p, c.out);
+    return c;
+}
+
+static void without_costs_as_weights(void) {
+    char expected[1024];
+    for (int policy = 0; policy < 2; policy++) {
+        OPEN(p, "SIM:name=A SIM:name=B CPU");
+        make_chain(&p);
+        OK(ggml_backend_sched_set_policy(p.sched, policy ? GGML_BACKEND_SCHED_POLICY_COST : GGML_BACKEND_SCHED_POLICY_WEIGHTS));
+        OK(ggml_backend_sched_alloc_graph(p.sched, p.graph));
+        if (policy == 0) {
+            snprintf(expected, sizeof(expected), "%s", splits(&p));
+        } else {
+            CHECK_STR(splits(&p), expected);
+            struct ggml_backend_sched_prediction prediction;
+            CHECK_INT(ggml_backend_sched_get_prediction(p.sched, &prediction), GGML_STATUS_INVALID_STATE);
+            CHECK_ERROR(GGML_STATUS_INVALID_STATE, "was not placed by costs");
+        }
+        close_place(&p);
+    }
+}
+
+static void prediction_by_hand(void) {
+    OPEN(p, "SIM:name=A SIM:name=B");
+    struct chain c = make_chain(&p);
+    struct table x;
+    make_table(&x, 2, (double[]){ 64, 64 }, 0, 4); // bytes / 64 us; copies 4 us + bytes / 1000; split 1 us
+    OK(ggml_backend_sched_set_policy(p.sched, GGML_BACKEND_SCHED_POLICY_COST));
+    OK(ggml_backend_sched_set_costs(p.sched, &x.t));
+    OK(ggml_backend_sched_alloc_graph(p.sched, p.graph));
+    // Traffic: w 256 bytes, x and results 128: first 512, relu 256, sum 384, out 512: 26 us. The weights are apart: copying
+    // one costs 4 + 0.256 and no split, copying the sum 4 + 0.128 and a split.
+    struct ggml_backend_sched_prediction got;
+    OK(ggml_backend_sched_get_prediction(p.sched, &got));
+    CHECK_MSG(fabs(got.us - 30.256) < 0.02, "%g", got.us);
+    CHECK(got.proved && got.bound_us == got.us && got.us <= got.weights_us);
+    CHECK(ggml_backend_sched_get_node_backend(p.sched, c.first) == p.backends[0]);
+    CHECK(ggml_backend_sched_get_node_backend(p.sched, c.out) == p.backends[0]);
+    CHECK_INT(ggml_backend_sched_get_n_splits(p.sched), 1);
+    CHECK_MSG(fabs(got.weights_us - 31.128) < 0.02, "%g", got.weights_us);
+    // a fast second device takes all, weights are copied; and who uses a copy many times pays little for it
+    make_table(&x, 2, (double[]){ 8, 512 }, 0, 1);
+    x.t.weight_runs = 100;
+    OK(ggml_backend_sched_set_costs(p.sched, &x.t));
+    OK(ggml_backend_sched_alloc_graph(p.sched, p.graph));
+    CHECK(ggml_backend_sched_get_node_backend(p.sched, c.first) == p.backends[1]);
+    CHECK_MSG(strstr(ggml_backend_sched_explain(p.sched, c.first), "backend B: cost: running on B saves ") != NULL, "%s", ggml_backend_sched_explain(p.sched, c.first));
+    CHECK(strstr(ggml_backend_sched_explain(p.sched, c.first), " us against A") != NULL);
+    OK(ggml_backend_sched_get_prediction(p.sched, &got));
+    CHECK_MSG(fabs(got.us - (26 * 64.0 / 512 + 1.256 / 100)) < 0.02, "%g", got.us);
+    close_place(&p);
+}
+
+static void exact_entries_go_first(void) {
+    OPEN(p, "SIM:name=A SIM:name=B");
+    struct chain c = make_chain(&p);
+    struct table x;
+    make_table(&x, 2, (double[]){ 64, 64 }, 0, 0.001);
+    x.t.split_us        = 0;
+    x.ops[x.t.n_ops++]  = (struct ggml_backend_op_cost){ 1, GGML_BACKEND_COST_ELEMENTS, -1, 0, 1e6, INFINITY };
+    x.ops[x.t.n_ops++]  = (struct ggml_backend_op_cost){ 0, GGML_BACKEND_COST_MATMUL, GGML_TYPE_F32, 0, 1e6, INFINITY };
+    x.ops[x.t.n_ops++]  = (struct ggml_backend_op_cost){ 0, GGML_BACKEND_COST_MATMUL, -1, 1e6, 1e-3, INFINITY };
+    OK(ggml_backend_sched_set_policy(p.sched, GGML_BACKEND_SCHED_POLICY_COST));
+    OK(ggml_backend_sched_set_costs(p.sched, &x.t));
+    OK(ggml_backend_sched_alloc_graph(p.sched, p.graph));
+    CHECK(ggml_backend_sched_get_node_backend(p.sched, c.sum) == p.backends[1]);
+    CHECK(ggml_backend_sched_get_node_backend(p.sched, c.out) == p.backends[0]);
+    CHECK(ggml_backend_sched_get_node_backend(p.sched, c.relu) == ggml_backend_sched_get_node_backend(p.sched, c.first)); // one memory
+    close_place(&p);
+}
+
+static void constraints_hold(void) {
+    OPEN(p, "SIM:name=A,noops=add SIM:name=B");
+    struct chain c = make_chain(&p);
+    struct ggml_tensor * cache = put(&p, leaf(&p, "cache", 8, 4), 1, false);
+    struct ggml_tensor * write = ggml_set_name(ggml_cpy(p.ctx, c.first, cache), "write");
+    expand(&p, write);
+    struct table x;
+    make_table(&x, 2, (double[]){ 1e6, 0.1 }, 0, 0.001); // all that can goes to A
+    OK(ggml_backend_sched_set_policy(p.sched, GGML_BACKEND_SCHED_POLICY_COST));
+    OK(ggml_backend_sched_set_costs(p.sched, &x.t));
+    OK(ggml_backend_sched_alloc_graph(p.sched, p.graph));
+    CHECK(ggml_backend_sched_get_node_backend(p.sched, c.first) == p.backends[0]);
+    CHECK(ggml_backend_sched_get_node_backend(p.sched, c.sum) == p.backends[1]); // A has no add
+    CHECK(ggml_backend_sched_get_node_backend(p.sched, c.out) == p.backends[0]);
+    CHECK(ggml_backend_sched_get_node_backend(p.sched, write) == p.backends[1]); // the cache is on B
+    CHECK(strstr(ggml_backend_sched_explain(p.sched, c.sum), "cost: nobody else can take it") != NULL);
+    OK(ggml_backend_sched_reset(p.sched));
+    OK(ggml_backend_sched_set_node_backend(p.sched, c.out, p.backends[1]));
+    OK(ggml_backend_sched_alloc_graph(p.sched, p.graph));
+    CHECK(ggml_backend_sched_get_node_backend(p.sched, c.out) == p.backends[1]);
+    CHECK_MSG(strstr(ggml_backend_sched_explain(p.sched, c.out), "assigned by the user") != NULL, "%s", ggml_backend_sched_explain(p.sched, c.out));
+    close_place(&p);
+}
+
+static void results_are_the_same(void) {
+    float expected = NAN;
+    for (int round = 0; round < 4; round++) {
+        OPEN(p, "SIM:name=A SIM:name=B CPU");
+        struct chain c = make_chain(&p);
+        struct table x;
+        make_table(&x, 3, (double[][3]){ { 1, 1, 1 }, { 100, 1, 1 }, { 1, 100, 1 }, { 1, 1, 100 } }[round], 0, 0.1);
+        OK(ggml_backend_sched_set_check(p.sched, true));
+        OK(ggml_backend_sched_set_policy(p.sched, GGML_BACKEND_SCHED_POLICY_COST));
+        OK(ggml_backend_sched_set_costs(p.sched, &x.t));
+        OK(ggml_backend_sched_alloc_graph(p.sched, p.graph));
+        fill(c.x, -1, 0.125f);
+        fill(c.w0, -2, 0.0625f);
+        fill(c.w1, 1, -0.03125f);
+        OK(ggml_backend_sched_graph_compute(p.sched, p.graph));
+        expected = round == 0 ? at(c.out, 11) : expected;
+        CHECK_AT(c.out, 11, expected);
+        CHECK(round == 0 || ggml_backend_sched_get_node_backend(p.sched, c.out) == p.backends[round - 1]);
+        close_place(&p);
+    }
+}
+
+// 6 results of 64 KiB alive at once: A is faster and may have 2 of them.
+static void memory_limits(void) {
+    for (int round = 0; round < 3; round++) {
+        OPEN(p, "SIM:name=A SIM:name=B");
+        struct ggml_tensor * x = leaf(&p, "x", 128, 128), * sum = NULL, * kept[6];
+        for (int i = 0; i < 6; i++) {
+            kept[i] = ggml_scale(p.ctx, x, (float) i);
+        }
+        for (int i = 0; i < 6; i++) {
+            sum = sum ? ggml_add(p.ctx, sum, kept[5 - i]) : kept[5];
+        }
+        for (int i = 0; i < 6; i++) {
+            expand(&p, kept[i]);
+        }
+        expand(&p, sum);
+        struct table t;
+        make_table(&t, 2, (double[]){ 1000, 500 }, 0, 1);
+        t.max_bytes[0] = round == 0 ? 0 : 3 * 65536;
+        t.max_bytes[1] = round == 2 ? 3 * 65536 : 0;
+        t.t.max_bytes  = t.max_bytes;
+        OK(ggml_backend_sched_set_policy(p.sched, GGML_BACKEND_SCHED_POLICY_COST));
+        OK(ggml_backend_sched_set_costs(p.sched, &t.t));
+        const enum ggml_status status = ggml_backend_sched_alloc_graph(p.sched, p.graph);
+        struct ggml_backend_sched_prediction got = { 0 };
+        if (round == 2) {
+            CHECK_INT(status, GGML_STATUS_ALLOC_FAILED);
+            CHECK_ERROR(GGML_STATUS_ALLOC_FAILED, "196608 are allowed");
+        } else {
+            CHECK_INT(status, GGML_STATUS_SUCCESS);
+            OK(ggml_backend_sched_get_prediction(p.sched, &got));
+            CHECK(got.proved == (round == 0) && got.bound_us <= got.us);
+            const size_t size = ggml_backend_sched_get_buffer_size(p.sched, p.backends[0]);
+            CHECK(round == 0 ? size > 6 * 65536 : size <= 3 * 65536);
+        }
+        close_place(&p);
+    }
+}
+
+static void bad_tables(void) {
+    OPEN(p, "SIM:name=A SIM:name=B");
+    struct table x;
+#define BAD(change, text)                                                                                              \
+    make_table(&x, 2, (double[]){ 1, 1 }, 0, 0);                                                                       \
+    change;                                                                                                            \
+    CHECK_INT(ggml_backend_sched_set_costs(p.sched, &x.t), GGML_STATUS_INVALID_ARGUMENT);                              \
+    CHECK_ERROR(GGML_STATUS_INVALID_ARGUMENT, text)
+    BAD(x.t.n_ops = 1, "backend 1, B, has no entry");
+    BAD(x.ops[1].type = 0, "has no entry");
+    BAD(x.ops[1].type = 1000, "ops[1]");
+    BAD(x.ops[0].backend = 2, "ops[0]: backend 2 of 2");
+    BAD(x.ops[0].op_class = 99, "class 99");
+    BAD(x.ops[0].bytes_per_us = 0, "rates above 0");
+    BAD(x.ops[0].flops_per_us = NAN, "rates above 0");
+    BAD(x.ops[0].launch_us = -1, "launch -1 us");
+    BAD(x.t.n_copies = 1, "copies from backend 1 to 0");
+    BAD(x.copies[0].bytes_per_us = -1, "copies from backend 0 to 1");
+    BAD(x.t.split_us = INFINITY, "split_us");
+    BAD(x.t.weight_runs = 0.5, "weight_runs");
+    BAD(x.t.ops = NULL, "entries are NULL");
+    OK(ggml_backend_sched_set_costs(p.sched, NULL));
+    close_place(&p);
+}
+
+static void every_allocation_fails(void) {
+    for (int n = 1; n < 2000; n++) {
+        OPEN(p, "SIM:name=A SIM:name=B SIM:name=C");
+        make_chain(&p);
+        struct table x;
+        make_table(&x, 3, (double[]){ 3, 5, 4 }, 1, 0.1);
+        OK(ggml_backend_sched_set_policy(p.sched, GGML_BACKEND_SCHED_POLICY_COST));
+        gb_test_fail_alloc(n, false);
+        enum ggml_status status = ggml_backend_sched_set_costs(p.sched, &x.t);
+        status                  = status == GGML_STATUS_SUCCESS ? ggml_backend_sched_alloc_graph(p.sched, p.graph) : status;
+        const bool failed       = gb_test_alloc_failed();
+        gb_test_fail_alloc(0, false);
+        CHECK(status == GGML_STATUS_SUCCESS || (failed && status == GGML_STATUS_ALLOC_FAILED));
+        OK(ggml_backend_sched_set_costs(p.sched, &x.t)); // and it works again
+        OK(ggml_backend_sched_alloc_graph(p.sched, p.graph));
+        close_place(&p);
+        if (!failed) {
+            CHECK(n > 50);
+            return;
+        }
+    }
+    CHECK(!"never succeeded");
+}
+
+TEST_MAIN(TEST(two_backends_equal_all_placements), TEST(large_ones_have_a_certificate), TEST(more_backends_equal_all_placements), TEST(savings_are_differences),
+          TEST(without_costs_as_weights), TEST(prediction_by_hand), TEST(exact_entries_go_first), TEST(constraints_hold), TEST(results_are_the_same),
+          TEST(memory_limits), TEST(bad_tables), TEST(every_allocation_fails))
