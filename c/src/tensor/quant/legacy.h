@@ -67,13 +67,45 @@ static inline uint8_t gb_level(float v, int max) {
     return v >= (float) max ? (uint8_t) max : (uint8_t) v;
 }
 
-// Signed bytes, rounded half away from zero; returns the scale.
+static inline float gb_block_largest(const float * x) { // magnitude; NaN does not count
+    float lanes[4] = { 0 }, largest = 0;
+    for (int i = 0; i < GB_BLOCK; i += 4) {
+        for (int k = 0; k < 4; k++) {
+            const float magnitude = fabsf(x[i + k]);
+            lanes[k]              = magnitude > lanes[k] ? magnitude : lanes[k];
+        }
+    }
+    for (int k = 0; k < 4; k++) {
+        largest = lanes[k] > largest ? lanes[k] : largest;
+    }
+    return largest;
+}
+
+// Signed bytes, rounded half away from zero, NaN to 0; returns the scale. Simple loops, for compilers to vectorize.
 static inline float gb_quantize_bytes(const float * x, int8_t * q) {
-    const float d  = fabsf(gb_fit_extreme(GB_BLOCK, x)) / 127;
+    const float d  = gb_block_largest(x) / 127;
     const float id = d != 0 ? 1 / d : 0;
+    float       v[GB_BLOCK];
+    int32_t     whole[GB_BLOCK];
     for (int i = 0; i < GB_BLOCK; i++) {
-        const float v = roundf(x[i] * id);
-        q[i]          = (int8_t) (v >= -127 && v <= 127 ? v : v > 0 ? 127 : v < 0 ? -127 : 0); // NaN: 0
+        const float product = x[i] * id;
+        v[i]                = product == product ? product : 0;
+    }
+    for (int i = 0; i < GB_BLOCK; i++) {
+        v[i] = v[i] > -127 ? v[i] : -127;
+    }
+    for (int i = 0; i < GB_BLOCK; i++) {
+        v[i] = v[i] < 127 ? v[i] : 127;
+    }
+    for (int i = 0; i < GB_BLOCK; i++) {
+        whole[i] = (int32_t) v[i];
+    }
+    for (int i = 0; i < GB_BLOCK; i++) {
+        const float rest = v[i] - (float) whole[i]; // exact
+        whole[i] += (rest >= 0.5f) - (rest <= -0.5f);
+    }
+    for (int i = 0; i < GB_BLOCK; i++) {
+        q[i] = (int8_t) whole[i];
     }
     return d;
 }
