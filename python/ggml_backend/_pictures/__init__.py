@@ -1,0 +1,23 @@
+"""Pictures of a memory plan: CSV, one self-contained HTML page, a small SVG for notebooks, and a map for terminals.
+
+* ``data``: what a picture shows, and what is computed for it once (the live bytes over time, the peak moment)
+* ``table``: CSV, written and read
+* ``page`` with ``page.html``: the page
+* ``svg``: for notebooks, without scripts
+* ``text``: for terminals
+
+All of them read plans and change none.
+"""
+
+from __future__ import annotations
+
+from .data import ArenaLike, BlockLike, CopyLike, Picture, SplitLike, bare_picture
+from .page import page
+from .svg import notebook
+from .table import read_table, write_table
+from .text import text_map
+
+__all__ = [
+    "ArenaLike", "BlockLike", "CopyLike", "Picture", "SplitLike", "bare_picture", "notebook", "page", "read_table", "text_map",
+    "write_table",
+]  # fmt: skip

@@ -1,0 +1,81 @@
+"""Plans as CSV: id,lower,upper,size,offset,name,op,backend,arena,root. The first five columns are what solvers of bare instances read.
+
+``arena`` is the backend's name, with ``/1``, ``/2`` for further chunks; offsets are within it. ``root`` is the id of the block whose
+memory a block took over. Ids are unique in the file.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Sequence
+from os import PathLike
+
+from .._errors import InvalidArgumentError
+from .data import ArenaLike, BareBlock, BlockLike
+
+HEADING = ["id", "lower", "upper", "size", "offset", "name", "op", "backend", "arena", "root"]
+
+
+def _arena(arena: ArenaLike, block: BlockLike) -> str:
+    return f"{arena.backend}/{block.chunk}" if block.chunk else arena.backend
+
+
+def write_table(arenas: Sequence[ArenaLike], path: str | PathLike[str] | None = None) -> str:
+    """The blocks of all arenas as CSV: returned, and written to ``path`` if there is one."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(HEADING)
+    first = 0
+    for arena in arenas:
+        ids = {b.id: first + i for i, b in enumerate(arena.blocks)} if len(arenas) > 1 else {b.id: b.id for b in arena.blocks}
+        for b in arena.blocks:
+            root = "" if b.root is None or b.root == b.id else ids.get(b.root, "")
+            writer.writerow([ids[b.id], b.lower, b.upper, b.size, b.offset, b.name, b.op, b.backend, _arena(arena, b), root])
+        first += len(arena.blocks)
+    result = out.getvalue()
+    if path is not None:
+        with open(path, "w", newline="", encoding="utf-8", errors="surrogateescape") as file:
+            file.write(result)
+    return result
+
+
+def _integer(row: dict[str, str | None], column: str, where: str) -> int:
+    try:
+        return int(row[column] or "")
+    except (KeyError, ValueError):
+        raise InvalidArgumentError(f"{where}: {column} must be an integer, is {row.get(column)!r}") from None
+
+
+def read_table(path: str | PathLike[str]) -> dict[str, list[tuple[str, BareBlock]]]:
+    """Blocks by arena ("" without that column), each with its id as the file has it. Needs id, lower, upper, size, in any order."""
+    found: dict[str, list[tuple[str, BareBlock]]] = {}
+    numbers: dict[tuple[str, str], int] = {}
+    roots: list[str] = []
+    with open(path, newline="", encoding="utf-8", errors="surrogateescape") as file:
+        rows = csv.DictReader(file)
+        missing = {"id", "lower", "upper", "size"} - set(rows.fieldnames or ())
+        if missing:
+            raise InvalidArgumentError(f"{path}: no column {', '.join(sorted(missing))}")
+        order: list[tuple[str, str, BareBlock]] = []
+        try:
+            for row in rows:
+                where = f"{path}: line {rows.line_num}"
+                lower, upper, size = (_integer(row, c, where) for c in ("lower", "upper", "size"))
+                arena = row.get("arena") or ""
+                name, op, backend = (row.get(c) or "" for c in ("name", "op", "backend"))
+                number = len(order)
+                numbers.setdefault((arena, row["id"]), number)
+                roots.append(row.get("root") or "")
+                order.append((arena, row["id"], BareBlock(number, lower, upper, size, 0, name or row["id"], op, backend or arena)))
+        except csv.Error as error:
+            raise InvalidArgumentError(f"{path}: line {rows.line_num}: {error}") from None
+    for (arena, label, block), root in zip(order, roots, strict=True):
+        if root:
+            if (arena, root) not in numbers:
+                raise InvalidArgumentError(f"{path}: block {label}: its root {root} is not in its arena")
+            block = BareBlock(
+                block.id, block.lower, block.upper, block.size, 0, block.name, block.op, block.backend, 0, numbers[arena, root]
+            )
+        found.setdefault(arena, []).append((label, block))
+    return found

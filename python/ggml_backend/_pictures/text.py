@@ -1,0 +1,106 @@
+"""A plan for terminals: a map of each arena (time to the right, offsets upwards), its largest blocks by letter, splits and copies."""
+
+from __future__ import annotations
+
+import string
+from collections.abc import Sequence
+
+from .data import ArenaLike, BlockLike, Picture, bases, curve, peak_moment, size_text, span, verdict
+
+_LETTERS = string.ascii_uppercase + string.ascii_lowercase
+_FREE, _SMALL = ".", "+"
+
+
+def _clean(name: str, width: int = 40) -> str:
+    """Names come from files: no control characters into a terminal."""
+    shown = "".join(c if c.isprintable() else "?" for c in name)
+    return shown if len(shown) <= width else shown[: width - 3] + "..."
+
+
+def _overlap(lower: float, upper: float, cells: int) -> list[tuple[int, float]]:
+    """Which cells a span in units of cells covers, and how much of each."""
+    first, last = max(0, int(lower)), min(cells, int(upper) + 1)
+    return [(k, share) for k in range(first, last) if (share := min(upper, k + 1) - max(lower, k)) > 0]
+
+
+def _map(blocks: Sequence[BlockLike], height: int, t0: int, t1: int, width: int, rows: int, marks: dict[int, str]) -> list[str]:
+    """Each cell shows the block that covers most of it, if anything covers a third of it."""
+    best = [[0.0] * width for _ in range(rows)]
+    used = [[0.0] * width for _ in range(rows)]
+    shown = [[_FREE] * width for _ in range(rows)]
+    base = bases(blocks)
+    for i, b in enumerate(blocks):
+        bottom = base[b.chunk] + b.offset
+        columns = _overlap((b.lower - t0) * width / (t1 - t0), (b.upper - t0) * width / (t1 - t0), width)
+        for r, high in _overlap(bottom * rows / height, (bottom + b.size) * rows / height, rows):
+            for c, wide in columns:
+                area = high * wide
+                used[r][c] += area
+                if area > best[r][c]:
+                    best[r][c] = area
+                    shown[r][c] = marks.get(i, _SMALL)
+    for r in range(rows):
+        for c in range(width):
+            if used[r][c] < 1 / 3:
+                shown[r][c] = _FREE
+    return ["".join(row) for row in reversed(shown)]
+
+
+def _arena(arena: ArenaLike, t0: int, t1: int, width: int, rows: int, largest: int) -> list[str]:
+    blocks = arena.blocks
+    title = f"{_clean(arena.backend) or 'arena'}: peak {size_text(arena.peak)}, lower bound {size_text(arena.lower_bound)}"
+    lines = [f"{title} ({verdict(arena)}), {len(blocks)} blocks"]
+    height = max(bases(blocks)[-1], arena.peak)
+    if not blocks or not height:
+        return lines
+    order = sorted(range(len(blocks)), key=lambda i: (-blocks[i].size * (blocks[i].upper - blocks[i].lower), i))[: len(_LETTERS)]
+    marks = {i: _LETTERS[k] for k, i in enumerate(order)}
+    labels = [size_text(height), *[""] * (rows - 2), size_text(height // rows)]
+    for label, line in zip(labels, _map(blocks, height, t0, t1, width, rows, marks), strict=True):
+        lines.append(f"{label:>10} |{line}|")
+    moment = peak_moment(curve(blocks))
+    at = min(width - 1, max(0, int((moment - t0) * width / (t1 - t0))))
+    lines.append(f"{'':10}  {' ' * at}^ peak moment: node {moment}")
+    for k, i in enumerate(order[:largest]):
+        b = blocks[i]
+        where = f"chunk {b.chunk} at {b.offset}" if b.chunk else f"at {b.offset}"
+        lifetime = f"nodes {b.lower}..{b.upper - 1}"
+        lines.append(f"  {_LETTERS[k]} {size_text(b.size):>10}  {lifetime}  {where}  {_clean(b.name)} {_clean(b.op, 20)}".rstrip())
+    if len(blocks) > largest:
+        lines.append(f"  ... and {len(blocks) - largest} more; '{_SMALL}' is a block without a letter, '{_FREE}' is free")
+    return lines
+
+
+def _strip(picture: Picture, t0: int, t1: int, width: int) -> list[str]:
+    backends = picture.backends
+    cells = [" "] * width
+    for s in picture.splits:
+        mark = string.digits[backends.index(s.backend) % 10]
+        for c, _ in _overlap((s.start - t0) * width / (t1 - t0), (s.end - t0) * width / (t1 - t0), width):
+            cells[c] = mark
+    used = dict.fromkeys(s.backend for s in picture.splits)
+    legend = ", ".join(f"{backends.index(name) % 10} {_clean(name)}" for name in used)
+    return [f"{'splits':>10} |{''.join(cells)}|", f"{'':10}  {len(picture.splits)} splits: {legend}"]
+
+
+def _copies(picture: Picture, largest: int) -> list[str]:
+    total = sum(c.size for c in picture.copies)
+    lines = [f"copies: {len(picture.copies)}, {size_text(total)}"]
+    for c in sorted(picture.copies, key=lambda c: -c.size)[:largest]:
+        route = f"{_clean(c.src_backend)} -> {_clean(c.dst_backend)}"
+        lines.append(f"    {size_text(c.size):>10}  {route}  split {c.split}  {_clean(c.name)}  {_clean(c.reason, 60)}".rstrip())
+    if len(picture.copies) > largest:
+        lines.append(f"    ... and {len(picture.copies) - largest} more")
+    return lines
+
+
+def text_map(picture: Picture, width: int = 100, rows: int = 12, largest: int = 8) -> str:
+    """The whole plan in plain ASCII (names as they are). ``width``: columns of the terminal; ``rows``: of each map."""
+    t0, t1 = span(picture)
+    inner, rows = max(16, width - 13), max(2, rows)
+    sections = [[f"{_clean(picture.title, 80)}: {picture.n_nodes} nodes"]]
+    sections += [_arena(a, t0, t1, inner, rows, largest) for a in picture.arenas]
+    if picture.splits:
+        sections.append(_strip(picture, t0, t1, inner))
+        sections.append(_copies(picture, largest))
+    return "\n\n".join("\n".join(lines) for lines in sections) + "\n"
