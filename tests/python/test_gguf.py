@@ -807,6 +807,7 @@ print(most - before)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads the peak from /proc")
+@pytest.mark.usefixtures("prompt_frees")
 def test_models_larger_than_memory(tmp_path: Path, script: Callable[..., str]) -> None:
     """Hundreds of megabytes are written, converted and copied with little memory, in pieces."""
     made, copied = script(STREAMED, str(tmp_path / "a.gguf"), str(tmp_path / "b.gguf")).split()

@@ -107,6 +107,7 @@ def test_the_command_line_refuses_them(tmp_path: Path, capsys: pytest.CaptureFix
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads the peak from /proc")
+@pytest.mark.usefixtures("prompt_frees")
 def test_memory_stays_small(script: Callable[..., str], tmp_path: Path) -> None:
     """Each way of opening every file: the peak of all is less than 16 MB above that before."""
     source = """
