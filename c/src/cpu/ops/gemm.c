@@ -1,5 +1,5 @@
-// gemm.c - the engine of the matrix products: a blocked product on packed panels, and dot products where there are few rows. Both work
-// on floats, or on bytes where the weights are quantized (gemm_bytes.h).
+// gemm.c - the engine of the matrix products: a blocked product on packed panels of floats, of pairs of bfloat16, or of bytes where the
+// weights are quantized (gemm_bytes.h). Few rows go another way (gemm_dots.c).
 //
 // Blocked: the threads pack rows of x together, as f32 panels of gemm_mr rows (k-major), into shared memory. Then they take jobs, a block
 // of panels times a chunk of columns, from a common counter; for each stretch of KC terms a job packs its columns of w into memory of its
@@ -13,18 +13,13 @@
 #include <stdatomic.h>
 
 #include "base/fp16.h"
-#include "cpu/ops/gemm_bytes.h"
-#include "tensor/quant/quant.h"
+#include "cpu/ops/gemm_impl.h"
 
 #define KC 384         // terms a stretch
 #define KC_BYTES 512   // of bytes: whole blocks
 #define NC 128         // columns a chunk, at most; a multiple of every gemm_nr
 #define BLOCK_ROWS 384 // rows a block, about: BLOCK_ROWS * KC floats stay in the second-level cache
 #define BLOCK_ROWS_BYTES 768
-#define DOT_ROWS 2     // up to so many rows a group, packing w does not pay
-#define DENSE_DOT_TERMS 1024
-#define DENSE_DOT_ROWS 8 // of floats, and where several columns are taken at a time
-#define DOT_TERMS 1024 // of a quantized column that are dequantized at a time for a dot product
 #define SUPER_MAX 256  // elements of the largest quantized block
 #define MR_MAX 16
 #define NR_MAX 64
@@ -60,41 +55,9 @@ struct layout { // of the scratch memory
 
 // ------------------------------------------------------------------------------------------------------------------ sizes
 
-static int64_t group_rows(const struct gb_gemm * p, int64_t g) {
-    return p->first != NULL ? p->first[g + 1] - p->first[g] : p->rows;
-}
-
-static int64_t first_row(const struct gb_gemm * p, int64_t g) { // counted through all groups
-    return p->first != NULL ? p->first[g] : g * p->rows;
-}
-
-static bool is_dense(const struct gb_gemm_operand * o) {
-    return !o->across && o->nb_k == ggml_type_size(o->type);
-}
-
-static bool uses_bytes(const struct gb_gemm * p) {
-    return !p->exact && p->x.type == GGML_TYPE_F32 && is_dense(&p->x) && is_dense(&p->w) && gb_has_unpack(p->w.type);
-}
-
-// Rows of floats and dense columns: several of each are multiplied at a time.
-static bool uses_dense_dots(const struct gb_gemm * p) {
-    return p->x.type == GGML_TYPE_F32 && !ggml_is_quantized(p->w.type) && is_dense(&p->w) && is_dense(&p->x);
-}
-
-static bool uses_dots(const struct gb_gemm * p) {
-    if (uses_bytes(p)) {
-        return p->rows <= GB_BYTES_DOTS;
-    }
-    if (uses_dense_dots(p)) {
-        return p->rows <= DENSE_DOT_ROWS;
-    }
-    const bool fits = ggml_is_quantized(p->w.type) ? p->x.type == GGML_TYPE_F32 : !ggml_is_quantized(p->x.type);
-    return p->rows <= DOT_ROWS && is_dense(&p->w) && is_dense(&p->x) && fits;
-}
-
 // What dequantizing takes: KC terms of each row of a panel, or all blocks of one term that a chunk of columns touches.
 enum { ROWS_FLOATS = KC * NR_MAX };
-_Static_assert(KC >= SUPER_MAX && DOT_TERMS % SUPER_MAX == 0 && NC + 2 * SUPER_MAX <= ROWS_FLOATS, "blocks fit");
+_Static_assert(KC >= SUPER_MAX && NC + 2 * SUPER_MAX <= ROWS_FLOATS, "blocks fit");
 
 static bool is_quantized(const struct gb_gemm * p) {
     return ggml_is_quantized(p->w.type) || ggml_is_quantized(p->x.type);
@@ -106,7 +69,7 @@ static size_t rows_floats(const struct gb_gemm * p) {
 
 // Weights of bfloat16 with floats that may be rounded to it.
 static bool may_use_pairs(const struct gb_gemm * p) {
-    return !p->exact && p->w.type == GGML_TYPE_BF16 && p->x.type == GGML_TYPE_F32 && p->k % 2 == 0 && is_dense(&p->w) && is_dense(&p->x);
+    return !p->exact && p->w.type == GGML_TYPE_BF16 && p->x.type == GGML_TYPE_F32 && p->k % 2 == 0 && gb_gemm_is_dense(&p->w) && gb_gemm_is_dense(&p->x);
 }
 
 // How the blocked product computes: on panels of floats, of bytes, or of pairs of bfloat16.
@@ -119,7 +82,7 @@ struct way {
 };
 
 static struct way way_of(const struct gb_gemm * p, const struct gb_kernels * k) {
-    if (uses_bytes(p)) {
+    if (gb_gemm_uses_bytes(p)) {
         return (struct way){ true, false, gb_unpack_of(k, p->w.type), k->gemm_q8_mr, k->gemm_q8_nr, KC_BYTES };
     }
     if (k->fast_bf16 && may_use_pairs(p)) {
@@ -137,24 +100,19 @@ static int64_t column_floats(const struct way * way, int64_t k) {
     return way->bytes ? gb_bytes_column_floats(k, way->unpack.kind) : way->pairs ? k / 2 : k;
 }
 
-// From the first term of a row to term k, which starts a block.
-static size_t term_offset(const struct gb_gemm_operand * o, int64_t k) {
-    return (size_t) (o->across ? k : k / ggml_blck_size(o->type)) * o->nb_k;
-}
-
 int gb_gemm_n_tasks(const struct gb_gemm * p, int n_threads) {
-    const double grain = uses_dots(p) ? 1 << 15 : 1 << 18; // multiply-adds that are worth waking a thread
+    const double grain = gb_gemm_uses_dots(p) ? 1 << 15 : 1 << 18; // multiply-adds that are worth waking a thread
     const double tasks = (double) p->m * (double) p->k * (double) p->total / grain;
     return tasks < 1 ? 1 : tasks < n_threads ? (int) tasks : n_threads;
 }
 
 size_t gb_gemm_work_size(const struct gb_gemm * p, int n_tasks) {
-    if (uses_dots(p)) {
-        return uses_bytes(p) ? (size_t) p->total * gb_bytes_row_size(p->k, GB_BYTES_HALVES) : 0;
+    if (gb_gemm_uses_dots(p)) {
+        return gb_gemm_dots_work_size(p);
     }
     // Levels differ in gemm_mr (at least 4): a row's share of what belongs to its panel is below ROW_EXTRA for all of them.
     enum { ROW_EXTRA = (sizeof(struct panel) + sizeof(struct block)) / 4 + 1 };
-    const int64_t floats = uses_bytes(p) ? gb_bytes_row_floats(p->k, GB_BYTES_HALVES) : p->k;
+    const int64_t floats = gb_gemm_uses_bytes(p) ? gb_bytes_row_floats(p->k, GB_BYTES_HALVES) : p->k;
     const size_t row    = (size_t) floats * sizeof(float) + ROW_EXTRA;
     const size_t padded = (size_t) (p->total + p->n_groups * (MR_MAX - 1));
     const size_t least  = GB_MAX(MR_MAX, GB_MIN(ROUND_ROWS, ROUND_BYTES_MAX / row));
@@ -211,16 +169,12 @@ static bool are_adjacent(const void * const * rows, int n, size_t step) {
     return true;
 }
 
-static void dequantize(enum ggml_type type, const char * x, int64_t n, float * y) {
-    gb_quant_format_of(type)->to_float(x, y, (int) n);
-}
-
 static void pack_blocks(const struct gb_kernels * kernels, enum ggml_type type, int64_t k, int n, int width, float * y,
                         const void * const * rows, float * buf) {
     const void * x[NR_MAX];
     for (int i = 0; i < n; i++) {
         x[i] = buf + i * k;
-        dequantize(type, rows[i], k, buf + i * k);
+        gb_gemm_dequantize(type, rows[i], k, buf + i * k);
     }
     kernels->pack_f32(k, n, width, y, x);
 }
@@ -249,7 +203,7 @@ static void pack(const struct gb_kernels * kernels, const struct gb_gemm_operand
         pack_blocks(kernels, o->type, k, n, width, y, rows, buf);
         return;
     }
-    if (is_dense(o)) {
+    if (gb_gemm_is_dense(o)) {
         prefetch_rows(o, rows, n, k);
         switch (o->type) {
             case GGML_TYPE_F16: kernels->pack_f16(k, n, width, y, rows); break;
@@ -279,7 +233,7 @@ struct cursor { // a panel: number `i` of group `g`
 };
 
 static int64_t group_panels(const struct gb_gemm * p, int64_t g, int mr) {
-    return (group_rows(p, g) + mr - 1) / mr;
+    return (gb_gemm_group_rows(p, g) + mr - 1) / mr;
 }
 
 static int64_t total_panels(const struct gb_gemm * p, int mr) {
@@ -396,8 +350,8 @@ static void pack_columns_across(const struct round * r, const struct gb_gemm_mat
     const int            nr    = r->call->k->gemm_nr;
     const int64_t        first = column / block, last = (column + n + block - 1) / block;
     for (int64_t t = 0; t < kc; t++) {
-        const char * blocks = w->data + term_offset(&r->p->w, k0 + t) + (size_t) first * w->nb_m;
-        dequantize(type, blocks, (last - first) * block, r->l.rows);
+        const char * blocks = w->data + gb_gemm_term_offset(&r->p->w, k0 + t) + (size_t) first * w->nb_m;
+        gb_gemm_dequantize(type, blocks, (last - first) * block, r->l.rows);
         const float * x = r->l.rows + (column - first * block);
         for (int j = 0; j < n; j += nr) {
             float *   y     = r->l.w + (size_t) j * (size_t) kc + (size_t) t * (size_t) nr;
@@ -415,7 +369,7 @@ static void pack_columns(const struct round * r, const struct gb_gemm_matrix * w
         const void * rows[NR_MAX];
         const int    valid = GB_MIN(nr, n - j);
         for (int i = 0; i < valid; i++) {
-            rows[i] = w->data + (size_t) (column + j + i) * w->nb_m + term_offset(&r->p->w, k0);
+            rows[i] = w->data + (size_t) (column + j + i) * w->nb_m + gb_gemm_term_offset(&r->p->w, k0);
         }
         if (r->way.bytes) {
             gb_bytes_pack_columns(r->call->k, &r->way.unpack, r->p->w.type, kc, valid, nr, y, rows, r->l.rows);
@@ -471,7 +425,7 @@ static void pack_panel(const struct round * r, struct cursor c, int64_t index) {
     struct panel *         panel = &r->l.panels[index];
     const void *           x[MR_MAX];
 
-    panel->rows = (int) GB_MIN(group_rows(p, c.g) - c.i * mr, mr);
+    panel->rows = (int) GB_MIN(gb_gemm_group_rows(p, c.g) - c.i * mr, mr);
     for (int i = 0; i < panel->rows; i++) {
         const struct gb_gemm_row row = p->row_of(p, c.g, c.i * mr + i);
         x[i]                         = row.x;
@@ -493,7 +447,7 @@ static void pack_panel(const struct round * r, struct cursor c, int64_t index) {
             pack(r->call->k, &p->x, kc, panel->rows, mr, panel_at(r, index, k0, kc), x, r->l.rows);
         }
         for (int i = 0; i < panel->rows; i++) {
-            x[i] = (const char *) x[i] + term_offset(&p->x, kc);
+            x[i] = (const char *) x[i] + gb_gemm_term_offset(&p->x, kc);
         }
     }
 }
@@ -545,124 +499,12 @@ static void run_blocked(const struct gb_cpu_call * call, const struct gb_gemm * 
     }
 }
 
-// ------------------------------------------------------------------------------------------------------------------- dots
-
-static float dot(const struct gb_kernels * kernels, const struct gb_gemm * p, const char * w, const char * x) {
-    const bool wide = p->x.type == GGML_TYPE_F32;
-    switch (p->w.type) {
-        case GGML_TYPE_F16:
-            return wide ? kernels->dot_f16_f32(p->k, (const uint16_t *) w, (const float *) x)
-                        : kernels->dot_f16(p->k, (const uint16_t *) w, (const uint16_t *) x);
-        case GGML_TYPE_BF16:
-            return wide ? kernels->dot_bf16_f32(p->k, (const uint16_t *) w, (const float *) x)
-                        : kernels->dot_bf16(p->k, (const uint16_t *) w, (const uint16_t *) x);
-        default: return kernels->dot_f32(p->k, (const float *) w, (const float *) x);
-    }
-}
-
-// Column j of w, quantized, times all rows, which are f32.
-static void dots_quantized(const struct gb_kernels * kernels, const struct gb_gemm * p, const char * w, const struct gb_gemm_row * row,
-                           int rows, int64_t j) {
-    float buf[DOT_TERMS];
-    for (int r = 0; r < rows; r++) {
-        row[r].dst[j] = 0;
-    }
-    for (int64_t k = 0; k < p->k; k += DOT_TERMS) {
-        const int64_t n = GB_MIN(p->k - k, DOT_TERMS);
-        dequantize(p->w.type, w + term_offset(&p->w, k), n, buf);
-        for (int r = 0; r < rows; r++) {
-            row[r].dst[j] += kernels->dot_f32(n, buf, (const float *) row[r].x + k);
-        }
-    }
-}
-
-static void dots(const struct gb_kernels * kernels, const struct gb_gemm * p, const char * w, const struct gb_gemm_row * row, int rows,
-                 int64_t j) {
-    for (int r = 0; r < rows; r++) {
-        row[r].dst[j] = dot(kernels, p, w, row[r].x);
-    }
-}
-
-// Columns [j, end) of dense weights times rows of floats.
-static void dots_dense(const struct gb_kernels * kernels, const struct gb_gemm * p, const struct gb_gemm_matrix * w,
-                       const struct gb_gemm_row * row, int rows, int64_t j, int64_t end) {
-    enum { ROWS = 4, COLUMNS = 4 }; // at most
-    void (*const fn)(int64_t, int, int, float *, const void * const *, const float * const *) =
-        p->w.type == GGML_TYPE_F16 ? kernels->dots_f16 : p->w.type == GGML_TYPE_BF16 ? kernels->dots_bf16 : kernels->dots_f32;
-    for (int nw; j < end; j += nw) {
-        const void * columns[COLUMNS];
-        nw = (int) GB_MIN(end - j, kernels->dots_w);
-        for (int i = 0; i < nw; i++) {
-            columns[i] = w->data + (size_t) (j + i) * w->nb_m;
-        }
-        int64_t k0 = 0;
-        do { // the columns stay in the first-level cache for all rows
-            const int64_t kc = rows <= ROWS ? p->k : GB_MIN(p->k - k0, DENSE_DOT_TERMS);
-            for (int r0 = 0; r0 < rows; r0 += ROWS) {
-                const int     nx = GB_MIN(rows - r0, ROWS);
-                const float * x[ROWS];
-                float         y[ROWS * COLUMNS];
-                for (int r = 0; r < nx; r++) {
-                    x[r] = (const float *) row[r0 + r].x + k0;
-                }
-                fn(kc, nw, nx, y, columns, x);
-                for (int r = 0; r < nx; r++) {
-                    for (int i = 0; i < nw; i++) {
-                        float * const dst = row[r0 + r].dst + j + i;
-                        *dst              = (k0 > 0 ? *dst : 0) + y[r * kernels->dots_w + i];
-                    }
-                }
-            }
-            for (int i = 0; i < nw; i++) {
-                columns[i] = (const char *) columns[i] + (size_t) kc * p->w.nb_k;
-            }
-            k0 += kc;
-        } while (k0 < p->k);
-    }
-}
-
-// Columns of all groups, counted through, are shared out; a column of w is read once, for all rows.
-static void run_dots(const struct gb_cpu_call * call, const struct gb_gemm * p) {
-    const bool             quantized = ggml_is_quantized(p->w.type), bytes = uses_bytes(p), dense = uses_dense_dots(p);
-    const struct gb_unpack unpack = gb_unpack_of(call->k, p->w.type);
-    int64_t                i, last;
-    if (bytes) {
-        gb_bytes_quantize_rows(call, p, unpack.kind, call->work);
-        gb_cpu_barrier(call);
-    }
-    gb_cpu_share(call, p->n_groups * p->m, &i, &last);
-    while (i < last) {
-        const int64_t      g = i / p->m, column = i % p->m;
-        const int64_t      end  = GB_MIN(p->m, column + last - i);
-        const int          rows = (int) group_rows(p, g);
-        struct gb_gemm_row row[DENSE_DOT_ROWS];
-        float *            dst[DENSE_DOT_ROWS];
-
-        const struct gb_gemm_matrix w = p->w_of(p, g);
-        const char * const          x = (const char *) call->work + (size_t) first_row(p, g) * gb_bytes_row_size(p->k, unpack.kind);
-        for (int r = 0; r < rows; r++) {
-            row[r] = p->row_of(p, g, r);
-            dst[r] = row[r].dst;
-        }
-        for (int64_t j = column; j < end && bytes && rows > 0; j++) {
-            gb_bytes_dots(call->k, &unpack, p->w.type, p->k, w.data + (size_t) j * w.nb_m, rows, x, dst, j);
-        }
-        if (dense && rows > 0) {
-            dots_dense(call->k, p, &w, row, rows, column, end);
-        }
-        for (int64_t j = column; j < end && !bytes && !dense; j++) {
-            (quantized ? dots_quantized : dots)(call->k, p, w.data + (size_t) j * w.nb_m, row, rows, j);
-        }
-        i += end - column;
-    }
-}
-
 void gb_gemm_run(const struct gb_cpu_call * call, const struct gb_gemm * p) {
     if (p->m <= 0 || p->total <= 0) {
         return;
     }
-    if (uses_dots(p)) {
-        run_dots(call, p);
+    if (gb_gemm_uses_dots(p)) {
+        gb_gemm_run_dots(call, p);
     } else {
         run_blocked(call, p);
     }

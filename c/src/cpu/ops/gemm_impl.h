@@ -1,0 +1,43 @@
+// gemm_impl.h - what the two halves of the engine share: gemm.c (blocked products) and gemm_dots.c (few rows).
+#ifndef GB_CPU_OPS_GEMM_IMPL_H
+#define GB_CPU_OPS_GEMM_IMPL_H
+
+#include "cpu/ops/gemm_bytes.h"
+#include "tensor/quant/quant.h"
+
+static inline int64_t gb_gemm_group_rows(const struct gb_gemm * p, int64_t g) {
+    return p->first != NULL ? p->first[g + 1] - p->first[g] : p->rows;
+}
+
+static inline int64_t gb_gemm_first_row(const struct gb_gemm * p, int64_t g) { // counted through all groups
+    return p->first != NULL ? p->first[g] : g * p->rows;
+}
+
+static inline bool gb_gemm_is_dense(const struct gb_gemm_operand * o) {
+    return !o->across && o->nb_k == ggml_type_size(o->type);
+}
+
+static inline bool gb_gemm_uses_bytes(const struct gb_gemm * p) {
+    return !p->exact && p->x.type == GGML_TYPE_F32 && gb_gemm_is_dense(&p->x) && gb_gemm_is_dense(&p->w) && gb_has_unpack(p->w.type);
+}
+
+// Rows of floats and dense columns: several of each are multiplied at a time.
+static inline bool gb_gemm_uses_dense_dots(const struct gb_gemm * p) {
+    return p->x.type == GGML_TYPE_F32 && !ggml_is_quantized(p->w.type) && gb_gemm_is_dense(&p->w) && gb_gemm_is_dense(&p->x);
+}
+
+// From the first term of a row to term k, which starts a block.
+static inline size_t gb_gemm_term_offset(const struct gb_gemm_operand * o, int64_t k) {
+    return (size_t) (o->across ? k : k / ggml_blck_size(o->type)) * o->nb_k;
+}
+
+static inline void gb_gemm_dequantize(enum ggml_type type, const char * x, int64_t n, float * y) {
+    gb_quant_format_of(type)->to_float(x, y, (int) n);
+}
+
+// Few rows: columns of w are multiplied as they lie, without packing.
+bool   gb_gemm_uses_dots(const struct gb_gemm * p);
+size_t gb_gemm_dots_work_size(const struct gb_gemm * p);
+void   gb_gemm_run_dots(const struct gb_cpu_call * call, const struct gb_gemm * p);
+
+#endif // GB_CPU_OPS_GEMM_IMPL_H
