@@ -178,7 +178,7 @@ static void fill(struct ggml_tensor * t) {
 static void bench_attention(int64_t n, int64_t m, int64_t heads_, enum ggml_type cache, const struct gb_level * level, struct gb_cpu_pool * pool) {
     const int64_t         d   = 128;
     struct ggml_context * ctx = ggml_init((struct ggml_init_params){ (size_t) (d * heads_ * (2 * n + 2 * m)) * 4 + (1 << 20), NULL, false });
-    struct ggml_tensor *  q   = ggml_new_tensor_3d(ctx, GGML_TYPE_F32, d, n, heads_);
+    struct ggml_tensor *  q   = ggml_new_tensor_3d(ctx, cache, d, n, heads_);
     struct ggml_tensor *  k   = ggml_new_tensor_3d(ctx, cache, d, m, heads_);
     struct ggml_tensor *  v   = ggml_new_tensor_3d(ctx, cache, m, d, heads_);
     fill(q);

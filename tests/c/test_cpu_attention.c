@@ -15,7 +15,7 @@ static double get(const struct ggml_tensor * t, int64_t i0, int64_t i1, int64_t 
 
 static double attention(const struct ggml_tensor * q, const struct ggml_tensor * k, const struct ggml_tensor * v,
                         bool masked, const int64_t i[4], const struct moved * m) {
-    double        weights[64], sum = 0, out = 0;
+    double        weights[1200], sum = 0, out = 0;
     const int64_t keys = k->ne[1], past = keys - q->ne[1];
     for (int64_t c = 0; c < keys; c++) {
         double s = 0;
@@ -61,6 +61,24 @@ static void flash_attn(void) {
     CHECK(is_shared(node));
     CHECK_NODE(node, want_attention, 4e-6);
     end();
+}
+
+// Tiles of queries and blocks of keys, none of them full; keys that no query of a tile sees; grouped heads.
+static void flash_attn_tiles(void) {
+    static const int shapes[][3] = { { 16, 8, 16 }, { 8, 50, 60 }, { 9, 53, 530 }, { 8, 10, 1100 }, { 16, 40, 60 } }; // d, queries, keys
+    for (int s = 0; s < 5; s++) {
+        FOR_FLOATS (type) {
+            begin();
+            const int d = shapes[s][0], n = shapes[s][1], m = shapes[s][2];
+            for (int masked = 0; masked <= (m >= n); masked++) {
+                struct ggml_tensor * node = ggml_flash_attn(ctx, stand_in(d, n, 2, 1), stand_in(d, m, 1, 1), stand_in(m, d, 1, 1), masked);
+                struct ggml_tensor *q = random_tensor(type, DENSE, d, n, 2, 1), *k = random_tensor(type, DENSE, d, m, 1, 1),
+                                   *v = random_tensor(type, DENSE, m, d, 1, 1);
+                CHECK_NODE(reading(reading(reading(node, 0, q), 1, k), 2, v), want_attention, 4e-6);
+            }
+            end();
+        }
+    }
 }
 
 static double want_ff(const struct ggml_tensor * node, const int64_t i[4]) {
@@ -180,4 +198,4 @@ static void heads_that_are_missing(void) {
     end();
 }
 
-TEST_MAIN(TEST(flash_attn), TEST(flash_ff), TEST(flash_attn_back), TEST(heads_that_are_missing))
+TEST_MAIN(TEST(flash_attn), TEST(flash_attn_tiles), TEST(flash_ff), TEST(flash_attn_back), TEST(heads_that_are_missing))

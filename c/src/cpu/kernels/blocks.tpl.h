@@ -6,6 +6,7 @@
 
 enum { BLOCK_N = 32, Q8_0_BYTES = 34, Q4_0_BYTES = 18 };
 
+#if V_N != 16
 static inline uint32_t largest_(const float * restrict x, uint32_t * restrict magnitude) {
     int32_t largest = 0;
     for (int i = 0; i < BLOCK_N; i++) {
@@ -18,6 +19,7 @@ static inline uint32_t largest_(const float * restrict x, uint32_t * restrict ma
     }
     return (uint32_t) largest;
 }
+#endif
 
 static inline void store_scale_(uint8_t * block, float d) {
     const uint16_t h = gb_f32_to_f16(d);
@@ -30,6 +32,56 @@ static inline float load_scale_(const uint8_t * block) {
     return gb_f16_to_f32(h);
 }
 
+#if V_N == 16
+static inline float extreme_(const float * x, __m512 * a, __m512 * b) { // the first of largest magnitude
+    *a = _mm512_loadu_ps(x);
+    *b = _mm512_loadu_ps(x + 16);
+    const vf        zero    = v_set(0.0f), p = v_max(v_abs(*a), zero), q = v_max(v_abs(*b), zero); // without NaN
+    const vf        largest = v_set(v_largest(v_max(p, q)));
+    const __mmask32 at      = (__mmask32) v_eq(p, largest) | (__mmask32) v_eq(q, largest) << 16;
+    const float     value   = x[__builtin_ctz(at)];
+    return value == value && value != 0 ? value : 0.0f; // nothing but NaN, and zeros of either sign
+}
+
+static inline __m128i byte_levels_(__m512 x, __m512 id) {
+    const vf v   = v_mul(x, id);
+    const vf w   = v_max(v_set(-127.0f), v_min(v_set(127.0f), _mm512_maskz_mov_ps(v_eq(v, v), v)));
+    const vf r   = _mm512_roundscale_ps(w, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+    const vf off = v_sub(w, r);
+    const vf up   = _mm512_mask_add_ps(r, v_eq(off, v_set(0.5f)) & v_gt(w, v_set(0.0f)), r, v_set(1.0f));
+    const vf down = _mm512_mask_sub_ps(up, v_eq(off, v_set(-0.5f)) & v_lt(w, v_set(0.0f)), up, v_set(1.0f));
+    return _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(down));
+}
+
+static inline vi nibble_levels_(__m512 x, __m512 id) { // the sum apart from the product: two roundings
+    const vf v = v_add(v_mul(x, id), v_set(8.5f));
+    return _mm512_cvttps_epi32(v_min(v_max(v, v_set(0.0f)), v_set(15.0f)));
+}
+
+static void f32_to_q8_0(int64_t n, void * y, const float * x) {
+    uint8_t * block = y;
+    for (int64_t i = 0; i < n; i += BLOCK_N, block += Q8_0_BYTES) {
+        __m512      a, b;
+        const float d  = gb_f32_from_bits(gb_f32_bits(extreme_(x + i, &a, &b)) & 0x7fffffffu) / 127;
+        const vf    id = v_set(d != 0 ? 1 / d : 0);
+        store_scale_(block, d);
+        _mm_storeu_si128((__m128i *) (block + 2), byte_levels_(a, id));
+        _mm_storeu_si128((__m128i *) (block + 18), byte_levels_(b, id));
+    }
+}
+
+static void f32_to_q4_0(int64_t n, void * y, const float * x) {
+    uint8_t * block = y;
+    for (int64_t i = 0; i < n; i += BLOCK_N, block += Q4_0_BYTES) {
+        __m512      a, b;
+        const float d  = extreme_(x + i, &a, &b) / -8;
+        const vf    id = v_set(d != 0 ? 1 / d : 0);
+        store_scale_(block, d);
+        const vi both = vi_or(nibble_levels_(a, id), vi_shl(nibble_levels_(b, id), 4));
+        _mm_storeu_si128((__m128i *) (block + 2), _mm512_cvtepi32_epi8(both));
+    }
+}
+#else
 // To the nearest, halves away from zero; at most 127 in magnitude, NaN becomes 0.
 static inline void to_bytes_(int8_t * restrict q, const float * restrict x, float id) {
     for (int i = 0; i < BLOCK_N; i++) {
@@ -80,6 +132,8 @@ static void f32_to_q4_0(int64_t n, void * y, const float * x) {
         }
     }
 }
+
+#endif
 
 static void q8_0_to_f32(int64_t n, float * y, const void * x) {
     const uint8_t * block = x;

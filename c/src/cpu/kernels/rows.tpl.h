@@ -196,8 +196,14 @@ static void rope_pairs_f32(int64_t n, float * y, const float * x, const float * 
 
 // Pairs (j, j + n) for j < n.
 static void rope_halves_f32(int64_t n, float * y, const float * x, const float * c, const float * s) {
-    for (int64_t j = 0; j < n; j += V_N) {
-        const int left = (int) (n - j < V_N ? n - j : V_N);
+    int64_t j = 0;
+    for (; j + V_N <= n; j += V_N) {
+        const vf a = v_load(x + j), b = v_load(x + j + n), cosine = v_load(c + j), sine = v_load(s + j);
+        v_store(y + j, v_sub(v_mul(a, cosine), v_mul(b, sine)));
+        v_store(y + j + n, v_add(v_mul(a, sine), v_mul(b, cosine)));
+    }
+    if (j < n) {
+        const int left = (int) (n - j);
         const vf  a = v_load_n(x + j, left), b = v_load_n(x + j + n, left);
         const vf  cosine = v_load_n(c + j, left), sine = v_load_n(s + j, left);
         v_store_n(y + j, v_sub(v_mul(a, cosine), v_mul(b, sine)), left);

@@ -1,10 +1,12 @@
 // attention.c - FLASH_ATTN, FLASH_FF, FLASH_ATTN_BACK: attention and feed-forward as single operators.
 //
-// One query row at a time: its scores against all keys lie in the thread's scratch. v is stored transposed, so that the
+// Many queries at once go by tiles (attention_tiles.c); what is here takes
+// one query row at a time: its scores against all keys lie in the thread's scratch. v is stored transposed, so that the
 // weighted sum over positions is a dot product of rows too. Heads map modulo: query head i uses key head i mod the
 // number of key heads.
 #include <math.h>
 
+#include "cpu/ops/attention_tiles.h"
 #include "cpu/ops/elements.h"
 
 // sum x[i] y[i] with the n values of t at p; half types have kernels of their own.
@@ -46,6 +48,10 @@ static int64_t attn_floats(const struct ggml_tensor * node) {
 }
 
 static void run_flash_attn(const struct gb_cpu_call * call, struct ggml_tensor * node) {
+    if (gb_attention_is_tiled(node) && gb_attention_is_aligned(node)) {
+        gb_attention_run_tiled(call, node);
+        return;
+    }
     const struct ggml_tensor *q = node->src[0], *k = node->src[1], *v = node->src[2];
     const int64_t             d = q->ne[0], m = k->ne[1];
     const bool                masked = gb_op_param_i32(node, 0) != 0;
@@ -82,11 +88,13 @@ static const char * flash_attn_unsupported(const struct ggml_tensor * node) {
 }
 
 static size_t flash_attn_work(const struct ggml_tensor * node, int n_tasks) {
-    return gb_floats_size(attn_floats(node), n_tasks);
+    const int64_t tiled = gb_attention_is_tiled(node) ? gb_attention_tiled_floats(node) : 0;
+    return gb_floats_size(GB_MAX(tiled, attn_floats(node)), n_tasks);
 }
 
 static int flash_attn_tasks(const struct ggml_tensor * node, int n_threads) {
-    return gb_tasks_for((double) gb_count(node) * (double) node->src[1]->ne[1], gb_rows(node), n_threads);
+    const int64_t units = gb_attention_is_tiled(node) ? gb_attention_tiled_units(node) : gb_rows(node);
+    return gb_tasks_for((double) gb_count(node) * (double) node->src[1]->ne[1], units, n_threads);
 }
 
 // ------------------------------------------------------------------------------------------------------------ FLASH_FF

@@ -111,6 +111,8 @@ static const char * float_unsupported(const struct ggml_tensor * node) {
 
 // -------------------------------------------------------------------------------------------------------------- ARGMAX
 
+enum { LOOK_BACK = 64 };
+
 struct best {
     float   value;
     int32_t at;
@@ -123,10 +125,15 @@ static void improve(const struct gb_kernels * k, struct best * best, int64_t i0,
     if (max < best->value) {
         return;
     }
-    for (int64_t i = n - 1; i >= 0; i--) {
-        if (x[i] == max) {
-            *best = (struct best){ max, (int32_t) (i0 + i) };
-            return;
+    for (int64_t end = n; end > 0; end -= GB_MIN(end, (int64_t) LOOK_BACK)) {
+        const int64_t start = GB_MAX(end - LOOK_BACK, (int64_t) 0);
+        if (k->max_f32(end - start, x + start) == max) {
+            for (int64_t i = end - 1; i >= start; i--) {
+                if (x[i] == max) {
+                    *best = (struct best){ max, (int32_t) (i0 + i) };
+                    return;
+                }
+            }
         }
     }
 }

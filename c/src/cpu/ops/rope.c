@@ -207,6 +207,16 @@ static struct scratch scratch_of(const struct gb_cpu_call * call, const struct g
                              c + 6 * pairs };
 }
 
+static void next_row(const struct ggml_tensor * t, struct gb_row * r) { // rows are short: no division for each
+    if (++r->i1 == t->ne[1]) {
+        r->i1 = 0;
+        if (++r->i2 == t->ne[2]) {
+            r->i2 = 0;
+            r->i3++;
+        }
+    }
+}
+
 static void run_rope(const struct gb_cpu_call * call, struct ggml_tensor * node) {
     const struct ggml_tensor *a = node->src[0], *b = node->src[1];
     const struct rope         r        = rope_of(node);
@@ -215,11 +225,12 @@ static void run_rope(const struct gb_cpu_call * call, struct ggml_tensor * node)
     int32_t                   position = 0;
     int64_t                   first, last;
     gb_cpu_share(call, node->ne[0] > 0 ? gb_rows(node) : 0, &first, &last);
-    if (first < last) {
-        fill_frequencies(&r, s.turns.freq);
+    if (first >= last) {
+        return;
     }
-    for (int64_t i = first; i < last; i++) {
-        const struct gb_row at = gb_row_at(node, i);
+    fill_frequencies(&r, s.turns.freq);
+    struct gb_row at = gb_row_at(node, first);
+    for (int64_t i = first; i < last; i++, next_row(node, &at)) {
         const int32_t       p  = gb_get_i32((const char *) b->data + (size_t) at.i2 * b->nb[0]);
         if (!filled || p != position) {
             fill_turns(call->k, &r, p, &s.turns);
