@@ -1,0 +1,124 @@
+// Products where activations are rounded to fewer bits: what is no number stays none, in its own row; the rounding is by groups, so that
+// large values in one do not blunt the others; full precision has none of it. The formats themselves: test_cpu_quant.c.
+#include "test_cpu_ops.h"
+
+#include "tensor/quant/quant.h"
+
+static const enum ggml_type types[] = { GGML_TYPE_Q4_0, GGML_TYPE_Q8_0, GGML_TYPE_Q4_K, GGML_TYPE_Q6_K, GGML_TYPE_IQ4_XS, GGML_TYPE_BF16 };
+static const int64_t        batches[] = { 1, 3, 8, 9, 20 };
+
+enum { M = 37, K = 512 };
+
+// Weights near 1, never 0.
+static struct ggml_tensor * weights(enum ggml_type type) {
+    struct ggml_tensor * a = tensor(type, DENSE, K, M, 1, 1);
+    float                x[K];
+    for (int64_t r = 0; r < M; r++) {
+        for (int i = 0; i < K; i++) {
+            x[i] = test_random_float(0.5f, 1) * (test_random() % 2 ? 1 : -1);
+        }
+        char * row = (char *) a->data + (size_t) r * a->nb[1];
+        if (type == GGML_TYPE_BF16) {
+            ggml_fp32_to_bf16_row(x, (ggml_bf16_t *) (void *) row, K);
+        } else {
+            gb_quant_format_of(type)->from_float(x, row, K);
+        }
+    }
+    return a;
+}
+
+static double weight(const struct ggml_tensor * a, int64_t row, int i) {
+    float        y[K];
+    const char * p = (const char *) a->data + (size_t) row * a->nb[1];
+    if (a->type == GGML_TYPE_BF16) {
+        return read_value(a->type, p + 2 * i);
+    }
+    gb_quant_format_of(a->type)->to_float(p, y, K);
+    return y[i];
+}
+
+static void run_at(struct ggml_tensor * node, const struct gb_level * level) {
+    CHECK_MSG(run_node(node, 2, level->kernels) == GGML_STATUS_SUCCESS, "%s", ggml_last_error());
+}
+
+// One activation that is no number: its row is lost, no other.
+static void not_finite(void) {
+    static const float values[] = { NAN, INFINITY, -INFINITY };
+    for (size_t t = 0; t < sizeof(types) / sizeof(types[0]); t++) {
+        for (size_t b = 0; b < sizeof(batches) / sizeof(batches[0]); b++) {
+            begin();
+            const int64_t        n = batches[b], bad = test_random_int(0, n - 1);
+            struct ggml_tensor * x = random_tensor(GGML_TYPE_F32, DENSE, K, n, 1, 1);
+            ((float *) x->data)[bad * K + test_random_int(0, K - 1)] = values[b % 3];
+            struct ggml_tensor * node = ggml_mul_mat(ctx, weights(types[t]), x);
+            give_memory(node);
+            for (int l = 0; l < gb_level_count(); l++) {
+                if (gb_level_at(l)->usable()) {
+                    run_at(node, gb_level_at(l));
+                    for (int64_t i = 0; i < M * n; i++) {
+                        CHECK_MSG(isfinite(((float *) node->data)[i]) == (i / M != bad), "%s %s n %d: element %d is %g", gb_level_at(l)->name,
+                                  ggml_type_name(types[t]), (int) n, (int) i, (double) ((float *) node->data)[i]);
+                    }
+                }
+            }
+            end();
+        }
+    }
+}
+
+// A huge value in one group of 32 and one small value in another, where the weight of the first is cancelled by its twin: the small one is
+// seen if every group has a scale of its own. At full precision in f32 it may not be, so it is not so very small.
+static void groups_have_scales(void) {
+    for (size_t t = 0; t + 1 < sizeof(types) / sizeof(types[0]); t++) {
+        for (size_t b = 0; b < sizeof(batches) / sizeof(batches[0]); b++) {
+            begin();
+            const int64_t        n = batches[b];
+            struct ggml_tensor * a = weights(types[t]);
+            struct ggml_tensor * x = tensor(GGML_TYPE_F32, DENSE, K, n, 1, 1);
+            for (int64_t i = 0; i < K * n; i++) {
+                ((float *) x->data)[i] = i % K == 5 ? 1000.0f : i % K == 300 ? 1.0f : 0.0f;
+            }
+            struct ggml_tensor * node = ggml_mul_mat(ctx, a, x);
+            give_memory(node);
+            for (int l = 0; l < gb_level_count(); l++) {
+                if (!gb_level_at(l)->usable()) {
+                    continue;
+                }
+                run_at(node, gb_level_at(l));
+                for (int64_t i = 0; i < M * n; i++) {
+                    const double want = 1000 * weight(a, i % M, 5) + weight(a, i % M, 300), got = ((float *) node->data)[i];
+                    CHECK_MSG(fabs(got - want) <= 0.05, "%s %s n %d: %g, expected %g", gb_level_at(l)->name, ggml_type_name(types[t]), (int) n, got,
+                              want); // of 1000 and 1, each exact to 2^-16 or so: the rounding of d and of sums
+                }
+            }
+            end();
+        }
+    }
+}
+
+// Full precision is not what the default is, and closer.
+static void precision_is_heard(void) {
+    begin();
+    for (size_t t = 0; t + 1 < sizeof(types) / sizeof(types[0]); t++) {
+        struct ggml_tensor * a    = weights(types[t]);
+        struct ggml_tensor * x    = random_tensor(GGML_TYPE_F32, DENSE, K, 4, 1, 1);
+        struct ggml_tensor * node = ggml_mul_mat(ctx, a, x);
+        give_memory(node);
+        double error[2] = { 0, 0 };
+        for (int exact = 0; exact < 2; exact++) {
+            CHECK(ggml_mul_mat_set_prec(node, exact ? GGML_PREC_F32 : GGML_PREC_DEFAULT) == GGML_STATUS_SUCCESS);
+            CHECK(run_node(node, 1, gb_kernels_default()) == GGML_STATUS_SUCCESS);
+            for (int64_t i = 0; i < 4 * M; i++) {
+                double want = 0;
+                for (int k = 0; k < K; k++) {
+                    want += weight(a, i % M, k) * (double) ((float *) x->data)[i / M * K + k];
+                }
+                error[exact] += fabs(((float *) node->data)[i] - want);
+            }
+        }
+        CHECK_MSG(error[1] * 20 < error[0], "%s: %g by default, %g at full precision", ggml_type_name(types[t]), error[0], error[1]);
+    }
+    end();
+}
+
+TEST_MAIN(TEST(not_finite), TEST(groups_have_scales), TEST(precision_is_heard))
