@@ -1,5 +1,5 @@
 // The planner as a whole: against brute force on few items, on published instances and on graphs of models. The judge is
-// gb_plan_check, which test_plan.c holds against a pairwise check. GGML_TEST_LONG=1: also what takes seconds.
+// gb_plan_check, which test_plan.c holds against a pairwise check. GGML_TEST_LONG=1: more rounds.
 #include "alloc/plan.h"
 #include "base/env.h"
 #include "base/mem.h"
@@ -235,14 +235,9 @@ static void published_instances(void) {
     check_instance("F", true);
     check_instance("G", true);
     check_instance("H", true);
-    check_instance("J", false);
-}
-
-static void slow_published_instances(void) {
-    if (gb_env_get("GGML_TEST_LONG") == NULL) {
-        SKIP("GGML_TEST_LONG is not set");
-    }
+    check_instance("I", true);
     check_instance("D", false);
+    check_instance("J", false);
     check_instance("K", true);
 }
 
@@ -322,5 +317,5 @@ static void out_of_memory(void) {
 }
 
 TEST_MAIN(TEST(against_brute_force), TEST(above_the_bound), TEST(capacities), TEST(order_and_time_scale_do_not_matter), TEST(smaller_sizes_replay), TEST(bounds_hold),
-          TEST(independent_parts), TEST(published_instances), TEST(slow_published_instances), TEST(model_graphs), TEST(many_items),
+          TEST(independent_parts), TEST(published_instances), TEST(model_graphs), TEST(many_items),
           TEST(for_programs), TEST(out_of_memory))

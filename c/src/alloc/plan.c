@@ -82,10 +82,11 @@ static enum gb_plan_outcome try_capacity(struct search * s, size_t capacity, uin
     static const struct {
         enum gb_plan_key key;
         bool             rerank;
-    } ways[] = { { GB_PLAN_BY_LOAD_AREA_WIDTH, true },       { GB_PLAN_BY_LOAD_WIDTH_AREA, true },  { GB_PLAN_BY_WIDTH_AREA_LOAD, true },
-                 { GB_PLAN_BY_BIRTH, true },                 { GB_PLAN_BY_DEATH_LOAD_WIDTH, true }, { GB_PLAN_BY_AREA_WIDTH_LOAD, true },
-                 { GB_PLAN_BY_BIRTH_LOAD_WIDTH, true },      { GB_PLAN_BY_LOAD_WIDTH_AREA, false }, { GB_PLAN_BY_LATE_BIRTH_LOAD_WIDTH, true },
-                 { GB_PLAN_BY_DEATH_NARROW, true } };
+    } ways[] = { { GB_PLAN_BY_LOAD_SPAN, true },        { GB_PLAN_BY_LOAD_AREA_WIDTH, true },       { GB_PLAN_BY_LOAD_WIDTH_AREA, true },
+                 { GB_PLAN_BY_LOAD_SPAN, false },       { GB_PLAN_BY_DEATH_SPAN, true },            { GB_PLAN_BY_BIRTH_LOAD_SPAN, true },
+                 { GB_PLAN_BY_AREA_WIDTH_LOAD, true },  { GB_PLAN_BY_WIDTH_AREA_LOAD, true },       { GB_PLAN_BY_BIRTH, true },
+                 { GB_PLAN_BY_DEATH_LOAD_WIDTH, true }, { GB_PLAN_BY_BIRTH_LOAD_WIDTH, true },      { GB_PLAN_BY_LOAD_WIDTH_AREA, false },
+                 { GB_PLAN_BY_DEATH_NARROW, true },     { GB_PLAN_BY_LATE_BIRTH_LOAD_WIDTH, true } };
     enum gb_plan_outcome outcome = GB_PLAN_GAVE_UP;
     for (size_t k = 0; k < GB_ARRAY_LEN(ways) && outcome == GB_PLAN_GAVE_UP && s->budget->steps > 0; k++) {
         outcome = gb_plan_exact_run(s->exact, capacity, ways[k].key, ways[k].rerank, nodes, s->budget);

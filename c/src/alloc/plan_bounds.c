@@ -95,7 +95,7 @@ static void open_sections(struct gb_plan_problem * p, struct sections * s) {
                                                             .load = p->load + s->n_starts - 1, .born = p->born + s->n_starts - 1 };
         }
         p->parts[p->n_parts - 1].n++;
-        p->buffers[i] = (struct gb_plan_buffer){ (uint32_t) (s->n_starts - 1), 0, b->item, b->size };
+        p->buffers[i] = (struct gb_plan_buffer){ (uint32_t) (s->n_starts - 1), 0, b->item, b->size, (uint64_t) b->upper - (uint64_t) b->lower };
     }
 }
 
@@ -186,8 +186,7 @@ void gb_plan_problem_free(struct gb_plan_problem * p) {
 
 // -------------------------------------------------------------------------------------------------------------------- ranks
 
-static uint64_t area(const struct gb_plan_buffer * b) {
-    const uint64_t width = b->last - b->first;
+static uint64_t area(const struct gb_plan_buffer * b, uint64_t width) {
     return b->size > UINT64_MAX / width ? UINT64_MAX : b->size * width;
 }
 
@@ -205,19 +204,22 @@ struct gb_plan_ranked gb_plan_rank(const struct gb_plan_buffer * b, uint32_t ind
     const uint64_t        width = b->last - b->first;
     switch (key) {
         case GB_PLAN_BY_SIZE: k[0] = b->size; break;
-        case GB_PLAN_BY_AREA: k[0] = area(b); break;
+        case GB_PLAN_BY_AREA: k[0] = area(b, width); break;
         case GB_PLAN_BY_WIDTH: k[0] = width; break;
         case GB_PLAN_BY_LOAD: k[0] = largest_load(b, load); break;
         case GB_PLAN_BY_BIRTH: k[0] = UINT32_MAX - b->first; break;
         case GB_PLAN_BY_DEATH: k[0] = b->last; break;
-        case GB_PLAN_BY_WIDTH_AREA_LOAD: k[0] = width, k[1] = area(b), k[2] = largest_load(b, load); break;
-        case GB_PLAN_BY_LOAD_AREA_WIDTH: k[0] = largest_load(b, load), k[1] = area(b), k[2] = width; break;
-        case GB_PLAN_BY_LOAD_WIDTH_AREA: k[0] = largest_load(b, load), k[1] = width, k[2] = area(b); break;
-        case GB_PLAN_BY_AREA_WIDTH_LOAD: k[0] = area(b), k[1] = width, k[2] = largest_load(b, load); break;
+        case GB_PLAN_BY_WIDTH_AREA_LOAD: k[0] = width, k[1] = area(b, width), k[2] = largest_load(b, load); break;
+        case GB_PLAN_BY_LOAD_AREA_WIDTH: k[0] = largest_load(b, load), k[1] = area(b, width), k[2] = width; break;
+        case GB_PLAN_BY_LOAD_WIDTH_AREA: k[0] = largest_load(b, load), k[1] = width, k[2] = area(b, width); break;
+        case GB_PLAN_BY_AREA_WIDTH_LOAD: k[0] = area(b, width), k[1] = width, k[2] = largest_load(b, load); break;
         case GB_PLAN_BY_BIRTH_LOAD_WIDTH: k[0] = UINT32_MAX - b->first, k[1] = largest_load(b, load), k[2] = width; break;
         case GB_PLAN_BY_DEATH_LOAD_WIDTH: k[0] = b->last, k[1] = largest_load(b, load), k[2] = width; break;
         case GB_PLAN_BY_DEATH_NARROW: k[0] = b->last, k[1] = b->first; break;
         case GB_PLAN_BY_LATE_BIRTH_LOAD_WIDTH: k[0] = b->first, k[1] = largest_load(b, load), k[2] = width; break;
+        case GB_PLAN_BY_LOAD_SPAN: k[0] = largest_load(b, load), k[1] = b->span, k[2] = area(b, b->span); break;
+        case GB_PLAN_BY_BIRTH_LOAD_SPAN: k[0] = UINT32_MAX - b->first, k[1] = largest_load(b, load), k[2] = area(b, b->span); break;
+        case GB_PLAN_BY_DEATH_SPAN: k[0] = b->last, k[1] = b->span, k[2] = area(b, b->span); break;
     }
     return r;
 }

@@ -9,7 +9,7 @@
 //   plan_check.c     the judge; shares nothing with the above
 //
 // Time is cut into sections, one for each largest set of buffers alive together: a new one opens at a birth that follows
-// a death. Two buffers are alive together exactly when they share a section. Times themselves matter no more.
+// a death. Two buffers are alive together exactly when they share a section. Times themselves only matter to some orders of the search.
 #ifndef GB_ALLOC_PLAN_IMPL_H
 #define GB_ALLOC_PLAN_IMPL_H
 
@@ -19,6 +19,7 @@ struct gb_plan_buffer {
     uint32_t first, last; // alive in the sections [first, last) of its part; first < last
     uint32_t item;        // index among the items
     size_t   size;        // bytes, rounded up, > 0
+    uint64_t span;        // in the time of the item; > 0
 };
 
 // Buffers that no other buffer ever meets: a problem of its own. The peak of a plan is the largest of its parts.
@@ -58,6 +59,7 @@ enum gb_plan_key {
     GB_PLAN_BY_SIZE, GB_PLAN_BY_AREA, GB_PLAN_BY_WIDTH, GB_PLAN_BY_LOAD, GB_PLAN_BY_BIRTH, GB_PLAN_BY_DEATH,
     GB_PLAN_BY_WIDTH_AREA_LOAD, GB_PLAN_BY_LOAD_AREA_WIDTH, GB_PLAN_BY_LOAD_WIDTH_AREA, GB_PLAN_BY_AREA_WIDTH_LOAD, // for the search
     GB_PLAN_BY_BIRTH_LOAD_WIDTH, GB_PLAN_BY_DEATH_LOAD_WIDTH, GB_PLAN_BY_LATE_BIRTH_LOAD_WIDTH, GB_PLAN_BY_DEATH_NARROW,
+    GB_PLAN_BY_LOAD_SPAN, GB_PLAN_BY_BIRTH_LOAD_SPAN, GB_PLAN_BY_DEATH_SPAN, // width and area in time instead of sections
 };
 
 // A buffer and what it is sorted by: the larger key comes first, at a tie what the buffer itself is, so that the order of items
