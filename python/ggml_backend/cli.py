@@ -11,6 +11,7 @@ from typing import Any, Literal, overload
 
 import numpy as np
 
+from ._calibrate import add_calibrate_command
 from ._ffi import ffi, lib
 from ._gguf_cli import add_gguf_commands
 from .backend import backends, cpu_levels
@@ -88,6 +89,7 @@ def main(argv: list[str] | None = None) -> int:
     info.add_argument("--json", action="store_true", help="as JSON")
     add_gguf_commands(commands)
     add_plan_command(commands)
+    add_calibrate_command(commands)
     options = parser.parse_args(argv)
     if hasattr(options, "run"):
         return int(options.run(options))

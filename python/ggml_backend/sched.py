@@ -7,7 +7,7 @@ import contextlib
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 from ._callbacks import Eval, Run, Wanted
 from ._errors import InvalidArgumentError, StateError, check, non_null, raise_last
@@ -18,9 +18,12 @@ from .buffer import BufferType, text
 from .graph import ABORTED, Graph, GraphCore, finish, start
 from .tensor import Tensor
 
+if TYPE_CHECKING:
+    from ._calibrate import Costs, Prediction
+
 __all__ = ["Memory", "Scheduler", "Split"]
 
-_POLICIES = {"weights": lib.GGML_BACKEND_SCHED_POLICY_WEIGHTS, "sources": lib.GGML_BACKEND_SCHED_POLICY_SOURCES}
+_POLICIES = {name: getattr(lib, f"GGML_BACKEND_SCHED_POLICY_{name.upper()}") for name in ("weights", "sources", "cost")}
 _graph_compute = lib.ggml_backend_sched_graph_compute
 
 
@@ -131,7 +134,9 @@ class Scheduler:
     backends: in order of priority, the highest first; the last is the fallback, usually the CPU
     buffer_types: one for each backend; default: the backend's own
     policy: where nodes go that ``set_backend`` says nothing about: ``"weights"``: to where their weights are, and their neighbours with
-        them; ``"sources"``: to where their best source is
+        them; ``"sources"``: to where their best source is; ``"cost"``: so that the graph takes the least time, without costs as
+        ``"weights"`` (docs/PLACEMENT.md)
+    costs: for the policy ``"cost"``; default: what ``python -m ggml_backend calibrate`` measured, if it did for each backend
 
     ``allocate`` gives every tensor of a graph that has none memory; then inputs can be set, and ``compute`` runs the graph as often as
     wanted. Several graphs may take turns: inputs keep their data, results are there until another graph is allocated or computed.
@@ -150,7 +155,8 @@ class Scheduler:
         backends: Sequence[Backend],
         buffer_types: Sequence[BufferType] | None = None,
         *,
-        policy: Literal["weights", "sources"] = "weights",
+        policy: Literal["weights", "sources", "cost"] = "weights",
+        costs: Costs | None = None,
     ) -> None:
         reap()
         self._core: SchedCore | None = None
@@ -168,6 +174,12 @@ class Scheduler:
             raise InvalidArgumentError(f"Scheduler: policy must be one of {', '.join(map(repr, _POLICIES))}, not {policy!r}")
         self._core = self._make(tuple(b._live() for b in self._backends))
         check(lib.ggml_backend_sched_set_policy(self._core.ptr, _POLICIES[policy]), "Scheduler")
+        if policy == "cost":
+            from ._calibrate import Costs  # it uses this module
+
+            costs = costs or Costs.cached(self._backends)
+        if costs is not None:
+            costs._set(self._core.ptr, len(self._backends))
 
     def _make(self, backends: tuple[BackendCore, ...]) -> SchedCore:
         pointers = ffi.new("ggml_backend_t[]", [b.ptr for b in backends])
@@ -376,6 +388,17 @@ class Scheduler:
         core = self._live()
         with core.lock:
             return text(lib.ggml_backend_sched_explain(core.ptr, node._live()))
+
+    @property
+    def prediction(self) -> Prediction | None:
+        """What the last graph takes by the costs; None if it was not placed by them."""
+        from ._calibrate import Prediction
+
+        core, out = self._live(), ffi.new("struct ggml_backend_sched_prediction *")
+        with core.lock:
+            if lib.ggml_backend_sched_get_prediction(core.ptr, out) != 0:
+                return None
+        return Prediction(out.us, out.weights_us, out.bound_us, bool(out.proved))
 
     @property
     def backends(self) -> list[Backend]:

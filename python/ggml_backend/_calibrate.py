@@ -1,0 +1,380 @@
+"""What work costs: :class:`Costs` for ``Scheduler(policy="cost")``, measured by :func:`calibrate` and kept on disk.
+
+One file per device and version lies in ``$XDG_CACHE_HOME/ggml_backend`` (``~/.cache/ggml_backend``): times of ops by class and type as
+launch + max(bytes / bandwidth, flops / rate), and of copies between the device and the host as latency + bytes / bandwidth. Other
+pairs of devices go through the host, so their copies cost both ways together.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import hashlib
+import itertools
+import json
+import math
+import os
+import platform
+import re
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from . import ops
+from ._errors import GgmlError, InvalidArgumentError, UnsupportedError, check
+from ._ffi import ffi, lib
+from .backend import Backend
+from .buffer import text
+from .dtypes import dtypes
+from .graph import Context
+from .sched import Scheduler
+
+__all__ = ["Copy", "Costs", "Device", "Op", "Prediction", "add_calibrate_command", "calibrate"]
+
+CLASSES = {"any": 0, "matmul": 1, "rows": 2, "elements": 3, "moves": 4, "windows": 5}
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class Op:
+    """An op of a class on arrays of a type takes ``launch_us + max(bytes / bytes_per_us, flops / flops_per_us)``."""
+
+    op_class: str = "any"
+    """``"any"``, ``"matmul"``, ``"rows"``, ``"elements"``, ``"moves"`` or ``"windows"``"""
+    dtype: str | None = None
+    """Of the first source; None: any."""
+    launch_us: float = 0.0
+    bytes_per_us: float = math.inf
+    flops_per_us: float = math.inf
+
+
+@dataclass(frozen=True)
+class Copy:
+    """A copy takes ``launch_us + bytes / bytes_per_us``."""
+
+    launch_us: float = 0.0
+    bytes_per_us: float = math.inf
+
+
+@dataclass(frozen=True)
+class Device:
+    """Costs of one device. ``ops`` holds at least one entry for any class and type."""
+
+    ops: tuple[Op, ...] = (Op(),)
+    from_host: Copy = Copy()
+    to_host: Copy = Copy()
+    host: bool = False
+    """Its memory is the host's: copies from and to it cost nothing of its own."""
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """Microseconds that a graph takes by the costs."""
+
+    us: float
+    weights_us: float
+    """As the policy "weights" would place it."""
+    bound_us: float
+    """Nothing is cheaper."""
+    proved: bool
+
+    @property
+    def gap(self) -> float:
+        """How far ``us`` can be above the optimum, as a part of it."""
+        return self.us / self.bound_us - 1 if self.bound_us > 0 else 0.0
+
+
+@dataclass(frozen=True)
+class Costs:
+    """Costs for the backends of a scheduler, in its order.
+
+    devices: one for each backend
+    copies: between two backends, by their indices; default: through the host
+    split_us: each change of backends
+    weight_runs: how many runs a copy of a weight serves; the more, the sooner weights are copied to a faster device
+    max_bytes: for each backend, what the scheduler may allocate there for a graph; 0: no limit
+    """
+
+    devices: Sequence[Device]
+    copies: dict[tuple[int, int], Copy] = field(default_factory=dict)
+    split_us: float = 10.0
+    weight_runs: float = 1.0
+    max_bytes: Sequence[int] | None = None
+
+    @classmethod
+    def cached(cls, backends: Sequence[Backend], **options: Any) -> Costs | None:
+        """From the files of :func:`calibrate`; None if one is missing. ``options``: other fields."""
+        found = [_read(b) for b in backends]
+        return None if any(d is None for d in found) else cls([d for d in found if d is not None], **options)
+
+    def copy(self, source: int, target: int) -> Copy:
+        """What a copy from one backend to another costs."""
+        given = self.copies.get((source, target))
+        if given is not None:
+            return given
+        away, here = self.devices[source], self.devices[target]
+        legs = [leg for d, leg in ((away, away.to_host), (here, here.from_host)) if not d.host]
+        legs = legs or [away.to_host]  # from the host to the host
+        return Copy(sum(leg.launch_us for leg in legs), 1 / max(sum(1 / leg.bytes_per_us for leg in legs), 1e-300))
+
+    def _set(self, sched: Any, n_backends: int) -> None:
+        """Gives them to a scheduler."""
+        if len(self.devices) != n_backends:
+            raise InvalidArgumentError(f"Costs: {len(self.devices)} devices, the scheduler has {n_backends} backends")
+        if self.max_bytes is not None and len(self.max_bytes) != n_backends:
+            raise InvalidArgumentError(f"Costs: max_bytes has {len(self.max_bytes)} entries, the scheduler has {n_backends} backends")
+        entries = [(b, op) for b, device in enumerate(self.devices) for op in device.ops]
+        for _, op in entries:
+            if op.op_class not in CLASSES or (op.dtype is not None and op.dtype not in dtypes):
+                raise InvalidArgumentError(f"Costs: there is no class {op.op_class!r}, or no type {op.dtype!r}")
+        c_ops = ffi.new("struct ggml_backend_op_cost[]", max(len(entries), 1))
+        for entry, (b, op) in zip(c_ops, entries, strict=False):
+            entry.backend, entry.op_class, entry.type = b, CLASSES[op.op_class], -1 if op.dtype is None else dtypes[op.dtype].id
+            entry.launch_us, entry.bytes_per_us, entry.flops_per_us = op.launch_us, op.bytes_per_us, op.flops_per_us
+        pairs = list(itertools.permutations(range(n_backends), 2))
+        c_copies = ffi.new("struct ggml_backend_copy_cost[]", max(len(pairs), 1))
+        for entry, (a, b) in zip(c_copies, pairs, strict=False):
+            entry.to, entry.launch_us, entry.bytes_per_us = b, self.copy(a, b).launch_us, self.copy(a, b).bytes_per_us
+            setattr(entry, "from", a)
+        limits = ffi.NULL if self.max_bytes is None else ffi.new("size_t[]", list(self.max_bytes))
+        table = ffi.new("struct ggml_backend_cost_table *")
+        table.ops, table.n_ops, table.copies, table.n_copies = c_ops, len(entries), c_copies, len(pairs)
+        table.split_us, table.weight_runs, table.max_bytes = self.split_us, self.weight_runs, limits
+        check(lib.ggml_backend_sched_set_costs(sched, table), "Scheduler")
+
+
+# ------------------------------------------------------------------------------------------------------------------------ the cache
+
+
+def _describe(backend: Backend) -> str:
+    """What tells devices apart that cost differently."""
+    if not backend.is_cpu:
+        return backend.name
+    model = platform.processor()
+    with contextlib.suppress(OSError):
+        known = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
+        found = re.search(r"^(?:model name|Hardware|Model)\s*:\s*(.+)$", known, re.MULTILINE)
+        model = found.group(1).strip() if found else model
+    return f"CPU {model or platform.machine()}, {backend.n_threads} threads, {backend.level}"
+
+
+def _path(backend: Backend) -> Path:
+    name, version = _describe(backend), text(lib.gbpy_version())
+    base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ggml_backend"
+    key = hashlib.sha256(f"{FORMAT}\n{version}\n{name}".encode()).hexdigest()[:16]
+    return base / f"costs-{re.sub(r'[^A-Za-z0-9]+', '-', backend.name).strip('-')}-{key}.json"
+
+
+def _read(backend: Backend) -> Device | None:
+    try:
+        data = json.loads(_path(backend).read_text(encoding="utf-8"))
+        if data["format"] != FORMAT or data["device"] != _describe(backend) or data["version"] != text(lib.gbpy_version()):
+            return None
+        costs = data["costs"]
+        found = tuple(Op(**op) for op in costs["ops"])
+        return Device(found, Copy(**costs["from_host"]), Copy(**costs["to_host"]), bool(costs["host"]))
+    except (OSError, ValueError, KeyError, TypeError):
+        return None  # missing, or not what we wrote: measured again
+
+
+def _write(backend: Backend, device: Device) -> Path:
+    path = _path(backend)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    data = {"format": FORMAT, "version": text(lib.gbpy_version()), "device": _describe(backend), "costs": asdict(device)}
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".part")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as f:
+            json.dump(data, f, indent=1)
+        Path(name).replace(path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+    return path
+
+
+# --------------------------------------------------------------------------------------------------------------------- measuring
+
+
+def _median_us(run: Callable[[], Any], repeats: int = 5, least_us: float = 200.0) -> float:
+    """Warm-up twice, then the median of rounds that are long enough for the clock."""
+    run()
+    start = time.perf_counter()
+    run()
+    n = max(1, math.ceil(least_us * 1e-6 / max(time.perf_counter() - start, 1e-9)))
+    rounds = []
+    for _ in range(repeats):
+        start = time.perf_counter()
+        for _ in range(n):
+            run()
+        rounds.append((time.perf_counter() - start) / n * 1e6)
+    return statistics.median(rounds)
+
+
+Build = Callable[[Context, Any, int], Callable[[], Any]]
+_CHAIN = 8  # nodes of a graph: what a graph costs as a whole is not counted for each
+
+
+def _time_op(backend: Backend, build: Build, dtype: str, n: int) -> float:
+    """Microseconds for one node. ``build(ctx, dtype, n)`` makes arrays and gives a function that makes an op on them."""
+    times = []
+    for count in (1, _CHAIN + 1):
+        with Context() as ctx, Scheduler([backend]) as sched:
+            make = build(ctx, dtypes[dtype], n)
+            graph = ctx.graph(*[make() for _ in range(count)])
+            sched.allocate(graph)
+            times.append(_median_us(lambda sched=sched, graph=graph: sched.compute(graph)))  # type: ignore[misc]
+    return max((times[1] - times[0]) / _CHAIN, 1e-3)
+
+
+def _matmul(ctx: Context, dtype: Any, n: int, rows: int) -> Callable[[], Any]:
+    w, x = ctx.tensor((n, n), dtype), ctx.tensor((rows, n), dtypes["float32"])
+    return lambda: x @ w.T
+
+
+def _elements(ctx: Context, dtype: Any, n: int) -> Callable[[], Any]:
+    a, b = ctx.tensor((n, n), dtype), ctx.tensor((n, n), dtype)
+    return lambda: a + b
+
+
+def _rows(ctx: Context, dtype: Any, n: int) -> Callable[[], Any]:
+    a = ctx.tensor((n, n), dtype)
+    return lambda: ops.soft_max(a)
+
+
+def _moves(ctx: Context, dtype: Any, n: int) -> Callable[[], Any]:
+    a = ctx.tensor((n, n), dtype)
+    return lambda: ops.cont(ops.transpose(a))
+
+
+def _fit(launch: float, us: float, work: float) -> float:
+    """The rate at which `work` takes the time beyond the launch."""
+    return work / max(us - launch, 1e-3)
+
+
+def _jobs(backend: Backend, size: int) -> list[tuple[str, Callable[[], Op]]]:
+    """What to measure, one after the other."""
+
+    def matmul(dtype: str) -> Op:
+        def product(rows: int, n: int) -> float:
+            return _time_op(backend, lambda c, t, n: _matmul(c, t, n, rows), dtype, n)
+
+        launch = product(1, 32)
+        return Op(
+            "matmul", dtype, launch, _fit(launch, product(1, size), float(size * dtypes[dtype].row_size(size))),
+            _fit(launch, product(64, size), 2.0 * 64 * size * size),
+        )  # fmt: skip
+
+    def plain(op_class: str, build: Build, n_arrays: int) -> Op:
+        launch = _time_op(backend, build, "float32", 32)
+        return Op(op_class, None, launch, _fit(launch, _time_op(backend, build, "float32", size), 4.0 * n_arrays * size * size))
+
+    types = ("float32", "float16", "q8_0", "q4_0")
+    jobs: list[tuple[str, Callable[[], Op]]] = [(f"matmul {t}", partial(matmul, t)) for t in types]
+    others: list[tuple[str, Build, int]] = [("elements", _elements, 3), ("rows", _rows, 2), ("moves", _moves, 2)]
+    return [*jobs, *((op_class, partial(plain, op_class, build, n)) for op_class, build, n in others)]
+
+
+def _measure_copy(backend: Backend, *, read: bool) -> Copy:
+    """Least squares over sizes from 4 KiB to 16 MiB, weighted so that each counts alike."""
+    sizes, times = [1 << k for k in range(12, 25, 3)], []
+    for size in sizes:
+        with Context() as ctx:
+            t = ctx.tensor((size,), dtypes["int8"])
+            with backend.buffer_type.alloc(size + 4096) as buffer:
+                buffer.place(t)
+                data = np.zeros(size, np.int8)
+                t.set(data)
+                times.append(_median_us((lambda t=t: t.numpy(copy=True)) if read else (lambda t=t, data=data: t.set(data)), 3))  # type: ignore[misc]
+    weights = 1 / np.array(times)
+    a = np.stack([np.ones(len(sizes)), np.array(sizes, float)], 1) * weights[:, None]
+    launch, per_byte = np.linalg.lstsq(a, np.ones(len(sizes)), rcond=None)[0]
+    return Copy(max(float(launch), 0.0), 1 / max(float(per_byte), 1e-9))
+
+
+def calibrate(
+    backend: Backend, *, size: int = 768, write: bool = True, progress: Callable[[int, int, str], None] | None = None
+) -> Device:
+    """Measures what work costs on a device, which should have nothing else to do, and keeps it on disk.
+
+    size: matrices have ``size`` x ``size`` elements, a multiple of 32
+    progress: called with the number of measurements done, their total, and what comes next
+    """
+    if size < 64 or size % 32:
+        raise InvalidArgumentError(f"calibrate: size must be a multiple of 32, at least 64, not {size}")
+    jobs = _jobs(backend, size)
+    tell = progress or (lambda done, total, what: None)
+    found: list[Op] = []
+    for i, (what, job) in enumerate(jobs):
+        tell(i, len(jobs) + 2, what)
+        with contextlib.suppress(UnsupportedError):
+            found.append(job())
+    if not found:
+        raise UnsupportedError(f"calibrate: {backend.name} runs none of the ops that are measured")
+    found.append(Op("any", None, max(op.launch_us for op in found), min(op.bytes_per_us for op in found)))  # for what was not measured
+    tell(len(jobs), len(jobs) + 2, "copies to the device")
+    from_host = _measure_copy(backend, read=False)
+    tell(len(jobs) + 1, len(jobs) + 2, "copies from the device")
+    device = Device(tuple(found), from_host, _measure_copy(backend, read=True), backend.buffer_type.is_host)
+    if write:
+        _write(backend, device)
+    tell(len(jobs) + 2, len(jobs) + 2, "")
+    return device
+
+
+# ------------------------------------------------------------------------------------------------------------------- command line
+
+
+def _bar(label: str) -> Callable[[int, int, str], None]:
+    """A progress bar on stderr, if that is a terminal."""
+    shown = sys.stderr.isatty()
+
+    def show(done: int, total: int, what: str) -> None:
+        if shown:
+            filled = 30 * done // total
+            line = f"\r{label} [{'#' * filled}{'.' * (30 - filled)}] {100 * done // total:3d} % {what:24}"
+            print(line, end="\n" if done == total else "", file=sys.stderr, flush=True)
+
+    return show
+
+
+def _calibrate(options: argparse.Namespace) -> int:
+    results = []
+    for name in options.devices or ["CPU"]:
+        try:
+            backend = Backend(name)
+            kept = None if options.force else _read(backend)
+            device = kept or calibrate(backend, size=options.size, progress=_bar(name))
+        except (GgmlError, OSError) as error:
+            print(f"calibrate: {name}: {error}", file=sys.stderr)
+            return 1
+        results.append({"device": _describe(backend), "file": str(_path(backend)), "measured": kept is None, **asdict(device)})
+    if options.json:
+        json.dump(results, sys.stdout, indent=2)
+        print()
+        return 0
+    for r in results:
+        print(f"{r['device']}: {'measured' if r['measured'] else 'known'}, {r['file']}")
+        for op in r["ops"]:
+            rates = f"{op['bytes_per_us'] / 1e3:9.2f} GB/s {op['flops_per_us'] / 1e3:9.2f} GFLOP/s"
+            print(f"  {op['op_class']:9} {op['dtype'] or '':8} {op['launch_us']:9.2f} us {rates}")
+        for what in ("from_host", "to_host"):
+            print(f"  {what:18} {r[what]['launch_us']:9.2f} us {r[what]['bytes_per_us'] / 1e3:9.2f} GB/s")
+    return 0
+
+
+def add_calibrate_command(commands: Any) -> None:
+    """Adds ``calibrate`` to the subparsers of the command line."""
+    parser = commands.add_parser("calibrate", help="measure what work costs on devices, for the scheduling policy 'cost'")
+    parser.add_argument("devices", nargs="*", metavar="DEVICE", help="as for Backend: CPU, SIM:name=A (CPU)")
+    parser.add_argument("--size", type=int, default=768, metavar="N", help="rows and columns of the matrices that are measured (768)")
+    parser.add_argument("--force", action="store_true", help="measure again what is known")
+    parser.add_argument("--json", action="store_true", help="as JSON")
+    parser.set_defaults(run=_calibrate)

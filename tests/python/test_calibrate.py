@@ -1,0 +1,152 @@
+"""Costs: the policy "cost" with given ones, measuring them, and the files that keep them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import ggml_backend as gb
+from ggml_backend import _calibrate
+from ggml_backend._calibrate import Copy, Costs, Device, Op, calibrate
+from ggml_backend.cli import main
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    return tmp_path / "ggml_backend"
+
+
+def device(bytes_per_us: float, **fields: Any) -> Device:
+    return Device((Op(bytes_per_us=bytes_per_us),), Copy(1.0, 1000.0), Copy(1.0, 1000.0), **fields)
+
+
+def test_the_cheaper_device_computes() -> None:
+    a, b = gb.Backend("SIM:name=A"), gb.Backend("SIM:name=B")
+    for fast, costs in ((0, Costs([device(100), device(1)])), (1, Costs([device(1), device(100)]))):
+        with gb.Context() as ctx, gb.Scheduler([a, b], policy="cost", costs=costs) as sched:
+            x = ctx.tensor((4, 64), gb.float32, name="x")
+            y = gb.relu(x + x)
+            graph = ctx.graph(y)
+            sched.allocate(graph)
+            x.set(np.full((4, 64), -1.5 + 3 * fast, np.float32))
+            sched.compute(graph)
+            assert np.array_equal(y.numpy(), np.full((4, 64), 3 * fast, np.float32))
+            backend = sched.get_backend(y)
+            assert backend is not None and backend.name == "AB"[fast]
+            assert f"cost: running on {'AB'[fast]} saves " in sched.explain(y)
+            prediction = sched.prediction
+            assert prediction is not None and prediction.proved and prediction.gap == 0.0
+            assert prediction.us == pytest.approx((2 + 2) * 1024 / 100 + 0.0, rel=0.3)  # add reads x once or twice
+
+
+def test_without_costs_there_is_no_prediction() -> None:
+    with gb.Context() as ctx, gb.Scheduler([gb.Backend("SIM"), gb.Backend("CPU", n_threads=1)], policy="cost") as sched:
+        graph = ctx.graph(gb.relu(ctx.tensor((4,), gb.float32)))
+        sched.allocate(graph)
+        assert sched.prediction is None
+
+
+def test_memory_limits() -> None:
+    a, b = gb.Backend("SIM:name=A"), gb.Backend("SIM:name=B")
+    for limits in ([1, 0], [1, 1]):
+        with gb.Context() as ctx, gb.Scheduler([a, b], policy="cost", costs=Costs([device(100), device(1)], max_bytes=limits)) as sched:
+            y = gb.relu(ctx.tensor((1024,), gb.float32))
+            graph = ctx.graph(y)
+            if limits == [1, 1]:
+                with pytest.raises(gb.AllocationError, match="1 are allowed"):
+                    sched.allocate(graph)
+            else:
+                sched.allocate(graph)
+                assert sched.memory(a).peak == 0
+                assert sched.get_backend(y) is not None and sched.get_backend(y).name == "B"  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("costs", "message"),
+    [
+        (Costs([device(1)]), "1 devices, the scheduler has 2"),
+        (Costs([device(1), Device(())]), "has no entry for ops of any class"),
+        (Costs([device(1), device(1)], max_bytes=[1]), "max_bytes has 1"),
+        (Costs([device(1), Device((Op("nothing"),))]), "no class 'nothing'"),
+        (Costs([device(1), Device((Op(dtype="float31"),))]), "no type 'float31'"),
+        (Costs([device(1), device(-1)]), "rates above 0"),
+        (Costs([device(1), device(1)], split_us=float("nan")), "split_us"),
+    ],
+)  # fmt: skip
+def test_bad_costs(costs: Costs, message: str) -> None:
+    with pytest.raises(gb.InvalidArgumentError, match=message):
+        gb.Scheduler([gb.Backend("SIM"), gb.Backend("SIM")], policy="cost", costs=costs)
+
+
+def test_copies_go_through_the_host() -> None:
+    costs = Costs([device(1), device(1), device(1, host=True)], copies={(2, 0): Copy(7.0, 3.0)})
+    assert costs.copy(0, 1) == Copy(2.0, 500.0)
+    assert costs.copy(0, 2) == Copy(1.0, 1000.0)
+    assert costs.copy(2, 0) == Copy(7.0, 3.0)
+
+
+def test_measured_once_and_kept(cache: Path) -> None:
+    backend = gb.Backend("SIM:name=measured")
+    steps: list[tuple[int, int, str]] = []
+    assert Costs.cached([backend]) is None
+    found = calibrate(backend, size=64, progress=lambda *step: steps.append(step))
+    assert [s[0] for s in steps] == list(range(steps[0][1] + 1))
+    assert {op.op_class for op in found.ops} == {"any", "matmul", "rows", "elements", "moves"}
+    assert all(op.launch_us > 0 and op.bytes_per_us > 0 and op.flops_per_us > 0 for op in found.ops)
+    costs = Costs.cached([backend, backend], weight_runs=5.0)
+    assert costs is not None and list(costs.devices) == [found, found] and costs.weight_runs == 5.0
+    assert [f.suffix for f in cache.iterdir()] == [".json"]  # nothing half written is left
+
+
+@pytest.mark.parametrize("damage", ["", "{}", "[]", '{"format": 1', "null"])
+def test_damaged_files_are_not_read(cache: Path, damage: str) -> None:
+    backend = gb.Backend("SIM:name=measured")
+    path = _calibrate._write(backend, device(2.0))
+    assert _calibrate._read(backend) == device(2.0)
+    path.write_text(damage)
+    assert _calibrate._read(backend) is None
+
+
+def test_another_version_is_not_read(cache: Path) -> None:
+    backend = gb.Backend("SIM:name=measured")
+    path = _calibrate._write(backend, device(2.0))
+    data = json.loads(path.read_text())
+    path.write_text(json.dumps({**data, "version": "0.0.0"}))
+    assert _calibrate._read(backend) is None
+
+
+def test_a_failed_write_leaves_the_old_file(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    backend = gb.Backend("SIM:name=measured")
+    _calibrate._write(backend, device(2.0))
+
+    def fail(*_: object, **__: object) -> None:
+        raise OSError("disk full")
+
+    monkeypatch.setattr(_calibrate.json, "dump", fail)
+    with pytest.raises(OSError, match="disk full"):
+        _calibrate._write(backend, device(3.0))
+    assert _calibrate._read(backend) == device(2.0)
+    assert len(list(cache.iterdir())) == 1
+
+
+def test_command_line(capsys: pytest.CaptureFixture[str], cache: Path) -> None:
+    for measured in (True, False):
+        assert main(["calibrate", "--size", "64", "--json", "SIM:name=line"]) == 0
+        (result,) = json.loads(capsys.readouterr().out)
+        assert result["measured"] is measured and Path(result["file"]).parent == cache
+    assert main(["calibrate", "SIM:name=line"]) == 0
+    assert "matmul" in capsys.readouterr().out
+    assert main(["calibrate", "NOTHING"]) == 1
+    assert "NOTHING" in capsys.readouterr().err
+
+
+def test_devices_without_ops() -> None:
+    with pytest.raises(gb.UnsupportedError, match="runs none"):
+        calibrate(gb.Backend("SIM:name=none,ops="), size=64)
+    with pytest.raises(gb.InvalidArgumentError, match="multiple of 32"):
+        calibrate(gb.Backend("SIM"), size=65)
