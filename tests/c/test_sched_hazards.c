@@ -129,6 +129,38 @@ static void copies_come_ahead(void) {
     close_place(&p);
 }
 
+// Inputs that lie behind each other travel as one.
+static void inputs_travel_together(void) {
+    OPEN(p, "SIM:name=A,align=16 CPU");
+    ggml_backend_buffer_t buffer = ggml_backend_alloc_buffer(p.backends[1], 512);
+    p.buffers[p.n_buffers++]     = buffer;
+    struct ggml_tensor * in[4], *sum = NULL;
+    for (int i = 0; i < 4; i++) { // 48 bytes each; the last one is far away
+        in[i] = leaf(&p, "in", 12, 1);
+        OK(ggml_backend_tensor_alloc(buffer, in[i], (char *) ggml_backend_buffer_get_base(buffer) + (i < 3 ? 64 * i : 448)));
+        fill(in[i], (float) i, 1);
+        sum = sum ? ggml_add(p.ctx, sum, in[i]) : ggml_sqr(p.ctx, in[i]);
+        on(&p, sum, 0);
+    }
+    expand(&p, sum);
+    for (int i = 0; i < 3; i++) {
+        OK(ggml_backend_sched_graph_compute(p.sched, p.graph));
+        CHECK_AT(sum, 0, 6);
+        CHECK_AT(sum, 11, 121 + 3 * 11 + 6);
+        fill(in[0], 0, 1);
+        OK(ggml_backend_sched_set_check(p.sched, i == 0));
+    }
+    CHECK_STR(steps(&p), "copy@A copy@A compute@A");
+    struct ggml_backend_sched_split_info info;
+    OK(ggml_backend_sched_get_split(p.sched, 0, &info));
+    CHECK_INT(info.n_inputs, 4);
+    CHECK_INT(info.input_bytes, 4 * 48);
+    CHECK(ggml_backend_sched_get_split_input(p.sched, 0, 0) == in[0] && ggml_backend_sched_get_split_input(p.sched, 0, 2) == in[2]);
+    CHECK_INT(p.sched->counters.n_copies, 2 * 3);
+    CHECK_INT(p.sched->counters.copy_bytes, (2 * 64 + 48 + 48) * 3);
+    close_place(&p);
+}
+
 // The host issues everything at once, and who does not depend on the slow one does not wait for it.
 static void the_host_is_not_held_up(void) {
     OPEN(p, "SIM:name=A,delay=150ms SIM:name=B SIM:name=C,delay=150ms CPU");
@@ -197,5 +229,5 @@ static void the_checker_names_both(void) {
     close_place(&p);
 }
 
-TEST_MAIN(TEST(a_chain), TEST(no_wait_too_many), TEST(nobody_waits_alone), TEST(memory_is_reused_across_queues), TEST(copies_come_ahead),
+TEST_MAIN(TEST(a_chain), TEST(no_wait_too_many), TEST(nobody_waits_alone), TEST(memory_is_reused_across_queues), TEST(copies_come_ahead), TEST(inputs_travel_together),
           TEST(the_host_is_not_held_up), TEST(failures_while_others_wait), TEST(the_checker_names_both))

@@ -57,6 +57,8 @@ struct world {
 
     ggml_backend_t        devices[DEVICES];
     ggml_backend_buffer_t buffers[LEAFS];
+    ggml_backend_buffer_t packed; // one for all leafs on the last device; NULL: each has its own
+    size_t                packed_end;
     struct ggml_context * reference_ctx;
     struct ggml_context * ctx;
     struct ggml_context * host_ctx;
@@ -291,6 +293,12 @@ static bool place_leaf(struct world * w, int i) {
         return true;
     }
     const ggml_backend_buffer_type_t buft = ggml_backend_get_default_buffer_type(w->devices[leaf->device]);
+    if (w->packed && leaf->device == w->n_devices - 1) {
+        char * base = (char *) ggml_backend_buffer_get_base(w->packed) + w->packed_end;
+        const size_t unit = (size_t) 64 << below(3);
+        w->packed_end += GGML_PAD(ggml_nbytes(t), unit);
+        return ggml_backend_tensor_alloc(w->packed, t, base) == GGML_STATUS_SUCCESS;
+    }
     w->buffers[i] = ggml_backend_buft_alloc_buffer(buft, ggml_backend_buft_get_alloc_size(buft, t));
     if (w->buffers[i] == NULL) {
         return false;
@@ -302,6 +310,9 @@ static bool place_leaf(struct world * w, int i) {
 }
 
 static bool make_leafs(struct world * w) {
+    if (chance(2)) {
+        w->packed = ggml_backend_alloc_buffer(w->devices[w->n_devices - 1], 1 << 16);
+    }
     for (int i = 0; i < LEAFS; i++) {
         const bool host       = w->leafs[i].device == -2;
         w->reference_leafs[i] = new_leaf(w->reference_ctx, w->leafs[i].shape, w->d);
@@ -834,6 +845,7 @@ static void free_world(struct world * w) {
     for (int i = 0; i < LEAFS; i++) {
         ggml_backend_buffer_free(w->buffers[i]);
     }
+    ggml_backend_buffer_free(w->packed);
     for (int i = 0; i < w->n_devices; i++) {
         ggml_backend_free(w->devices[i]);
     }
@@ -885,7 +897,7 @@ int main(int argc, char ** argv) {
     }
     ggml_log_set(ggml_log_discard, NULL);
     int    n_mutations = 0;
-    size_t n_splits = 0, n_copies = 0, n_backs = 0, n_nodes = 0;
+    size_t n_splits = 0, n_copies = 0, n_backs = 0, n_nodes = 0, n_merged = 0, n_kept = 0, n_staged = 0;
     for (int k = 0; k < count; k++, seed++) {
         struct world * w = calloc(1, sizeof(*w));
         test_seed        = seed * 7919;
@@ -897,6 +909,11 @@ int main(int argc, char ** argv) {
             n_copies += p->copies.n;
             n_backs += p->backs.n;
             n_nodes += (size_t) p->n_nodes;
+            n_kept += p->n_kept;
+            n_staged += p->n_staged;
+            for (size_t c = 0; c < p->copies.n; c++) {
+                n_merged += p->copies.data[c].merged >= 0;
+            }
         }
         free_world(w);
         free(w);
@@ -905,7 +922,7 @@ int main(int argc, char ** argv) {
             return 1;
         }
     }
-    printf("%d worlds; in their last plans %zu nodes, %zu splits, %zu copies, %zu write-backs; %d mutations found\n", count, n_nodes, n_splits, n_copies, n_backs,
-           n_mutations);
+    printf("%d worlds; in their last plans %zu nodes, %zu splits, %zu copies (%zu kept, %zu staged, %zu merged), %zu write-backs; %d mutations found\n", count,
+           n_nodes, n_splits, n_copies, n_kept, n_staged, n_merged, n_backs, n_mutations);
     return test_failures > 0;
 }

@@ -147,6 +147,9 @@ static enum ggml_status bind_copies(struct binding * b) {
     struct gb_sched_plan * p = b->plan;
     for (size_t c = 0; c < p->copies.n; c++) {
         const struct gb_copy * copy = &p->copies.data[c];
+        if (copy->merged >= 0) {
+            continue;
+        }
         if (copy->kept) {
             const struct gb_item at = { .offset = copy->replica->offset };
             GB_TRY(put_at(&copy->dst->tensor, copy->replica->mem, &at));

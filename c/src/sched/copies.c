@@ -189,7 +189,8 @@ static bool add_copy(struct builder * b, int root, int backend, int shown, bool 
     struct gb_sched_plan * p    = b->plan;
     struct gb_copy         copy = {
         .root = root, .backend = backend, .split = (int) (b->split - p->splits.data), .shown = shown, .fill = fill,
-        .kept = fill && can_be_kept(b, root), .staged = fill && !can_be_kept(b, root) && is_staged(b, root), .lo = SIZE_MAX, .hi = 0, .version = b->version[root],
+        .kept = fill && can_be_kept(b, root), .staged = fill && !can_be_kept(b, root) && is_staged(b, root), .merged = -1,
+        .lo = SIZE_MAX, .hi = 0, .version = b->version[root],
     };
     const int index = (int) p->copies.n;
     copy.dst        = new_shadow(p, root, index);
@@ -362,6 +363,91 @@ static bool add_split(struct builder * b, struct gb_split * split) {
     return true;
 }
 
+// --------------------------------------------------------------------------------------------------------------------- together
+
+struct place { // where the bytes of a root are, as far as it is known before it is bound
+    bool         known;
+    const void * buffer;        // of the user; NULL: a leaf store of ours, chunk `chunk` of those of `backend`
+    int          backend, chunk;
+    size_t       at;
+};
+
+static struct place place_of(const struct builder * b, int root) {
+    const struct gb_id *       id = &b->plan->ids.data[root];
+    const struct ggml_tensor * t  = id->tensor;
+    switch ((enum gb_home) id->home) {
+        case GB_HOME_USER:
+        case GB_HOME_SHARED: return (struct place){ true, t->buffer, -1, -1, (size_t) (uintptr_t) t->data };
+        case GB_HOME_LEAF: return (struct place){ true, NULL, id->item.backend, id->item.chunk, id->item.offset };
+        default: return (struct place){ .known = false };
+    }
+}
+
+// All of a root from outside the graph, as bytes.
+static bool can_travel_together(const struct builder * b, const struct gb_copy * copy) {
+    const struct ggml_tensor * root = b->plan->ids.data[copy->root].tensor;
+    return copy->fill && !copy->kept && !b->written[copy->root] && !ggml_is_quantized(root->type) && copy->lo == 0 && copy->hi == ggml_nbytes(root) &&
+           copy->hi > 0 && place_of(b, copy->root).known &&
+           ggml_backend_buft_get_alloc_size(b->sched->devices[copy->backend].buft, (struct ggml_tensor *) root) == copy->hi;
+}
+
+// `next` begins where the bytes that travel with `first` end, or little behind, and its place there is aligned.
+static bool follows(const struct builder * b, const struct gb_copy * first, const struct gb_copy * next) {
+    enum { GAP = 256 };
+    const struct place p = place_of(b, first->root), q = place_of(b, next->root);
+    const bool same = p.buffer == q.buffer && p.backend == q.backend && p.chunk == q.chunk;
+    return same && first->staged == next->staged && q.at >= p.at + first->span && q.at - p.at - first->span < GAP &&
+           (q.at - p.at) % b->sched->devices[first->backend].alignment == 0;
+}
+
+// Inputs of a split that lie behind each other become one transfer. In the order in which they were met: who wants it places them so.
+static void merge_copies(struct builder * b, const struct gb_split * split) {
+    struct gb_sched_plan * p    = b->plan;
+    int                    last = -1;
+    for (size_t c = split->copies_begin; c < split->copies_end; c++) {
+        struct gb_copy * copy = &p->copies.data[c];
+        copy->span            = copy->hi - copy->lo;
+        if (p->lean || !can_travel_together(b, copy)) {
+            continue;
+        }
+        struct gb_copy * first = last < 0 ? NULL : &p->copies.data[last];
+        if (first && follows(b, first, copy)) {
+            first->whole = false;
+            first->shown = first->root;
+            first->span  = place_of(b, copy->root).at - place_of(b, first->root).at + copy->span;
+            copy->merged = last;
+            p->n_staged -= copy->staged;
+        } else {
+            last = (int) c;
+        }
+    }
+}
+
+// What is on a merged copy is on the other one's bytes.
+static void move_shadow(const struct builder * b, struct gb_shadow * shadow) {
+    struct gb_copy * copy = &b->plan->copies.data[shadow->copy];
+    if (copy->merged >= 0 && shadow != copy->dst) {
+        const struct gb_copy * first = &b->plan->copies.data[copy->merged];
+        shadow->tensor.view_offs += place_of(b, copy->root).at - place_of(b, first->root).at;
+        shadow->tensor.view_src = &first->dst->tensor;
+        shadow->tensor.src[0]   = &first->dst->tensor;
+        shadow->copy            = copy->merged;
+    }
+}
+
+static void merge_all(struct builder * b) {
+    const struct gb_sched_plan * p = b->plan;
+    for (size_t k = 0; k < p->splits.n; k++) {
+        merge_copies(b, &p->splits.data[k]);
+    }
+    struct gb_shadow_iter it = { 0 };
+    for (struct gb_shadow * sh = gb_sched_next_shadow(p, &it); sh; sh = gb_sched_next_shadow(p, &it)) {
+        if (sh->copy >= 0) {
+            move_shadow(b, sh);
+        }
+    }
+}
+
 // ---------------------------------------------------------------------------------------------------------------------- finish
 
 static void as_bytes(struct ggml_tensor * t, size_t size) {
@@ -383,13 +469,13 @@ static bool finish_copies(struct gb_sched_plan * p, const struct ggml_backend_sc
         const char *         shown = p->ids.data[copy->whole ? copy->root : copy->shown].tensor->name;
         dst->src[0]                = copy->fill ? root : NULL;
         if (!copy->whole) {
-            as_bytes(dst, copy->hi - copy->lo);
+            as_bytes(dst, copy->span);
             copy->range = new_shadow(p, copy->root, -1);
             if (copy->range == NULL) {
                 return false;
             }
             struct ggml_tensor * range = &copy->range->tensor;
-            as_bytes(range, copy->hi - copy->lo);
+            as_bytes(range, copy->span);
             memset(range->src, 0, sizeof(range->src));
             range->op        = GGML_OP_VIEW;
             range->src[0]    = root;
@@ -414,6 +500,9 @@ enum ggml_status gb_sched_make_program(struct ggml_backend_sched * s, struct gb_
     bool           ok = init_builder(&b) && find_written(&b);
     for (size_t k = 0; ok && k < p->splits.n; k++) {
         ok = add_split(&b, &p->splits.data[k]);
+    }
+    if (ok) {
+        merge_all(&b);
     }
     ok = ok && finish_copies(p, s);
     free_builder(&b);

@@ -256,11 +256,10 @@ static bool has_all_homes(const struct gb_sched_plan * p) {
 
 // ----------------------------------------------------------------------------------------------------------------------- leafs
 
-static enum ggml_status lay_out_leaf(struct layout * l, int id, struct gb_item * end) {
-    struct gb_sched_plan *         p    = l->plan;
+static enum ggml_status lay_out_leaf(const struct ggml_backend_sched * s, struct gb_sched_plan * p, int id, struct gb_item * end) {
     const int                      b    = p->assignment[id].backend;
-    const struct gb_sched_device * d    = &l->sched->devices[b];
-    const size_t                   size = alloc_size(l->sched, b, p->ids.data[id].tensor);
+    const struct gb_sched_device * d    = &s->devices[b];
+    const size_t                   size = alloc_size(s, b, p->ids.data[id].tensor);
     const size_t                   max  = d->max_size - d->max_size % d->alignment; // devices may round sizes up
     size_t padded, total;
     GB_FAIL_IF(size > max, GGML_STATUS_ALLOC_FAILED, GGML_STATUS_ALLOC_FAILED,
@@ -279,13 +278,12 @@ static enum ggml_status lay_out_leaf(struct layout * l, int id, struct gb_item *
     return need_room(p, &p->ids.data[id].item, true, d->alignment) ? GGML_STATUS_SUCCESS : GGML_STATUS_ALLOC_FAILED;
 }
 
-static enum ggml_status lay_out_leafs(struct layout * l) {
-    struct gb_sched_plan * p   = l->plan;
+enum ggml_status gb_sched_lay_out_leafs(struct ggml_backend_sched * s, struct gb_sched_plan * p) {
     struct gb_item *       end = gb_calloc((size_t) p->n_backends, sizeof(*end)); // per backend: the first free place
     enum ggml_status status    = end ? GGML_STATUS_SUCCESS : GGML_STATUS_ALLOC_FAILED;
     for (int i = 0; i < p->n_ids && status == GGML_STATUS_SUCCESS; i++) {
         if (p->ids.data[i].home == GB_HOME_LEAF) {
-            status = lay_out_leaf(l, i, end);
+            status = lay_out_leaf(s, p, i, end);
         }
     }
     gb_free(end);
@@ -301,7 +299,6 @@ static enum ggml_status lay_out(struct layout * l) {
     GB_TRY(find_lifetimes(l));
     GB_TRY(lay_out_arenas(l));
     GB_FAIL_IF(!has_all_homes(l->plan), GGML_STATUS_FAILED, GGML_STATUS_FAILED, "ggml_backend_sched: a result has no memory (internal error)");
-    GB_TRY(lay_out_leafs(l));
     for (size_t c = 0; c < l->plan->copies.n; c++) {
         const struct gb_copy * copy = &l->plan->copies.data[c];
         if (copy->kept) {

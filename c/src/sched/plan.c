@@ -102,6 +102,7 @@ static enum ggml_status fill(struct ggml_backend_sched * s, struct gb_sched_plan
     GB_TRY(gb_sched_collect(s, p, graph));
     GB_TRY(gb_sched_assign_plan(s, p));
     GB_TRY(cut(p));
+    GB_TRY(gb_sched_lay_out_leafs(s, p));
     GB_TRY(gb_sched_make_program(s, p));
     GB_TRY(gb_sched_order_steps(s, p));
     GB_TRY(gb_sched_lay_out(s, p));

@@ -133,7 +133,7 @@ static enum ggml_status copy_in(struct run * r, const struct gb_step * step, boo
         return GGML_STATUS_SUCCESS;
     }
     n->n_copies++;
-    n->copy_bytes += copy->hi - copy->lo;
+    n->copy_bytes += copy->span;
     if (copy->stages) {
         return copy_staged(r, step, copy);
     }

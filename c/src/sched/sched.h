@@ -143,6 +143,8 @@ struct gb_copy { // content of a root, or of bytes [lo, hi) of it, made on anoth
     struct gb_replica *  replica; // of kept ones: a ref held; NULL: to be taken
     uint64_t             seen;    // of kept ones: the version of the source when the run began
     bool                 due;     // of kept ones: this run has to fill it
+    int                  merged;  // travels with this copy, behind its bytes; -1: by itself
+    size_t               span;    // bytes of those that travel with it, from its lo; hi - lo if there are none
     bool                 staged;  // goes through host memory of the plan, so that the user can set the source again at once
     struct gb_stage *    stages;  // of staged ones: owned, one per graph in flight; NULL: not yet
 };
@@ -352,6 +354,7 @@ enum ggml_status gb_check_end(struct ggml_backend_sched * s);
 
 // layout.c
 bool             gb_sched_map_storage(const struct gb_sched_plan * p, struct gb_ptrmap * map); // roots and what stands for them -> id; copies: n_ids + c
+enum ggml_status gb_sched_lay_out_leafs(struct ggml_backend_sched * s, struct gb_sched_plan * p);
 enum ggml_status gb_sched_lay_out(struct ggml_backend_sched * s, struct gb_sched_plan * p);
 
 // memory.c

@@ -54,7 +54,7 @@ static bool add_copies(struct order * o, size_t k, size_t from) {
             const struct gb_copy * copy   = &p->copies.data[c];
             const size_t           writer = (size_t) o->writer[copy->root];
             const bool             early  = from < k;
-            if (o->issued[c] || writer > from || (pass == 0 && writer > 0) ||
+            if (o->issued[c] || copy->merged >= 0 || writer > from || (pass == 0 && writer > 0) ||
                 (early && (!copy->fill || (o->writes_user && in_user_memory(&p->ids.data[copy->root]))))) {
                 continue;
             }
