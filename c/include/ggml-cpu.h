@@ -22,7 +22,12 @@ GGML_API enum ggml_status ggml_backend_cpu_set_level(ggml_backend_t backend_cpu,
 GGML_API int              ggml_cpu_default_n_threads(void);
 GGML_API int              ggml_backend_cpu_get_n_threads(ggml_backend_t backend_cpu);
 
-// Polled between nodes; true stops the computation with GGML_STATUS_ABORTED.
+// Whether graphs that are prepared from now on compute neighbouring nodes together where that changes nothing (normalisations, softmax
+// and elementwise operators, some rows at a time). At first on, unless the environment variable GGML_CPU_FUSE is 0. For the process.
+GGML_API bool             ggml_cpu_get_fusion(void);
+GGML_API void             ggml_cpu_set_fusion(bool on);
+
+// Polled between nodes, and between groups of nodes that are computed together; true stops the computation with GGML_STATUS_ABORTED.
 GGML_API enum ggml_status ggml_backend_cpu_set_abort_callback(ggml_backend_t backend_cpu, bool (*callback)(void * data), void * data);
 
 // Why the CPU cannot compute the node; NULL when it can.

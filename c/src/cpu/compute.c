@@ -1,7 +1,7 @@
 // compute.c - the engine: runs a list of nodes on a team of threads.
 //
 // The one idea: the plan cuts the list into steps. A step is one node that several threads share, or a run of nodes
-// that one thread does alone. The whole team goes through the steps together and meets after each, so a node sees all
+// that one thread does alone, or a group of nodes that threads share by rows. The whole team goes through the steps together and meets after each, so a node sees all
 // effects of earlier ones. Views are no work and appear in no step. A plan in which no node wants a second thread wakes
 // nobody.
 //
@@ -16,6 +16,7 @@
 #include "base/mem.h"
 #include "base/status.h"
 #include "cpu/cpu.h"
+#include "cpu/fuse.h"
 #include "cpu/ops/ops.h"
 #include "cpu/threadpool.h"
 #include "ggml-cpu.h"
@@ -33,8 +34,11 @@ struct job { // a node that is computed
 };
 
 struct step {
-    int first, count; // jobs; count > 1 only if n_tasks == 1
-    int n_tasks;
+    int    first, count; // jobs; count > 1 only if n_tasks == 1 or grouped
+    int    n_tasks;
+    bool   grouped;   // computed together, rows by rows (fuse.c)
+    bool   apart;     // but not in this run: node by node
+    size_t work_size; // of a group: a slice for each task
 };
 
 struct gb_cpu_plan {
@@ -43,6 +47,8 @@ struct gb_cpu_plan {
     struct step *         steps;
     int                   n_nodes, n_jobs, n_steps;
     int                   team;      // threads that the widest step wants
+    int                   n_threads; // that it was made for
+    bool                  fuses;
     size_t                work_size; // with room for alignment
 };
 
@@ -161,13 +167,45 @@ static enum ggml_status plan_job(struct job * job, struct ggml_tensor * node, in
     return GGML_STATUS_SUCCESS;
 }
 
+static void nodes_of(const struct gb_cpu_plan * plan, const struct step * step, struct ggml_tensor * nodes[GB_FUSE_MAX]) {
+    for (int i = 0; i < step->count && i < GB_FUSE_MAX; i++) {
+        nodes[i] = plan->jobs[step->first + i].node;
+    }
+}
+
+// The node joins the last step's group, or makes one of the last step's only node.
+static bool joins(struct gb_cpu_plan * plan, struct step * last, int i_job) {
+    struct ggml_tensor * nodes[GB_FUSE_MAX];
+    const struct job *   job = &plan->jobs[i_job];
+    if (!plan->fuses || (last->count > 1 && !last->grouped) || gb_cpu_default_tasks(job->node, 2) < 2) { // else too small
+        return false;
+    }
+    nodes_of(plan, last, nodes);
+    if (!gb_fuse_joins(nodes, last->count, job->node)) {
+        return false;
+    }
+    last->count++;
+    last->grouped = true;
+    last->n_tasks = GB_MAX(last->n_tasks, job->n_tasks);
+    nodes_of(plan, last, nodes);
+    last->work_size = gb_fuse_slice(nodes, last->count) * (size_t) last->n_tasks;
+    return true;
+}
+
+// One thread: a large node gets a step of its own, so that others can join it. (With more threads it has one anyway.)
+static bool may_start(const struct gb_cpu_plan * plan, const struct ggml_tensor * node) {
+    return plan->fuses && plan->n_threads == 1 && gb_cpu_default_tasks(node, 2) > 1;
+}
+
 static void add_to_steps(struct gb_cpu_plan * plan, int i_job) {
     const int     n_tasks = plan->jobs[i_job].n_tasks;
     struct step * last    = plan->n_steps > 0 ? &plan->steps[plan->n_steps - 1] : NULL;
-    if (last != NULL && n_tasks == 1 && last->n_tasks == 1) {
+    if (last != NULL && joins(plan, last, i_job)) {
+        // done
+    } else if (last != NULL && n_tasks == 1 && last->n_tasks == 1 && !last->grouped && !may_start(plan, plan->jobs[i_job].node)) {
         last->count++;
     } else {
-        plan->steps[plan->n_steps++] = (struct step){ i_job, 1, n_tasks };
+        plan->steps[plan->n_steps++] = (struct step){ .first = i_job, .count = 1, .n_tasks = n_tasks };
     }
     plan->team = GB_MAX(plan->team, n_tasks);
 }
@@ -185,6 +223,7 @@ static enum ggml_status plan_nodes(struct gb_cpu_plan * plan, struct ggml_tensor
         GB_TRY(plan_job(&plan->jobs[plan->n_jobs], nodes[i], n_threads));
         work_size = GB_MAX(work_size, plan->jobs[plan->n_jobs].work_size);
         add_to_steps(plan, plan->n_jobs++);
+        work_size = GB_MAX(work_size, plan->steps[plan->n_steps - 1].work_size);
     }
     GB_FAIL_IF(work_size > SIZE_MAX - WORK_ALIGNMENT, GGML_STATUS_INVALID_ARGUMENT, GGML_STATUS_INVALID_ARGUMENT,
                "CPU: the size of the work memory overflows");
@@ -202,6 +241,8 @@ struct gb_cpu_plan * gb_cpu_plan_new(struct ggml_tensor * const * nodes, int n_n
         return NULL;
     }
     plan->team  = 1;
+    plan->n_threads = n_threads;
+    plan->fuses     = gb_fuse_is_on();
     plan->nodes = gb_calloc((size_t) n_nodes, sizeof(*plan->nodes));
     plan->jobs  = plan->nodes != NULL ? gb_calloc((size_t) n_nodes, sizeof(*plan->jobs)) : NULL;
     plan->steps = plan->jobs != NULL ? gb_calloc((size_t) n_nodes, sizeof(*plan->steps)) : NULL;
@@ -328,9 +369,36 @@ static void run_alone(struct gb_cpu_team * team, const struct step * step) {
     }
 }
 
+static void run_group(struct gb_cpu_team * team, const struct step * step, int ith, int nth) {
+    struct ggml_tensor *     nodes[GB_FUSE_MAX];
+    const struct gb_cpu_call call = { ith, nth, team->work, step->work_size, team->run->kernels, team };
+    nodes_of(team->plan, step, nodes);
+    gb_fuse_run(&call, nodes, step->count);
+}
+
+// A group whose memory forbids it to be one: its nodes one after the other, the threads meeting after each.
+static void run_apart(struct gb_cpu_team * team, const struct step * step, int ith, int nth) {
+    for (int i = step->first; i < step->first + step->count; i++) {
+        const struct job * job     = &team->plan->jobs[i];
+        const int          n_tasks = GB_MIN(job->n_tasks, nth);
+        if (ith < n_tasks) {
+            run_job(team, job, ith, n_tasks);
+        }
+        if (nth > 1 && i + 1 < step->first + step->count) {
+            gb_cpu_pool_meet(team->pool, GB_CPU_MEET_TEAM, nth, NULL, NULL);
+        }
+    }
+}
+
 static void run_step(struct gb_cpu_team * team, const struct step * step, int ith, int nth) {
     const int n_tasks = GB_MIN(step->n_tasks, nth);
-    if (n_tasks == 1 && ith == 0) {
+    if (step->grouped && step->apart) {
+        run_apart(team, step, ith, nth);
+    } else if (step->grouped) {
+        if (ith < n_tasks) {
+            run_group(team, step, ith, n_tasks);
+        }
+    } else if (n_tasks == 1 && ith == 0) {
         run_alone(team, step);
     } else if (n_tasks > 1 && ith < n_tasks) {
         run_job(team, &team->plan->jobs[step->first], ith, n_tasks);
@@ -379,10 +447,22 @@ static void count_runs(const struct gb_cpu_plan * plan) {
     }
 }
 
+static void check_groups(struct gb_cpu_plan * plan) { // memory may be another than last time
+    for (int i = 0; i < plan->n_steps && plan->fuses; i++) {
+        struct step * step = &plan->steps[i];
+        if (step->grouped) {
+            struct ggml_tensor * nodes[GB_FUSE_MAX];
+            nodes_of(plan, step, nodes);
+            step->apart = !gb_fuse_is_safe(nodes, step->count);
+        }
+    }
+}
+
 enum ggml_status gb_cpu_plan_run(struct gb_cpu_plan * plan, struct gb_cpu_pool * pool, const struct gb_cpu_run * run) {
     GB_FAIL_IF(plan->work_size > 0 && run->work == NULL, GGML_STATUS_INVALID_ARGUMENT, GGML_STATUS_INVALID_ARGUMENT,
                "CPU: the graph needs %zu bytes of work memory, has none", plan->work_size);
     GB_TRY(check_all_placed(plan));
+    check_groups(plan);
     struct gb_cpu_team team;
     team.plan = plan;
     team.run  = run;

@@ -1,0 +1,251 @@
+// fuse.c - groups of neighbouring nodes that are computed together, a few rows at a time.
+//
+// The one idea: operators that work on rows by themselves (normalisation, softmax, elementwise) need not wait until the node
+// before is complete: what a row of the second reads is the same row of the first. So a thread takes a few rows through
+// all nodes of a group while they lie in the nearest cache, and the team meets once a group instead of once a node.
+//
+// Invariant: every node is really computed by its own operator and stored, whoever may look at it later; results are the
+// same bits as without fusion. Only a result whose memory is that of the next one (a plan in place), and so is gone in any
+// case, need not be stored: then norm, weight and bias are one pass.
+//
+// Rows of a group must not disturb each other: gb_fuse_is_safe looks at the memory. Where it says no (memory reused at
+// another offset), compute.c runs the nodes one after the other.
+#include "cpu/fuse.h"
+
+#include <stdatomic.h>
+
+#include "base/env.h"
+#include "cpu/ops/elements.h"
+#include "ggml-cpu.h"
+
+enum { BATCH = 4096 }; // elements of a node at a time
+
+// ---------------------------------------------------------------------------------------------------------------- switch
+
+static atomic_int state; // 0: not asked yet, 1: off, 2: on
+
+bool gb_fuse_is_on(void) {
+    int now = atomic_load(&state);
+    if (now == 0) {
+        const char * env  = gb_env_get("GGML_CPU_FUSE");
+        const int    wish = env != NULL && env[0] == '0' && env[1] == '\0' ? 1 : 2;
+        atomic_compare_exchange_strong(&state, &now, wish);
+        now = atomic_load(&state);
+    }
+    return now == 2;
+}
+
+void gb_fuse_set(bool on) {
+    atomic_store(&state, on ? 2 : 1);
+}
+
+bool ggml_cpu_get_fusion(void) {
+    return gb_fuse_is_on();
+}
+
+void ggml_cpu_set_fusion(bool on) {
+    gb_fuse_set(on);
+}
+
+// -------------------------------------------------------------------------------------------------------------- matching
+
+static bool is_rowwise(enum ggml_op op) {
+    switch (op) {
+        case GGML_OP_ADD:
+        case GGML_OP_SUB:
+        case GGML_OP_MUL:
+        case GGML_OP_DIV:
+        case GGML_OP_SCALE:
+        case GGML_OP_SQR:
+        case GGML_OP_SQRT:
+        case GGML_OP_LOG:
+        case GGML_OP_CLAMP:
+        case GGML_OP_LEAKY_RELU:
+        case GGML_OP_UNARY:
+        case GGML_OP_NORM:
+        case GGML_OP_RMS_NORM:
+        case GGML_OP_SOFT_MAX: return true;
+        default: return false;
+    }
+}
+
+static bool is_dense_f32(const struct ggml_tensor * t) {
+    return t->type == GGML_TYPE_F32 && ggml_is_contiguous(t);
+}
+
+// Row i of the group's shape is row i of t.
+static bool is_aligned(const struct ggml_tensor * t, const struct ggml_tensor * shape) {
+    return is_dense_f32(t) && gb_same_ne(t, shape);
+}
+
+// Row i of the shape goes with row i mod t->ne[1] of t.
+static bool is_periodic(const struct ggml_tensor * t, const struct ggml_tensor * shape, enum ggml_op op) {
+    if (!is_dense_f32(t) || t->ne[2] != 1 || t->ne[3] != 1 || t->ne[1] < 1) {
+        return false;
+    }
+    return op == GGML_OP_SOFT_MAX ? t->ne[0] == shape->ne[0]
+                                  : (t->ne[0] == shape->ne[0] || t->ne[0] == 1) && shape->ne[1] % t->ne[1] == 0;
+}
+
+// All sources fit, src[0] is aligned, and nothing is behind src[1].
+static bool fits(const struct ggml_tensor * node, const struct ggml_tensor * shape) {
+    if (!is_rowwise(node->op) || !is_aligned(node, shape) || node->src[0] == NULL || !is_aligned(node->src[0], shape)) {
+        return false;
+    }
+    for (int i = 2; i < GGML_MAX_SRC; i++) {
+        if (node->src[i] != NULL) {
+            return false;
+        }
+    }
+    const struct ggml_tensor * b = node->src[1];
+    return b == NULL || is_aligned(b, shape) || is_periodic(b, shape, node->op);
+}
+
+bool gb_fuse_joins(struct ggml_tensor * const * group, int n, const struct ggml_tensor * next) {
+    const struct ggml_tensor * last = group[n - 1];
+    if (n >= GB_FUSE_MAX || gb_is_empty(last) || (n == 1 && !fits(last, last)) || !fits(next, last)) {
+        return false;
+    }
+    return next->src[0] == last || (next->src[1] == last && is_aligned(next->src[1], last));
+}
+
+// ---------------------------------------------------------------------------------------------------------------- memory
+
+static bool is_disjoint(const struct ggml_tensor * a, const struct ggml_tensor * b) {
+    const uintptr_t p = (uintptr_t) a->data, q = (uintptr_t) b->data;
+    return p + ggml_nbytes(a) <= q || q + ggml_nbytes(b) <= p;
+}
+
+// Writing rows of `out` leaves other rows of t alone.
+static bool is_apart(const struct ggml_tensor * out, const struct ggml_tensor * t) {
+    return (t->data == out->data && gb_same_ne(t, out)) || is_disjoint(t, out);
+}
+
+bool gb_fuse_is_safe(struct ggml_tensor * const * group, int n) {
+    for (int i = 0; i < n; i++) {
+        for (int j = 0; j < n; j++) {
+            const struct ggml_tensor *out = group[i], *a = group[j]->src[0], *b = group[j]->src[1];
+            if (!is_apart(out, group[j]) || !is_apart(out, a) || (b != NULL && !is_apart(out, b))) {
+                return false;
+            }
+            // a row that repeats must not be one that is written, even if it is all there is
+            if (b != NULL && !gb_same_ne(b, out) && !is_disjoint(b, out)) {
+                return false;
+            }
+        }
+    }
+    return true;
+}
+
+// --------------------------------------------------------------------------------------------------------------- running
+
+struct window { // copies of a node and its sources that show some rows only
+    struct ggml_tensor node, src[2];
+};
+
+size_t gb_fuse_slice(struct ggml_tensor * const * group, int n) {
+    size_t size = 0;
+    for (int i = 0; i < n; i++) {
+        const struct gb_cpu_op * op = gb_cpu_op_of(group[i]);
+        size                        = GB_MAX(size, op->work_size != NULL ? op->work_size(group[i], 1) : 0);
+    }
+    return gb_lines(size);
+}
+
+static void show(struct ggml_tensor * t, const struct ggml_tensor * whole, int64_t row, int64_t rows) {
+    t->data  = (char *) whole->data + (size_t) row * whole->nb[1];
+    t->ne[1] = rows;
+    t->ne[2] = t->ne[3] = 1;
+    t->nb[2] = t->nb[3] = t->nb[1] * (size_t) rows;
+}
+
+static void move_window(struct window * w, const struct ggml_tensor * node, int64_t row, int64_t rows) {
+    show(&w->node, node, row, rows);
+    for (int s = 0; s < 2 && node->src[s] != NULL; s++) {
+        const struct ggml_tensor * t = node->src[s];
+        if (gb_same_ne(t, node)) {
+            show(&w->src[s], t, row, rows);
+        } else if (t->ne[1] > 1) {
+            show(&w->src[s], t, row % t->ne[1], rows);
+        }
+    }
+}
+
+static void open_window(struct window * w, const struct ggml_tensor * node) {
+    w->node = *node;
+    for (int s = 0; s < 2 && node->src[s] != NULL; s++) {
+        w->src[s]      = *node->src[s];
+        w->node.src[s] = &w->src[s];
+    }
+}
+
+// Rows from `row` on that no source makes to begin again in between.
+static int64_t rows_at_once(struct ggml_tensor * const * group, int n, int64_t row, int64_t rows) {
+    for (int i = 0; i < n; i++) {
+        const struct ggml_tensor * b = group[i]->src[1];
+        if (b != NULL && !gb_same_ne(b, group[i]) && b->ne[1] > 1) {
+            rows = GB_MIN(rows, b->ne[1] - row % b->ne[1]);
+        }
+    }
+    return rows;
+}
+
+static bool is_row_of(const struct ggml_tensor * node, enum ggml_op op, const struct ggml_tensor * before) {
+    const struct ggml_tensor * b = node->src[1];
+    return node->op == op && node->src[0] == before && node->data == before->data && b->ne[0] == node->ne[0] && b->ne[1] == 1 &&
+           b->ne[2] == 1 && b->ne[3] == 1;
+}
+
+// How many of the nodes are a norm with weight and bias in one place; 0: none.
+static int norm_length(struct ggml_tensor * const * group, int n) {
+    const enum ggml_op op = group[0]->op;
+    if ((op != GGML_OP_NORM && op != GGML_OP_RMS_NORM) || n < 2 || !is_row_of(group[1], GGML_OP_MUL, group[0])) {
+        return 0;
+    }
+    return op == GGML_OP_NORM && n > 2 && is_row_of(group[2], GGML_OP_ADD, group[1]) ? 3 : 2;
+}
+
+static void run_norm(const struct gb_kernels * k, const struct window * w, int n) {
+    const int64_t columns = w->node.ne[0];
+    const float   eps     = gb_op_param_f32(&w->node, 0);
+    for (int64_t i = 0; i < w->node.ne[1]; i++) {
+        float *       y = (float *) w->node.data + i * columns;
+        const float * x = (const float *) w->src[0].data + i * columns;
+        if (w->node.op == GGML_OP_NORM) {
+            k->norm_row_f32(columns, y, x, eps, w[1].src[1].data, n > 2 ? w[2].src[1].data : NULL);
+        } else {
+            k->rms_norm_row_f32(columns, y, x, eps, w[1].src[1].data);
+        }
+    }
+}
+
+void gb_fuse_run(const struct gb_cpu_call * call, struct ggml_tensor * const * group, int n) {
+    struct window      windows[GB_FUSE_MAX];
+    const size_t       slice = call->work_size / (size_t) call->nth & ~(size_t) 63; // at least gb_fuse_slice
+    struct gb_cpu_call alone = *call;
+    const int64_t      batch = GB_MAX((int64_t) 1, BATCH / group[0]->ne[0]);
+    int64_t            first, last, rows;
+    alone.ith       = 0;
+    alone.nth       = 1;
+    alone.work      = slice > 0 ? (char *) call->work + (size_t) call->ith * slice : NULL;
+    alone.work_size = slice;
+    for (int i = 0; i < n; i++) {
+        open_window(&windows[i], group[i]);
+    }
+    gb_cpu_share(call, gb_rows(group[0]), &first, &last);
+    for (int64_t row = first; row < last; row += rows) {
+        rows = rows_at_once(group, n, row, GB_MIN(batch, last - row));
+        for (int i = 0; i < n; i++) {
+            move_window(&windows[i], group[i], row, rows);
+        }
+        for (int i = 0; i < n;) {
+            const int length = norm_length(group + i, n - i);
+            if (length > 0) {
+                run_norm(call->k, &windows[i], length);
+            } else {
+                gb_cpu_op_of(group[i])->run(&alone, &windows[i].node);
+            }
+            i += GB_MAX(length, 1);
+        }
+    }
+}

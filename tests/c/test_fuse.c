@@ -1,0 +1,141 @@
+// Nodes that are computed together: random graphs of row operators give the same bits, in every tensor, with fusion and without, for one
+// thread and several, whatever memory the tensors share; and what joins a group, what does not.
+#include "test.h"
+
+#include "cpu/cpu.h"
+#include "cpu/fuse.h"
+#include "ggml-cpu.h"
+
+enum { NODES = 12, MAX_BYTES = 1 << 18 };
+
+struct graph {
+    struct ggml_context * ctx;
+    struct ggml_tensor *  nodes[NODES];
+    int                   n;
+};
+
+static struct ggml_tensor * filled(struct ggml_context * ctx, int64_t a, int64_t b, int64_t c) {
+    struct ggml_tensor * t = ggml_new_tensor_3d(ctx, GGML_TYPE_F32, a, b, c);
+    for (int64_t i = 0; i < ggml_nelements(t); i++) {
+        ((float *) t->data)[i] = test_random_float(-2, 2);
+    }
+    return t;
+}
+
+static struct ggml_tensor * random_node(struct ggml_context * c, struct ggml_tensor * x, struct ggml_tensor * other, struct ggml_tensor * row,
+                                        struct ggml_tensor * plane) {
+    struct ggml_tensor * const repeats[] = { other, row, plane };
+    struct ggml_tensor *       b         = repeats[test_random_int(0, 2)];
+    switch (test_random_int(0, 12)) {
+        case 0: return ggml_add(c, x, b);
+        case 1: return ggml_mul(c, x, b);
+        case 2: return ggml_sub(c, x, b);
+        case 3: return ggml_norm(c, x, 1e-5f);
+        case 4: return ggml_rms_norm(c, x, 1e-5f);
+        case 5: return ggml_gelu(c, x);
+        case 6: return ggml_silu(c, x);
+        case 7: return ggml_scale(c, x, 0.7f);
+        case 8: return ggml_soft_max(c, x);
+        case 9: return ggml_soft_max_ext(c, x, plane, 0.3f);
+        case 10: return ggml_add_inplace(c, x, b);
+        case 11: return ggml_mul_inplace(c, x, b);
+        default: return ggml_add(c, other, x);
+    }
+}
+
+// Does a node's own source not overlap its result there? (That would be wrong without fusion as well.)
+static bool is_free_of(const char * place, size_t size, const struct ggml_tensor * node) {
+    for (int s = 0; s < 2; s++) {
+        const char * p = node->src[s] != NULL ? node->src[s]->data : NULL;
+        if (p != NULL && p < place + size && place < p + ggml_nbytes(node->src[s])) {
+            return false;
+        }
+    }
+    return true;
+}
+
+// The same graph for the same seed. Some results lie in their first source's memory, or at an offset in that of an older node.
+static struct graph random_graph(uint64_t seed) {
+    test_seed            = seed;
+    struct graph  g      = { ggml_init((struct ggml_init_params){ (size_t) 16 << 20, NULL, false }), { NULL }, 0 };
+    const int64_t a = test_random_int(1, 4) * 33, b = test_random_int(40, 70), d = test_random_int(4, 6);
+    struct ggml_tensor *x = filled(g.ctx, a, b, d), *other = filled(g.ctx, a, b, d), *row = filled(g.ctx, a, 1, 1), *plane = filled(g.ctx, a, b, 1);
+    char * pool = filled(g.ctx, a, b, d + 4)->data; // of results that share memory
+    for (; g.n < NODES; g.n++) {
+        struct ggml_tensor * y = random_node(g.ctx, x, test_random() % 4 && g.n > 1 ? g.nodes[g.n - 2] : other, row, plane);
+        const int            where = (int) test_random_int(0, 5);
+        if (y->view_src == NULL && where == 0 && !(y->op == GGML_OP_SOFT_MAX && y->src[1] != NULL)) {
+            y->data = y->src[0]->data;
+        } else if (y->view_src == NULL && where == 1) {
+            char * const place = pool + (size_t) test_random_int(0, 3) * (size_t) a * sizeof(float);
+            y->data            = is_free_of(place, ggml_nbytes(y), y) ? place : y->data;
+        }
+        g.nodes[g.n] = x = y;
+    }
+    return g;
+}
+
+static void run(struct graph * g, int threads, bool fuse, const char * level) {
+    ggml_cpu_set_fusion(fuse);
+    struct gb_cpu_plan *    plan  = gb_cpu_plan_new(g->nodes, g->n, threads);
+    struct gb_cpu_pool *    pool  = gb_cpu_pool_new(threads);
+    const struct gb_level * found = gb_level_find(level);
+    REQUIRE(plan != NULL && pool != NULL && found != NULL);
+    void *                  work = malloc(gb_cpu_plan_work_size(plan) + 1);
+    const struct gb_cpu_run r    = { .kernels = found->kernels, .work = work };
+    CHECK_INT(gb_cpu_plan_run(plan, pool, &r), GGML_STATUS_SUCCESS);
+    free(work);
+    gb_cpu_pool_free(pool);
+    gb_cpu_plan_free(plan);
+}
+
+static void random_graphs(void) {
+    for (uint64_t seed = 1; seed <= 60; seed++) {
+        struct graph plain = random_graph(seed * 1000);
+        run(&plain, 1, false, "scalar");
+        for (int threads = 1; threads <= 3; threads++) {
+            struct graph fused = random_graph(seed * 1000);
+            run(&fused, threads, true, "scalar");
+            for (int i = 0; i < NODES; i++) {
+                CHECK_MSG(memcmp(plain.nodes[i]->data, fused.nodes[i]->data, ggml_nbytes(plain.nodes[i])) == 0,
+                          "seed %d, %d threads: node %d (%s) differs", (int) seed, threads, i, ggml_op_desc(plain.nodes[i]));
+            }
+            ggml_free(fused.ctx);
+        }
+        ggml_free(plain.ctx);
+    }
+    ggml_cpu_set_fusion(true);
+}
+
+static void joining(void) {
+    struct ggml_context * c = ggml_init((struct ggml_init_params){ (size_t) 8 << 20, NULL, false });
+    struct ggml_tensor *x = filled(c, 64, 8, 2), *row = filled(c, 64, 1, 1), *half = filled(c, 32, 8, 2);
+    struct ggml_tensor *n = ggml_norm(c, x, 1e-5f), *w = ggml_mul(c, n, row), *b = ggml_add(c, w, row);
+    struct ggml_tensor * group[] = { n, w };
+    CHECK(gb_fuse_joins(group, 1, w) && gb_fuse_joins(group, 2, b));
+    CHECK(!gb_fuse_joins(group, 1, b));                           // does not read the last node
+    CHECK(gb_fuse_joins(group, 1, ggml_add(c, x, n)));            // a residual
+    CHECK(!gb_fuse_joins(group, 1, ggml_transpose(c, n)));        // a view
+    CHECK(!gb_fuse_joins(group, 1, ggml_sum_rows(c, n)));         // another shape
+    CHECK(!gb_fuse_joins(group, 1, ggml_repeat(c, n, n)));        // another operator
+    CHECK(!gb_fuse_joins(group, 1, ggml_mul_mat(c, half, half))); // a product
+    CHECK(gb_fuse_is_safe(group, 2));
+    void * const mine = w->data;
+    w->data           = n->data; // in place
+    CHECK(gb_fuse_is_safe(group, 2));
+    w->data = (char *) x->data + 64 * sizeof(float); // a row on: rows of x that norm still needs
+    CHECK(!gb_fuse_is_safe(group, 2));
+    w->data = row->data; // over what repeats
+    CHECK(!gb_fuse_is_safe(group, 2));
+    w->data = mine;
+    ggml_free(c);
+}
+
+static void the_switch(void) {
+    ggml_cpu_set_fusion(false);
+    CHECK(!ggml_cpu_get_fusion());
+    ggml_cpu_set_fusion(true);
+    CHECK(ggml_cpu_get_fusion());
+}
+
+TEST_MAIN(TEST(random_graphs), TEST(joining), TEST(the_switch))
