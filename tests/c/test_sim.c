@@ -263,6 +263,29 @@ static void queue_keeps_order(void) {
     rig_close(&r);
 }
 
+// Every node and every byte takes its time: 2 nodes of 10 ms; 4000 bytes at 100,000 a second, there and back.
+static void work_takes_its_time(void) {
+    struct rig r;
+    REQUIRE(rig_open(&r, "op_delay=10ms,copy_bw=100000"));
+    struct ggml_tensor * x = vector(&r, 1000);
+    struct ggml_tensor * y = place(&r, ggml_scale(r.ctx, x, 2));
+    struct ggml_tensor * z = place(&r, ggml_scale(r.ctx, y, 2));
+    struct ggml_cgraph * g = graph_of(&r, z);
+    static float         in[1000] = { 1 }, out[1000];
+    int64_t              start = ggml_time_us();
+    ggml_backend_tensor_set(x, in, 0, sizeof(in));
+    CHECK(ggml_time_us() - start >= 40000);
+    start = ggml_time_us();
+    CHECK(ggml_backend_graph_compute(r.backend, g));
+    CHECK_INT(ggml_backend_synchronize(r.backend), GGML_STATUS_SUCCESS);
+    CHECK(ggml_time_us() - start >= 20000);
+    start = ggml_time_us();
+    ggml_backend_tensor_get(z, out, 0, sizeof(out));
+    CHECK(ggml_time_us() - start >= 40000);
+    CHECK(out[0] == 4);
+    rig_close(&r);
+}
+
 // What a queued set reads is what is there when the queue gets there: it does not copy behind the caller's back.
 static void a_queued_set_reads_late(void) {
     struct rig r;
@@ -595,7 +618,7 @@ static void out_of_memory(void) {
 }
 
 TEST_MAIN(TEST(host_access_faults), TEST(transfers), TEST(memory_is_limited), TEST(devices_are_disjoint),
-          TEST(computes_what_the_cpu_computes), TEST(queue_keeps_order), TEST(a_queued_set_reads_late),
+          TEST(computes_what_the_cpu_computes), TEST(queue_keeps_order), TEST(work_takes_its_time), TEST(a_queued_set_reads_late),
           TEST(a_queued_graph_is_a_snapshot), TEST(plans), TEST(copies_between_memories), TEST(op_filter), TEST(bad_parameters),
           TEST(failures_wait_for_synchronize), TEST(failures_inside_nodes), TEST(ends_in_any_order), TEST(devices_at_once),
           TEST(survives_a_fork), TEST(out_of_memory))

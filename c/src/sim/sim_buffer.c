@@ -55,9 +55,12 @@ static enum ggml_status queue_transfer(struct gb_sim_device * device, enum ggml_
         return GGML_STATUS_ALLOC_FAILED;
     }
     atomic_fetch_add(&device->n_transfers, 1);
-    atomic_fetch_add(&device->bytes_transferred, run == run_copy ? ggml_nbytes(&what.layout) : what.size);
+    const size_t size = run == run_copy ? ggml_nbytes(&what.layout) : what.size;
+    atomic_fetch_add(&device->bytes_transferred, size);
+    const double rate  = (double) device->params.copy_bw;
+    const double delay = (double) device->params.copy_delay_ns + (rate > 0 ? (double) size / rate * 1e9 : 0);
     *t      = what;
-    t->work = (struct gb_sim_work){ .run = run, .free = free_transfer, .delay_ns = device->params.copy_delay_ns };
+    t->work = (struct gb_sim_work){ .run = run, .free = free_transfer, .delay_ns = delay < 1e18 ? (int64_t) delay : (int64_t) 1e18 };
     return gb_sim_submit(device, &t->work);
 }
 

@@ -25,7 +25,9 @@ struct gb_sim_params {
     size_t  max_size;            // bytes of one buffer
     size_t  alignment;           // of tensors, a power of two
     int64_t delay_ns;            // of each graph
+    int64_t op_delay_ns;         // of each node in it
     int64_t copy_delay_ns;       // of each transfer
+    size_t  copy_bw;             // bytes a second of transfers, on top of that; 0: no limit
     int     n_threads;           // that compute
     bool    refuses[GGML_OP_COUNT]; // ops that it does not support
     bool    refuses_unary[GGML_UNARY_OP_COUNT];

@@ -19,6 +19,7 @@ struct gb_sim_graph {
     struct ggml_tensor *   shadows;  // owned
     struct gb_cpu_plan *   plan;     // owned; on the shadows
     void *                 work;     // owned; the plan's
+    size_t                 n_nodes;  // that compute
     struct ggml_tensor *   faulty;   // the shadow whose computation fails by parameter fail_op; NULL: none
 };
 
@@ -127,6 +128,7 @@ static enum ggml_status make_shadow(struct gb_sim_graph * graph, const struct sn
 
 static enum ggml_status make_plan(struct gb_sim_graph * graph, struct snapshot * s) {
     const struct gb_sim_params * params = &graph->device->params;
+    graph->n_nodes                      = s->nodes.n;
     for (size_t i = 0; i < s->nodes.n; i++) {
         s->nodes.data[i] = &graph->shadows[gb_ptrmap_get(&s->ids, s->nodes.data[i])];
         if (graph->faulty == NULL && gb_sim_op_has_name(s->nodes.data[i], params->fail_op)) {
@@ -218,7 +220,10 @@ enum ggml_status gb_sim_graph_queue(struct gb_sim_graph * graph) {
     }
     atomic_fetch_add(&graph->refs, 1);
     w->graph = graph;
+
+    const struct gb_sim_params * params = &graph->device->params;
+    const double                 delay  = (double) params->delay_ns + (double) params->op_delay_ns * (double) graph->n_nodes;
     w->work  = (struct gb_sim_work){ .run = run_graph, .free = free_graph_work,
-                                    .delay_ns = graph->device->params.delay_ns };
+                                    .delay_ns = delay < 1e18 ? (int64_t) delay : (int64_t) 1e18 };
     return gb_sim_submit(graph->device, &w->work);
 }

@@ -8,7 +8,7 @@
 #include "tensor/tensor.h"
 
 static const char known[] = "known are name=<text>, mem=<size>, max=<size>, align=<size>, ops=<op+op>, noops=<op+op>, "
-                            "delay=<time>, copy_delay=<time>, threads=<count>, fail_op=<op>, fail_alloc_after=<count>";
+                            "delay=<time>, op_delay=<time>, copy_delay=<time>, copy_bw=<size>, threads=<count>, fail_op=<op>, fail_alloc_after=<count>";
 
 // ----------------------------------------------------------------------------------------------------------- op filter
 
@@ -86,6 +86,8 @@ static const char * set_param(struct gb_sim_params * params, struct lists * list
     if (gb_text_equal(key, "max")) return gb_params_size(value, &params->max_size) ? NULL : bad_size;
     if (gb_text_equal(key, "align")) return set_alignment(params, value);
     if (gb_text_equal(key, "delay")) return gb_params_duration(value, &params->delay_ns) ? NULL : bad_time;
+    if (gb_text_equal(key, "op_delay")) return gb_params_duration(value, &params->op_delay_ns) ? NULL : bad_time;
+    if (gb_text_equal(key, "copy_bw")) return gb_params_size(value, &params->copy_bw) ? NULL : bad_size;
     if (gb_text_equal(key, "copy_delay")) return gb_params_duration(value, &params->copy_delay_ns) ? NULL : bad_time;
     if (gb_text_equal(key, "fail_op")) return set_fail_op(params, value);
     if (gb_text_equal(key, "fail_alloc_after")) {
