@@ -211,7 +211,7 @@ struct ggml_backend_sched_prediction { // by the costs; microseconds, without an
     double bound_us;       // nothing is cheaper
     bool   proved;         // us is the least possible
 };
-// INVALID_STATE if the last graph was not placed by costs.
+// All times are -1 if the last graph was not placed by costs.
 GGML_API enum ggml_status ggml_backend_sched_get_prediction(ggml_backend_sched_t sched, struct ggml_backend_sched_prediction * prediction);
 
 // Places what is not placed yet; inputs can be set then. graph_compute does it itself when it was not done. Inputs placed here keep

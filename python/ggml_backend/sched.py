@@ -396,9 +396,8 @@ class Scheduler:
 
         core, out = self._live(), ffi.new("struct ggml_backend_sched_prediction *")
         with core.lock:
-            if lib.ggml_backend_sched_get_prediction(core.ptr, out) != 0:
-                return None
-        return Prediction(out.us, out.weights_us, out.bound_us, bool(out.proved))
+            check(lib.ggml_backend_sched_get_prediction(core.ptr, out), "Scheduler.prediction")
+        return None if out.us < 0 else Prediction(out.us, out.weights_us, out.bound_us, bool(out.proved))
 
     @property
     def backends(self) -> list[Backend]:

@@ -391,9 +391,8 @@ enum ggml_status gb_sched_assign_by_cost(struct ggml_backend_sched * s, struct g
 enum ggml_status ggml_backend_sched_get_prediction(ggml_backend_sched_t sched, struct ggml_backend_sched_prediction * prediction) {
     GB_CHECK_ARG(sched, GGML_STATUS_INVALID_ARGUMENT);
     GB_CHECK_ARG(prediction, GGML_STATUS_INVALID_ARGUMENT);
-    GB_FAIL_IF(sched->last == NULL || !sched->last->predicted, GGML_STATUS_INVALID_STATE, GGML_STATUS_INVALID_STATE,
-               "%s: the last graph was not placed by costs", __func__);
-    *prediction = sched->last->prediction;
+    const bool predicted = sched->last && sched->last->predicted;
+    *prediction          = predicted ? sched->last->prediction : (struct ggml_backend_sched_prediction){ -1, -1, -1, false };
     return GGML_STATUS_SUCCESS;
 }
 
