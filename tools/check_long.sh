@@ -5,6 +5,7 @@
 #   - thousands of random graphs over simulated devices
 #   - pytest under the address sanitizer
 #   - every kernel level forced in turn, and what qemu-user and wine can emulate: an old x86-64, aarch64, riscv64, Windows
+#   - pages of memory plans in a headless Chromium, light and dark
 #   - pip install into an empty virtual environment, and the README's first example there
 set -eu
 jobs=${1:-2}
@@ -112,5 +113,8 @@ rm -rf build/empty
 build/empty/bin/python -m pip --disable-pip-version-check -q install .
 "$py" tools/readme_snippet.py >build/readme_snippet.py
 (cd build && ./empty/bin/python readme_snippet.py && ./empty/bin/python -m ggml_backend info)
+
+step "pages of memory plans in a headless Chromium"
+build/empty/bin/python tools/check_pictures.py
 
 step "all passed"

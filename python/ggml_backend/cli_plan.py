@@ -1,48 +1,178 @@
-"""``python -m ggml_backend plan FILE.csv``: memory planning of a bare instance."""
+"""``python -m ggml_backend plan``: plans of bare instances (CSV), of example graphs and of models, printed and drawn."""
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
+from pathlib import Path
 from typing import Any
 
-from ._errors import GgmlError
-from .planning import plan_memory, read_instance, write_plan
+from ._errors import GgmlError, InvalidArgumentError
+from ._pictures import BareArena, BareBlock, BlockLike, Picture, bare_picture, chains, page, read_table, text_map, write_rows, write_table
+from ._pictures.data import verdict
+from .planning import plan_memory
 
 __all__ = ["add_plan_command"]
+
+_Rows = list[tuple[str, BareBlock]]
+
+
+# ---------------------------------------------------------------------------------------------------------------- bare instances
+
+
+def _merged(rows: _Rows) -> tuple[list[int], list[tuple[int, int, int]]]:
+    """The buffers to plan: blocks that share memory are one, alive as long as any of them. Also which buffer is each block's."""
+    blocks: list[BlockLike] = [block for _, block in rows]
+    number: dict[int, int] = {}
+    spans: list[tuple[int, int, int]] = []
+    which = []
+    for (_, b), root in zip(rows, chains(blocks), strict=True):
+        k = number.setdefault(root, len(spans))
+        if k == len(spans):
+            spans.append((b.lower, b.upper, b.size))
+        else:
+            lower, upper, size = spans[k]
+            spans[k] = min(lower, b.lower), max(upper, b.upper), max(size, b.size)
+        which.append(k)
+    return which, spans
+
+
+def _solve(name: str, rows: _Rows, options: argparse.Namespace) -> tuple[dict[str, Any], BareArena, list[int]]:
+    which, spans = _merged(rows)
+    lower, upper, size = ([s[k] for s in spans] for k in range(3))
+    plan = plan_memory(lower, upper, size, options.align, options.capacity, options.budget_ms)
+    result = {
+        "buffers": len(rows), "peak": plan.peak, "lower_bound": plan.lower_bound, "gap": plan.gap, "best_fit": plan.best_fit,
+        "proved": plan.proved, "milliseconds": round(plan.milliseconds, 3),
+    }  # fmt: skip
+    offsets = [int(plan.offsets[k]) for k in which]
+    blocks = tuple(
+        BareBlock(b.id, b.lower, b.upper, b.size, o, b.name, b.op, b.backend or name, 0, b.root)
+        for (_, b), o in zip(rows, offsets, strict=True)
+    )
+    return result, BareArena(name, plan.peak, plan.lower_bound, plan.proved, blocks), offsets
+
+
+def _print_result(result: dict[str, Any]) -> None:
+    words = {**result, "gap": f"{100 * result['gap']:.2f} %", "proved": "yes" if result["proved"] else "no"}
+    print("\n".join(f"{name.replace('_', ' ') + ':':13}{value}" for name, value in words.items()))
+
+
+def _plan_table(options: argparse.Namespace) -> None:
+    tables = read_table(options.source) or {"": []}
+    stem = Path(options.source).stem
+    solved = {arena: _solve(arena or stem, rows, options) for arena, rows in tables.items()}
+    if options.out:
+        write_rows(options.out, {a: [(*row, o) for row, o in zip(rows, solved[a][2], strict=True)] for a, rows in tables.items()})
+    picture = bare_picture(stem, [arena for _, arena, _ in solved.values()])
+    _write_html(picture, options)
+    results = [{"arena": arena, **result} for arena, (result, _, _) in solved.items()]
+    if options.json:
+        json.dump(solved[""][0] if list(solved) == [""] else {"arenas": results}, sys.stdout, indent=2)
+        print()
+        return
+    for k, result in enumerate(results):
+        if arena := result.pop("arena"):
+            print(f"{'' if k == 0 else chr(10)}{arena}")
+        _print_result(result)
+    if options.map:
+        print(f"\n{text_map(picture, _columns())}", end="")
+
+
+# ------------------------------------------------------------------------------------------------------------------------ graphs
+
+
+def _devices(words: list[str] | None) -> list[str]:
+    """``SIM,CPU`` or ``SIM:mem=1M,ops=mul_mat CPU``."""
+    names = [name for word in words or ["CPU"] for name in ([word] if ":" in word else word.split(","))]
+    if not all(names):
+        raise InvalidArgumentError("--devices: an empty name")
+    return names
+
+
+def _plan_graph(options: argparse.Namespace) -> None:
+    from ._model_graphs import prepare  # imports the operations
+
+    for flag in ("capacity", "budget_ms", "align"):
+        if getattr(options, flag) is not None:
+            raise InvalidArgumentError(f"--{flag.replace('_', '-')} is for FILE.csv; a graph has the alignment and limits of its devices")
+    with prepare(options.source, _devices(options.devices), options.tokens, options.context) as plan:
+        picture = plan.picture
+        if options.out:
+            write_table(picture.arenas, options.out)
+        _write_html(picture, options)
+    if not options.json:
+        print(text_map(picture, _columns()), end="")
+        return
+    arenas = [
+        {"arena": a.backend, "buffers": len(a.blocks), "peak": a.peak, "lower_bound": a.lower_bound,
+         "gap": a.peak / a.lower_bound - 1 if a.lower_bound else 0.0, "proved": a.proved, "verdict": verdict(a)}
+        for a in picture.arenas
+    ]  # fmt: skip
+    splits = [{"index": s.index, "backend": s.backend, "start": s.start, "end": s.end, "inputs": s.n_inputs} for s in picture.splits]
+    copies = [
+        {"name": c.name, "from": c.src_backend, "to": c.dst_backend, "size": c.size, "split": c.split, "reason": c.reason}
+        for c in picture.copies
+    ]
+    result = {"graph": picture.title, "nodes": picture.n_nodes, "arenas": arenas, "splits": splits, "copies": copies}
+    json.dump(result, sys.stdout, indent=2)
+    print()
+
+
+# ----------------------------------------------------------------------------------------------------------------------- command
+
+
+def _columns() -> int:
+    return os.get_terminal_size().columns if sys.stdout.isatty() else 100
+
+
+def _write_html(picture: Picture, options: argparse.Namespace) -> None:
+    if options.html:
+        page(picture, options.html)
+
+
+def _is_table(source: str) -> bool:
+    return source.lower().endswith(".csv")
 
 
 def _plan(options: argparse.Namespace) -> int:
     try:
-        ids, lower, upper, size = read_instance(options.file)
-        plan = plan_memory(lower, upper, size, options.align, options.capacity, options.budget_ms)
-        if options.out:
-            write_plan(options.out, ids, lower, upper, size, plan.offsets)
+        if _is_table(options.source):
+            for flag in ("devices", "tokens", "context"):
+                if getattr(options, flag) is not None:
+                    raise InvalidArgumentError(f"--{flag} is for graphs; {options.source} is a bare instance")
+            options.align = 1 if options.align is None else options.align
+            options.budget_ms = 5000 if options.budget_ms is None else options.budget_ms
+            _plan_table(options)
+        else:
+            _plan_graph(options)
     except (GgmlError, OSError, UnicodeDecodeError) as error:
         print(f"plan: {error}", file=sys.stderr)
         return 1
-    result: dict[str, Any] = {
-        "buffers": len(ids), "peak": plan.peak, "lower_bound": plan.lower_bound, "gap": plan.gap, "best_fit": plan.best_fit,
-        "proved": plan.proved, "milliseconds": round(plan.milliseconds, 3),
-    }  # fmt: skip
-    if options.json:
-        json.dump(result, sys.stdout, indent=2)
-        print()
-        return 0
-    result["gap"] = f"{100 * plan.gap:.2f} %"
-    result["proved"] = "yes" if plan.proved else "no"
-    print("\n".join(f"{name.replace('_', ' ') + ':':13}{value}" for name, value in result.items()))
     return 0
 
 
 def add_plan_command(commands: Any) -> None:
     """Adds ``plan`` to the subparsers of the command line; the function to run is the default ``run``."""
-    parser = commands.add_parser("plan", help="offsets for buffers with known lifetimes, from a CSV file")
-    parser.add_argument("file", metavar="FILE.csv", help="columns id,lower,upper,size; alive from lower up to, not including, upper")
-    parser.add_argument("--align", type=int, default=1, metavar="N", help="alignment of offsets and sizes, a power of two (1)")
-    parser.add_argument("--capacity", type=int, metavar="N", help="bytes that will do; an error if no plan within them is found")
-    parser.add_argument("--budget-ms", type=int, default=5000, metavar="N", help="for search beyond heuristics (5000)")
-    parser.add_argument("--out", metavar="FILE.csv", help="write id,lower,upper,size,offset")
-    parser.add_argument("--json", action="store_true", help="as JSON")
+    parser = commands.add_parser(
+        "plan",
+        help="where tensors lie in memory: of a CSV file with lifetimes, of an example graph, of a model",
+        description="Plans the memory of a bare instance (FILE.csv: columns id,lower,upper,size; alive from lower up to, not including, "
+        "upper), of an example graph, or of a model from its metadata alone; prints what it needs and draws it.",
+    )
+    parser.add_argument("source", metavar="FILE.csv|EXAMPLE|MODEL.gguf", help="what to plan; examples: llama, moe, whisper, unet, embed")
+    parser.add_argument("--out", metavar="FILE.csv", help="write the blocks with their offsets")
+    parser.add_argument("--html", metavar="FILE.html", help="write a page with the pictures")
+    parser.add_argument("--map", action="store_true", help="print the map for a bare instance too")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    bare = parser.add_argument_group("for FILE.csv")
+    bare.add_argument("--align", type=int, metavar="N", help="alignment of offsets and sizes, a power of two (1)")
+    bare.add_argument("--capacity", type=int, metavar="N", help="bytes that will do; an error if no plan within them is found")
+    bare.add_argument("--budget-ms", type=int, metavar="N", help="for search beyond heuristics (5000)")
+    graph = parser.add_argument_group("for graphs")
+    graph.add_argument("--devices", nargs="+", metavar="NAME", help="by priority: SIM,CPU or SIM:mem=64M CPU (CPU)")
+    graph.add_argument("--tokens", type=int, metavar="N", help="tokens of one pass through a model (512, at most its context)")
+    graph.add_argument("--context", type=int, metavar="N", help="positions that the cache holds (the model's, at most 4096)")
     parser.set_defaults(run=_plan)

@@ -11,13 +11,13 @@ All of them read plans and change none.
 
 from __future__ import annotations
 
-from .data import ArenaLike, BlockLike, CopyLike, Picture, SplitLike, bare_picture
+from .data import ArenaLike, BareArena, BareBlock, BlockLike, CopyLike, Picture, SplitLike, bare_picture, chains
 from .page import page
 from .svg import notebook
-from .table import read_table, write_table
+from .table import read_table, write_rows, write_table
 from .text import text_map
 
 __all__ = [
-    "ArenaLike", "BlockLike", "CopyLike", "Picture", "SplitLike", "bare_picture", "notebook", "page", "read_table", "text_map",
-    "write_table",
+    "ArenaLike", "BareArena", "BareBlock", "BlockLike", "CopyLike", "Picture", "SplitLike", "bare_picture", "chains", "notebook", "page",
+    "read_table", "text_map", "write_rows", "write_table",
 ]  # fmt: skip

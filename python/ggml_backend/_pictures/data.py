@@ -157,7 +157,8 @@ def curve(blocks: Sequence[BlockLike]) -> list[Moment]:
     base = bases(blocks)
     starts = sorted((b.lower, base[b.chunk] + b.offset + b.size, b.upper) for group in members.values() for b in group)
     alive: list[tuple[int, int]] = []  # (-top, upper)
-    moments, live, k = [], 0, 0
+    moments: list[Moment] = []
+    live = k = 0
     for t in sorted(deltas):
         live += deltas[t]
         while k < len(starts) and starts[k][0] <= t:
@@ -165,7 +166,9 @@ def curve(blocks: Sequence[BlockLike]) -> list[Moment]:
             k += 1
         while alive and alive[0][1] <= t:
             heapq.heappop(alive)
-        moments.append(Moment(t, live, -alive[0][0] if alive else 0))
+        top = -alive[0][0] if alive else 0
+        if not moments or moments[-1][1:] != (live, top):
+            moments.append(Moment(t, live, top))
     return moments
 
 

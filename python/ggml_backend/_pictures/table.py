@@ -10,6 +10,7 @@ import csv
 import io
 from collections.abc import Sequence
 from os import PathLike
+from pathlib import Path
 
 from .._errors import InvalidArgumentError
 from .data import ArenaLike, BareBlock, BlockLike
@@ -35,9 +36,31 @@ def write_table(arenas: Sequence[ArenaLike], path: str | PathLike[str] | None = 
         first += len(arena.blocks)
     result = out.getvalue()
     if path is not None:
-        with open(path, "w", newline="", encoding="utf-8", errors="surrogateescape") as file:
-            file.write(result)
+        Path(path).write_bytes(_encoded(result))
     return result
+
+
+def _encoded(text: str) -> bytes:
+    """UTF-8; bytes of names that were none (surrogates) as they were."""
+    try:
+        return text.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        return text.encode("utf-8", "replace")
+
+
+def write_rows(path: str | PathLike[str], arenas: dict[str, list[tuple[str, BareBlock, int]]]) -> None:
+    """Rows as :func:`read_table` gives them, with offsets; of a bare instance only the five columns that it is about."""
+    rows = [(arena, *row) for arena, group in arenas.items() for row in group]
+    rows.sort(key=lambda row: row[2].id)
+    label = {b.id: text for _, text, b, _ in rows}
+    bare = list(arenas) == [""] and not any(b.op or b.backend or b.root is not None or b.name != text for _, text, b, _ in rows)
+    with open(path, "w", newline="", encoding="utf-8", errors="surrogateescape") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(HEADING[:5] if bare else HEADING)
+        for arena, text, b, offset in rows:
+            root = "" if b.root is None else label[b.root]
+            row = [text, b.lower, b.upper, b.size, offset, b.name, b.op, b.backend, arena, root]
+            writer.writerow(row[:5] if bare else row)
 
 
 def _integer(row: dict[str, str | None], column: str, where: str) -> int:

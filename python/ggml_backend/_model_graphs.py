@@ -1,0 +1,224 @@
+"""Graphs to draw plans of: the examples of the package, and models from their files' metadata alone. No weights are read: they get memory
+that nothing touches."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+from . import gguf, ops
+from ._errors import InvalidArgumentError, UnsupportedError
+from ._pictures import Picture
+from .backend import Backend
+from .dtypes import float16, int32
+from .graph import Context, Graph
+from .sched import Scheduler
+from .tensor import Tensor
+
+__all__ = ["ARCHITECTURES", "prepare"]
+
+
+@dataclass(frozen=True)
+class Pass:
+    """One pass through a model: what is asked for on the command line."""
+
+    tokens: int | None
+    context: int | None
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A graph with the plan that its scheduler made."""
+
+    graph: Graph
+    scheduler: Scheduler
+    picture: Picture
+
+
+# ------------------------------------------------------------------------------------------------------------------------- llama
+
+
+@dataclass(frozen=True)
+class _Llama:
+    """Sizes from the keys ``llama.*``."""
+
+    embd: int
+    layers: int
+    heads: int
+    kv_heads: int
+    ff: int
+    context: int
+    eps: float
+    rope_dims: int
+    rope_base: float
+
+    @property
+    def head(self) -> int:
+        return self.embd // self.heads
+
+    @classmethod
+    def of(cls, metadata: Mapping[str, Any]) -> _Llama:
+        def number(name: str, default: int | None = None) -> int:
+            value = metadata.get(f"llama.{name}", default)
+            if not isinstance(value, int) or isinstance(value, bool) or not 0 < value < 2**31:
+                raise InvalidArgumentError(f"the file's llama.{name} must be a number from 1 up, is {value!r}")
+            return value
+
+        def real(name: str, default: float) -> float:
+            value = metadata.get(f"llama.{name}", default)
+            if not isinstance(value, (int, float)):
+                raise InvalidArgumentError(f"the file's llama.{name} must be a number, is {value!r}")
+            return float(value)
+
+        if metadata.get("llama.expert_count", 0):
+            raise UnsupportedError("the file holds a mixture of experts; known are dense models (and the example 'moe')")
+        embd, heads = number("embedding_length"), number("attention.head_count")
+        kv_heads = number("attention.head_count_kv", heads)
+        if embd % heads or heads % kv_heads:
+            raise InvalidArgumentError(f"the file has {embd} values for {heads} heads, {kv_heads} of keys: these do not divide")
+        return cls(
+            embd, number("block_count"), heads, kv_heads, number("feed_forward_length"), number("context_length"),
+            real("attention.layer_norm_rms_epsilon", 1e-5), number("rope.dimension_count", embd // heads), real("rope.freq_base", 1e4),
+        )  # fmt: skip
+
+
+def _llama_attention(w: Mapping[str, Tensor], c: _Llama, i: int, x: Tensor, past: int, positions: Tensor, writes: list[Tensor]) -> Tensor:
+    """Of x (tokens, embd) to all positions of the cache: keys (kv_heads, position, head), values (kv_heads, head, position)."""
+    tokens, total, p = x.shape[0], past + x.shape[0], f"blk.{i}."
+
+    def heads(name: str, n: int) -> Tensor:
+        return ops.mul_mat(w[f"{p}{name}.weight"], x).named(f"{p}{name}").reshape(tokens, n, c.head)
+
+    q = ops.rope(heads("attn_q", c.heads), positions, c.rope_dims, "normal", freq_base=c.rope_base).named(f"{p}q_rope")
+    k = ops.rope(heads("attn_k", c.kv_heads), positions, c.rope_dims, "normal", freq_base=c.rope_base).named(f"{p}k_rope")
+    v = heads("attn_v", c.kv_heads)
+    keys, values = w[f"{p}cache_k"], w[f"{p}cache_v"]
+    writes.append(ops.cpy(k.transpose(1, 0, 2), keys[:, past:total]).named(f"{p}k_store"))
+    writes.append(ops.cpy(v.transpose(1, 2, 0), values[:, :, past:total]).named(f"{p}v_store"))
+    scores = ops.mul_mat(keys[:, :total], q.transpose(1, 0, 2)).named(f"{p}scores")
+    masked = ops.diag_mask_inf((scores * (1.0 / c.head**0.5)).named(f"{p}scores_scaled"), past).named(f"{p}scores_masked")
+    mixed = ops.mul_mat(values[:, :, :total], ops.soft_max(masked).named(f"{p}probs")).named(f"{p}mixed")
+    merged = ops.cont(mixed.transpose(1, 0, 2)).named(f"{p}merged").reshape(tokens, c.embd)
+    return ops.mul_mat(w[f"{p}attn_output.weight"], merged).named(f"{p}attn_out")
+
+
+def _llama_layer(w: Mapping[str, Tensor], c: _Llama, i: int, x: Tensor, past: int, positions: Tensor, writes: list[Tensor]) -> Tensor:
+    p = f"blk.{i}."
+
+    def norm(x: Tensor, name: str) -> Tensor:
+        return (ops.rms_norm(x, eps=c.eps).named(f"{p}{name}_rms") * w[f"{p}{name}.weight"]).named(f"{p}{name}")
+
+    x = (x + _llama_attention(w, c, i, norm(x, "attn_norm"), past, positions, writes)).named(f"{p}attn_sum")
+    h = norm(x, "ffn_norm")
+    gate = ops.silu(ops.mul_mat(w[f"{p}ffn_gate.weight"], h).named(f"{p}gate")).named(f"{p}gate_silu")
+    both = (gate * ops.mul_mat(w[f"{p}ffn_up.weight"], h).named(f"{p}up")).named(f"{p}gate_up")
+    return (x + ops.mul_mat(w[f"{p}ffn_down.weight"], both).named(f"{p}ffn_out")).named(f"{p}out")
+
+
+def _llama_shapes(c: _Llama, vocab: int) -> dict[str, tuple[int, ...]]:
+    """What the file must hold."""
+    shapes: dict[str, tuple[int, ...]] = {"token_embd.weight": (vocab, c.embd), "output_norm.weight": (c.embd,)}
+    kv = c.kv_heads * c.head
+    for i in range(c.layers):
+        block = {
+            "attn_norm": (c.embd,), "attn_q": (c.embd, c.embd), "attn_k": (kv, c.embd), "attn_v": (kv, c.embd),
+            "attn_output": (c.embd, c.embd), "ffn_norm": (c.embd,), "ffn_gate": (c.ff, c.embd), "ffn_up": (c.ff, c.embd),
+            "ffn_down": (c.embd, c.ff),
+        }  # fmt: skip
+        shapes.update({f"blk.{i}.{name}.weight": shape for name, shape in block.items()})
+    return shapes
+
+
+def _llama(file: gguf.GGUFFile, backends: Sequence[Backend], asked: Pass, stack: ExitStack) -> tuple[Graph, str]:
+    c = _Llama.of(file.metadata)
+    length = asked.context if asked.context is not None else min(c.context, 4096)
+    tokens = asked.tokens if asked.tokens is not None else min(512, length)
+    if not 0 < tokens <= length:
+        raise InvalidArgumentError(f"{tokens} tokens do not fit a cache of {length}")
+    if "token_embd.weight" not in file.tensors or len(file.tensors["token_embd.weight"].shape) != 2:
+        raise InvalidArgumentError("the file has no matrix token_embd.weight")
+    shapes = _llama_shapes(c, file.tensors["token_embd.weight"].shape[0])
+    if "output.weight" in file.tensors:
+        shapes["output.weight"] = shapes["token_embd.weight"]
+    contexts = [stack.enter_context(Context()) for _ in backends]
+    w: dict[str, Tensor] = {}
+    for name, shape in shapes.items():
+        if name not in file.tensors:
+            raise InvalidArgumentError(f"the file has no tensor {name}")
+        found = file.tensors[name]
+        if found.shape != shape:
+            raise InvalidArgumentError(f"the file's {name} has the shape {found.shape}, by its metadata {shape}")
+        w[name] = contexts[_place(name, c.layers, len(backends))].tensor(shape, found.dtype, name=name)
+    for i in range(c.layers):
+        home = contexts[_place(f"blk.{i}.", c.layers, len(backends))]
+        w[f"blk.{i}.cache_k"] = home.tensor((c.kv_heads, length, c.head), float16, name=f"blk.{i}.cache_k")
+        w[f"blk.{i}.cache_v"] = home.tensor((c.kv_heads, c.head, length), float16, name=f"blk.{i}.cache_v")
+    for context, backend in zip(contexts, backends, strict=True):
+        if context.tensors():
+            context.allocate(backend, "weights")
+    context = stack.enter_context(Context())
+    ids, positions = context.tensor((tokens,), int32, name="ids"), context.tensor((tokens,), int32, name="positions")
+    x, writes = ops.get_rows(w["token_embd.weight"], ids).named("embeddings"), list[Tensor]()
+    for i in range(c.layers):
+        x = _llama_layer(w, c, i, x, length - tokens, positions, writes)
+    last = (ops.rms_norm(x[-1:], eps=c.eps).named("output_rms") * w["output_norm.weight"]).named("output_norm")
+    logits = ops.mul_mat(w.get("output.weight", w["token_embd.weight"]), last).named("logits")
+    return context.graph(*writes, logits), f"{tokens} tokens that fill a cache of {length}"
+
+
+def _place(name: str, layers: int, n: int) -> int:
+    """On which backend a weight is: layers spread evenly, the rest on the last."""
+    return int(name.split(".")[1]) * n // layers if name.startswith("blk.") else n - 1
+
+
+#: Architectures of GGUF files (``general.architecture``) whose graphs are known.
+ARCHITECTURES: dict[str, Callable[[gguf.GGUFFile, Sequence[Backend], Pass, ExitStack], tuple[Graph, str]]] = {"llama": _llama}
+
+
+def _model(path: str, backends: Sequence[Backend], asked: Pass, stack: ExitStack) -> tuple[Graph, str]:
+    file = stack.enter_context(gguf.open(path))
+    architecture = file.metadata.get("general.architecture")
+    build = ARCHITECTURES.get(architecture) if isinstance(architecture, str) else None
+    if build is None:
+        raise UnsupportedError(f"{path}: no graph is known for the architecture {architecture!r}; known: {', '.join(ARCHITECTURES)}")
+    graph, what = build(file, backends, asked, stack)
+    return graph, f"{os.path.basename(path)}: {what}"
+
+
+# ---------------------------------------------------------------------------------------------------------------------- examples
+
+
+def _example(name: str, asked: Pass, stack: ExitStack) -> tuple[Graph, str]:
+    try:
+        examples = import_module("._examples", __package__)
+    except ModuleNotFoundError:
+        raise UnsupportedError(f"{name}: no such file, and this build has no examples") from None
+    if name not in examples.NAMES:
+        raise InvalidArgumentError(f"{name}: neither a file nor an example; examples: {', '.join(examples.NAMES)}")
+    if asked.tokens is not None or asked.context is not None:
+        raise InvalidArgumentError("--tokens and --context are for MODEL.gguf; an example has sizes of its own")
+    context, graph = examples.build(name)
+    stack.enter_context(context)
+    return graph, name
+
+
+@contextmanager
+def prepare(source: str, devices: Sequence[str], tokens: int | None = None, context: int | None = None) -> Iterator[Prepared]:
+    """The graph of a GGUF file or of an example, planned on these devices. It computes nothing."""
+    asked = Pass(tokens, context)
+    with ExitStack() as stack:
+        backends = [stack.enter_context(Backend(name)) for name in devices]
+        if os.path.exists(source) or source.lower().endswith(".gguf"):
+            graph, title = _model(source, backends, asked, stack)
+        else:
+            graph, title = _example(source, asked, stack)
+        scheduler = stack.enter_context(Scheduler(backends))
+        make: Any = getattr(scheduler, "prepare", None)
+        if make is None:
+            raise UnsupportedError("this build's scheduler does not tell its plans")
+        plan = make(graph)
+        yield Prepared(graph, scheduler, Picture(title, len(graph), plan.arenas, plan.splits, plan.copies))
