@@ -29,9 +29,11 @@ struct gb_super { // element e is d scale[e / 16] level[e] - (affine ? dmin min[
 
 // Two bits of an element in qs[64]: bits 2g of byte 32 h + l.
 static inline void gb_k_pack2(const uint8_t * levels, uint8_t * qs) {
-    memset(qs, 0, 64);
-    for (int e = 0; e < GB_SUPER; e++) {
-        qs[32 * (e / 128) + e % 32] |= (uint8_t) ((levels[e] & 3) << 2 * (e % 128 / 32));
+    for (int h = 0; h < 2; h++) {
+        for (int l = 0; l < 32; l++) {
+            const uint8_t * e = levels + 128 * h + l;
+            qs[32 * h + l]    = (uint8_t) ((e[0] & 3) | (e[32] & 3) << 2 | (e[64] & 3) << 4 | (e[96] & 3) << 6);
+        }
     }
 }
 

@@ -95,8 +95,11 @@ static void to_float(const void * x, float * y, int k) {
     for (int i = 0; i < k; i += BLOCK, block += BYTES) {
         int8_t levels[BLOCK];
         unpack(block, levels);
-        for (int e = 0; e < BLOCK; e++) {
-            y[i + e] = half_scale(block[e / SUB]) * (float) levels[e];
+        for (int sub = 0; sub < N_SUB; sub++) {
+            const float d = half_scale(block[sub]);
+            for (int e = SUB * sub; e < SUB * (sub + 1); e++) {
+                y[i + e] = d * (float) levels[e];
+            }
         }
     }
 }

@@ -7,11 +7,20 @@
 
 // Returns d. Values that are no numbers become 0.
 static inline float gb_ternary_levels(const float * x, uint8_t * levels) {
-    const float d  = fabsf(gb_fit_extreme(GB_SUPER, x));
+    float lanes[4] = { 0 }, d = 0;
+    for (int e = 0; e < GB_SUPER; e += 4) {
+        for (int k = 0; k < 4; k++) {
+            const float magnitude = fabsf(x[e + k]);
+            lanes[k]              = magnitude > lanes[k] ? magnitude : lanes[k];
+        }
+    }
+    for (int k = 0; k < 4; k++) {
+        d = lanes[k] > d ? lanes[k] : d;
+    }
     const float id = d != 0 ? 1 / d : 0;
     for (int e = 0; e < GB_SUPER; e++) {
         const float v = x[e] * id; // rounded half away from 0
-        levels[e]     = v >= 0.5f ? 2 : v <= -0.5f ? 0 : 1;
+        levels[e]     = (uint8_t) (1 + (v >= 0.5f) - (v <= -0.5f));
     }
     return d;
 }
