@@ -12,7 +12,7 @@ from typing import Any
 
 from . import gguf, ops
 from ._errors import InvalidArgumentError, UnsupportedError
-from ._pictures import Picture
+from ._pictures import Picture, picture_of
 from .backend import Backend
 from .dtypes import float16, int32
 from .graph import Context, Graph
@@ -221,4 +221,4 @@ def prepare(source: str, devices: Sequence[str], tokens: int | None = None, cont
         if make is None:
             raise UnsupportedError("this build's scheduler does not tell its plans")
         plan = make(graph)
-        yield Prepared(graph, scheduler, Picture(title, len(graph), plan.arenas, plan.splits, plan.copies))
+        yield Prepared(graph, scheduler, picture_of(plan, title))

@@ -14,7 +14,18 @@ import numpy as np
 import pytest
 
 import ggml_backend as gb
-from ggml_backend._pictures import BareArena, BareBlock, Picture, bare_picture, notebook, page, read_table, text_map, write_table
+from ggml_backend._pictures import (
+    BareArena,
+    BareBlock,
+    Picture,
+    PlanPictures,
+    bare_picture,
+    notebook,
+    page,
+    read_table,
+    text_map,
+    write_table,
+)
 from ggml_backend._pictures.data import bases, chains, curve, peak_moment, size_text, verdict
 from ggml_backend.cli import main
 
@@ -220,6 +231,20 @@ def test_text_map_of_hostile_names():
     assert all(c == "\n" or c.isprintable() for c in text)
     text.encode("utf-8")
     assert "1 splits" in text and "copies: 1, 64 B" in text
+
+
+def test_methods_of_a_plan(rng, tmp_path):
+    class Plan(PlanPictures):
+        arenas = (random_arena(rng, 20),)
+        splits = (Split(0, "X", ("n",) * 70, 0, 70, 0), Split(1, "Y", ("n",) * 10, 70, 80, 1))
+        copies = (Copy("c", "X", "Y", 5, 1, "why"),)
+
+    plan = Plan()
+    picture = Picture("plan", 80, plan.arenas, plan.splits, plan.copies)
+    assert plan.to_csv() == write_table(plan.arenas) == plan.to_csv(tmp_path / "a.csv") == (tmp_path / "a.csv").read_text()
+    assert plan.to_html() == page(picture) == plan.to_html(tmp_path / "a.html") == (tmp_path / "a.html").read_text()
+    assert plan.to_text() == text_map(picture) and len(plan.to_text(60, 3, 2).splitlines()[3]) == 60
+    assert plan._repr_html_() == notebook(picture)
 
 
 def test_nothing_to_draw():

@@ -5,6 +5,7 @@
 * ``page`` with ``page.html``: the page
 * ``svg``: for notebooks, without scripts
 * ``text``: for terminals
+* ``mixin``: these as methods of a plan
 
 All of them read plans and change none.
 """
@@ -12,12 +13,13 @@ All of them read plans and change none.
 from __future__ import annotations
 
 from .data import ArenaLike, BareArena, BareBlock, BlockLike, CopyLike, Picture, SplitLike, bare_picture, chains
+from .mixin import PlanPictures, picture_of
 from .page import page
 from .svg import notebook
 from .table import read_table, write_rows, write_table
 from .text import text_map
 
 __all__ = [
-    "ArenaLike", "BareArena", "BareBlock", "BlockLike", "CopyLike", "Picture", "SplitLike", "bare_picture", "chains", "notebook", "page",
-    "read_table", "text_map", "write_rows", "write_table",
+    "ArenaLike", "BareArena", "BareBlock", "BlockLike", "CopyLike", "Picture", "PlanPictures", "SplitLike", "bare_picture", "chains",
+    "notebook", "page", "picture_of", "read_table", "text_map", "write_rows", "write_table",
 ]  # fmt: skip
