@@ -173,14 +173,31 @@ def _path(backend: Backend) -> Path:
     return base / f"costs-{re.sub(r'[^A-Za-z0-9]+', '-', backend.name).strip('-')}-{key}.json"
 
 
+def _to_json(device: Device) -> dict[str, Any]:
+    """JSON has no infinity: null stands for it."""
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {k: plain(v) for k, v in value.items()}
+        if isinstance(value, (list, tuple)):
+            return [plain(v) for v in value]
+        return None if isinstance(value, float) and math.isinf(value) else value
+
+    return {k: plain(v) for k, v in asdict(device).items()}
+
+
+def _rates(entry: dict[str, Any]) -> dict[str, Any]:
+    return {k: math.inf if v is None and k.endswith("_per_us") else v for k, v in entry.items()}
+
+
 def _read(backend: Backend) -> Device | None:
     try:
         data = json.loads(_path(backend).read_text(encoding="utf-8"))
         if data["format"] != FORMAT or data["device"] != _describe(backend) or data["version"] != text(lib.gbpy_version()):
             return None
         costs = data["costs"]
-        found = tuple(Op(**op) for op in costs["ops"])
-        return Device(found, Copy(**costs["from_host"]), Copy(**costs["to_host"]), bool(costs["host"]))
+        found = tuple(Op(**_rates(op)) for op in costs["ops"])
+        return Device(found, Copy(**_rates(costs["from_host"])), Copy(**_rates(costs["to_host"])), bool(costs["host"]))
     except (OSError, ValueError, KeyError, TypeError):
         return None  # missing, or not what we wrote: measured again
 
@@ -188,7 +205,7 @@ def _read(backend: Backend) -> Device | None:
 def _write(backend: Backend, device: Device) -> Path:
     path = _path(backend)
     path.parent.mkdir(parents=True, exist_ok=True)
-    data = {"format": FORMAT, "version": text(lib.gbpy_version()), "device": _describe(backend), "costs": asdict(device)}
+    data = {"format": FORMAT, "version": text(lib.gbpy_version()), "device": _describe(backend), "costs": _to_json(device)}
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".part")
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as f:
@@ -355,7 +372,7 @@ def _calibrate(options: argparse.Namespace) -> int:
         except (GgmlError, OSError) as error:
             print(f"calibrate: {name}: {error}", file=sys.stderr)
             return 1
-        results.append({"device": _describe(backend), "file": str(_path(backend)), "measured": kept is None, **asdict(device)})
+        results.append({"device": _describe(backend), "file": str(_path(backend)), "measured": kept is None, **_to_json(device)})
     if options.json:
         json.dump(results, sys.stdout, indent=2)
         print()
@@ -363,8 +380,8 @@ def _calibrate(options: argparse.Namespace) -> int:
     for r in results:
         print(f"{r['device']}: {'measured' if r['measured'] else 'known'}, {r['file']}")
         for op in r["ops"]:
-            rates = f"{op['bytes_per_us'] / 1e3:9.2f} GB/s {op['flops_per_us'] / 1e3:9.2f} GFLOP/s"
-            print(f"  {op['op_class']:9} {op['dtype'] or '':8} {op['launch_us']:9.2f} us {rates}")
+            rates = "".join(f"{op[k] / 1e3:10.2f} {unit}" for k, unit in (("bytes_per_us", "GB/s"), ("flops_per_us", "GFLOP/s")) if op[k])
+            print(f"  {op['op_class']:9} {op['dtype'] or '':8} {op['launch_us']:9.2f} us{rates}")
         for what in ("from_host", "to_host"):
             print(f"  {what:18} {r[what]['launch_us']:9.2f} us {r[what]['bytes_per_us'] / 1e3:9.2f} GB/s")
     return 0
