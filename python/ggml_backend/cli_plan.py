@@ -134,7 +134,11 @@ def _write_html(picture: Picture, options: argparse.Namespace) -> None:
 
 
 def _is_table(source: str) -> bool:
-    return source.lower().endswith(".csv")
+    """A CSV file, whatever it is called; a file with the magic number of GGUF is a model."""
+    if source.lower().endswith((".csv", ".gguf")) or not os.path.isfile(source):
+        return source.lower().endswith(".csv")
+    with open(source, "rb") as file:
+        return file.read(4) != b"GGUF"
 
 
 def _plan(options: argparse.Namespace) -> int:

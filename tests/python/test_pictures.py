@@ -289,6 +289,15 @@ def test_plan_command_of_bare_instance(tmp_path, capsys):
     assert "peak:        8" in capsys.readouterr().out
 
 
+def test_plan_command_looks_into_the_file(tmp_path, capsys):
+    (tmp_path / "instance").write_text("id,lower,upper,size\na,0,2,4\n")
+    assert main(["plan", str(tmp_path / "instance")]) == 0
+    assert "peak:        4" in capsys.readouterr().out
+    write_llama(tmp_path / "model.bin", architecture="gpt2")
+    assert main(["plan", str(tmp_path / "model.bin")]) == 1
+    assert "'gpt2'; known: llama" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
