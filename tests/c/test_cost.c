@@ -250,6 +250,65 @@ static void results_are_the_same(void) {
     }
 }
 
+// Random chains with branches, results in place and a cache that is written through a view, on three devices with random costs. `policy`
+// is all that differs between the two runs of a seed; the checker of the scheduler watches.
+static int random_run(uint64_t seed, enum ggml_backend_sched_policy policy, float * out) {
+    test_seed = seed;
+    struct place p;
+    char         devices[128];
+    snprintf(devices, sizeof(devices), "SIM:name=A%s SIM:name=B%s CPU", test_random_int(0, 2) ? "" : ",noops=mul", test_random_int(0, 2) ? "" : ",noops=relu");
+    if (!open_place(&p, devices)) {
+        return 0;
+    }
+    const double rates[] = { test_random_float(1, 99), test_random_float(1, 99), test_random_float(1, 99) };
+    struct table x;
+    make_table(&x, 3, rates, test_random_float(0, 1), test_random_float(0, 4));
+    struct ggml_tensor * t[40] = { leaf(&p, "x", 8, 4), leaf(&p, "y", 8, 4) };
+    struct ggml_tensor * cache = put(&p, leaf(&p, "cache", 8, 16), (int) test_random_int(0, 2), false);
+    int                  n     = 3;
+    expand(&p, t[2] = ggml_add(p.ctx, t[0], t[1]));
+    while (n < 24) {
+        struct ggml_tensor * a = t[test_random_int(n > 6 ? n - 6 : 0, n - 1)], * b = t[test_random_int(0, n - 1)];
+        struct ggml_tensor * part = ggml_view_2d(p.ctx, cache, 8, 4, cache->nb[1], (size_t) test_random_int(0, 3) * 4 * cache->nb[1]);
+        switch (test_random_int(0, 5)) {
+            case 0: t[n] = ggml_add(p.ctx, a, b); break;
+            case 1: t[n] = ggml_mul(p.ctx, a, b); break;
+            case 2: t[n] = ggml_relu(p.ctx, a); break;
+            case 3: t[n] = ggml_scale(p.ctx, a, 0.5f); break;
+            case 4: t[n] = ggml_add_inplace(p.ctx, ggml_scale(p.ctx, a, 2), b); break;
+            default: t[n] = ggml_cpy(p.ctx, a, part); break;
+        }
+        expand(&p, t[n]);
+        if (test_random_int(0, 9) == 0 && t[n]->op == GGML_OP_ADD) {
+            ggml_backend_sched_set_node_backend(p.sched, t[n], p.backends[test_random_int(0, 2)]);
+        }
+        n++;
+    }
+    OK(ggml_backend_sched_set_check(p.sched, true));
+    OK(ggml_backend_sched_set_policy(p.sched, policy));
+    OK(ggml_backend_sched_set_costs(p.sched, &x.t));
+    OK(ggml_backend_sched_alloc_graph(p.sched, p.graph));
+    struct ggml_backend_sched_prediction got;
+    OK(ggml_backend_sched_get_prediction(p.sched, &got));
+    CHECK(policy != GGML_BACKEND_SCHED_POLICY_COST || (got.proved && got.us > 0));
+    fill(t[0], -1, 0.0625f);
+    fill(t[1], 1, -0.03125f);
+    fill(cache, 0.5f, 0.125f);
+    OK(ggml_backend_sched_graph_compute(p.sched, p.graph));
+    OK(ggml_backend_tensor_get(t[n - 1], out, 0, 32 * sizeof(float)));
+    OK(ggml_backend_tensor_get(cache, out + 32, 0, 128 * sizeof(float)));
+    close_place(&p);
+    return 1;
+}
+
+static void random_graphs_compute_the_same(void) {
+    for (uint64_t seed = 1; seed <= 150; seed++) {
+        float by_weights[160] = { 0 }, by_cost[160] = { 0 };
+        REQUIRE(random_run(seed, GGML_BACKEND_SCHED_POLICY_WEIGHTS, by_weights) && random_run(seed, GGML_BACKEND_SCHED_POLICY_COST, by_cost));
+        CHECK_MSG(memcmp(by_weights, by_cost, sizeof(by_cost)) == 0, "seed %d differs", (int) seed);
+    }
+}
+
 // 6 results of 64 KiB alive at once: A is faster and may have 2 of them.
 static void memory_limits(void) {
     for (int round = 0; round < 3; round++) {
@@ -339,4 +398,4 @@ static void every_allocation_fails(void) {
 
 TEST_MAIN(TEST(two_backends_equal_all_placements), TEST(large_ones_have_a_certificate), TEST(more_backends_equal_all_placements), TEST(savings_are_differences),
           TEST(without_costs_as_weights), TEST(prediction_by_hand), TEST(exact_entries_go_first), TEST(constraints_hold), TEST(results_are_the_same),
-          TEST(memory_limits), TEST(bad_tables), TEST(every_allocation_fails))
+          TEST(random_graphs_compute_the_same), TEST(memory_limits), TEST(bad_tables), TEST(every_allocation_fails))
