@@ -10,7 +10,7 @@
 
 #include <string.h>
 
-#if defined(__AVX512BW__)
+#if V_N == 16
 
 typedef __m512i vb;
 #    define V_BYTES_MR 6
@@ -36,7 +36,7 @@ static inline vi vi_dot4w(vi c, vb u, vb s) { // the uppermost bit apart: sums o
 }
 #    endif
 
-#elif defined(__AVX2__)
+#elif V_N == 8
 
 typedef __m256i vb;
 #    define V_BYTES_MR 6
@@ -57,7 +57,7 @@ static inline vi vi_dot4w(vi c, vb u, vb s) { // the uppermost bit apart: sums o
     return _mm256_add_epi32(c, _mm256_madd_epi16(_mm256_maddubs_epi16(top, s), _mm256_set1_epi16(128)));
 }
 
-#elif defined(__ARM_NEON) && defined(__aarch64__)
+#elif V_N == 4
 
 typedef uint8x16_t vb;
 #    define V_BYTES_MR 6

@@ -91,7 +91,7 @@ static void gemm_tile_f32(int64_t k, const float * a, const float * b, float * c
 // ------------------------------------------------------------------------------------------------------------ bfloat16
 
 // The same on panels of pairs of bfloat16: a lane of 32 bits holds two terms.
-#if defined(__AVX512BF16__)
+#if V_N == 16 && defined(__AVX512BF16__)
 #    define FAST_BF16 true
 static inline vf dot_pairs_(vf c, vf a, vf b) { return _mm512_dpbf16_ps(c, (__m512bh) a, (__m512bh) b); }
 #else

@@ -22,7 +22,9 @@ static ALWAYS_INLINE float quantize_32_(int8_t * q, const float * x, int32_t sum
     memcpy(&max, &largest, sizeof(max));
     const bool    none    = max < 0x1p-100f;
     const __m512  inverse = _mm512_set1_ps(none ? 0.0f : 127.0f / max);
-    const __m512i low = _mm512_cvtps_epi32(_mm512_mul_ps(a, inverse)), high = _mm512_cvtps_epi32(_mm512_mul_ps(b, inverse));
+    const __m512  x0 = _mm512_mul_ps(a, inverse), x1 = _mm512_mul_ps(b, inverse); // NaN becomes 0: D is NaN or infinite then
+    const __m512i low  = _mm512_maskz_cvtps_epi32(_mm512_cmp_ps_mask(x0, x0, _CMP_ORD_Q), x0);
+    const __m512i high = _mm512_maskz_cvtps_epi32(_mm512_cmp_ps_mask(x1, x1, _CMP_ORD_Q), x1);
     _mm_storeu_si128((__m128i *) q, _mm512_cvtepi32_epi8(low));
     _mm_storeu_si128((__m128i *) (q + 16), _mm512_cvtepi32_epi8(high));
     sums[0] = _mm512_reduce_add_epi32(low);
@@ -192,7 +194,7 @@ static ALWAYS_INLINE void dot_rows_(int n, bool halves, bool wide, int64_t k, fl
 
 static void dot_q8(int64_t k, int kind, int n, float * y, const uint8_t * u, const float * d, const float * m, const int8_t * const * q,
                    const float * const * dx, const float * const * s) {
-#if defined(__AVX512VNNI__) // has no need of the distinction
+#if V_N == 16 && defined(__AVX512VNNI__) // has no need of the distinction
     kind &= ~GB_BYTES_WIDE;
 #endif
 #define DOT_CASE(rows, halves, wide)                                                                                   \
@@ -300,7 +302,7 @@ static ALWAYS_INLINE void tile_q8_rows_(int mr, int kind, int64_t k, const float
 }
 
 static void gemm_tile_q8(int64_t k, int kind, const float * a, const float * b, float * c, int64_t ldc, int mr, int nr, bool accumulate) {
-#if defined(__AVX512VNNI__) // has no need of the distinction
+#if V_N == 16 && defined(__AVX512VNNI__) // has no need of the distinction
     kind &= ~GB_BYTES_WIDE;
 #endif
     switch (mr) {

@@ -7,7 +7,7 @@
 #include <string.h>
 
 // 32 bytes, and what is done with the fields in them. Shifts move bits across bytes: mask before, or after.
-#if defined(__AVX2__)
+#if V_N == 8 || V_N == 16
 typedef __m256i b32;
 static inline b32 b32_load(const void * p) { return _mm256_loadu_si256((const __m256i *) p); }
 static inline void b32_store(void * p, b32 a) { _mm256_storeu_si256((__m256i *) p, a); }
@@ -154,9 +154,9 @@ static void unpack_mxfp4(int64_t k, uint8_t * restrict u, float * restrict d, fl
 static inline float half_at_(const uint8_t * p) {
     uint16_t h;
     memcpy(&h, p, sizeof(h));
-#if defined(__F16C__)
+#if V_N == 8 || V_N == 16
     return _cvtsh_ss(h);
-#elif defined(__ARM_NEON)
+#elif V_N == 4
     float f;
     v_store_n(&f, v_load_f16_n(&h, 1), 1);
     return f;
@@ -283,7 +283,7 @@ static void unpack_iq4_xs(int64_t k, uint8_t * restrict u, float * restrict d, f
 
 // --------------------------------------------------------------------------------------------------------------- by hand
 
-#if defined(__AVX512VBMI__)
+#if V_N == 16 && defined(__AVX512VBMI__)
 // Four blocks, 72 bytes, at a time: one permutation of bytes puts the 16 bytes of two blocks twice into a vector.
 static void unpack_q4_0(int64_t k, uint8_t * restrict u, float * restrict d, float * restrict m, const void * restrict x) {
 #define FROM(i) (i), (i) + 1, (i) + 2, (i) + 3, (i) + 4, (i) + 5, (i) + 6, (i) + 7
