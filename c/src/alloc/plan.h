@@ -41,8 +41,23 @@ enum ggml_status gb_plan_offsets(struct gb_plan_item * items, size_t n, size_t a
 enum ggml_status gb_plan_search(struct gb_plan_item * items, size_t n, size_t alignment, const struct gb_plan_effort * effort,
                                 struct gb_plan_result * result);
 
+// The same for memory that comes in chunks: item i lies wholly in chunk chunk_of[i], at items[i].offset of it. `chunk` is the largest size of
+// one; rounded down to the alignment, and no item may be larger. The sum of what the chunks need is what counts.
+struct gb_plan_chunks {
+    struct gb_plan_result one; // if there were no limit
+    size_t total;              // bytes of all chunks: sum of the largest offset + size in each; not below one.bound
+    size_t bound;              // no plan needs fewer bytes: one.bound
+    size_t n;                  // chunks used
+    size_t n_bound;            // no plan has fewer: loads over chunk size, and items larger than half a chunk
+    bool   proved;             // total == bound
+};
+enum ggml_status gb_plan_in_chunks(struct gb_plan_item * items, size_t n, size_t alignment, size_t chunk, int * chunk_of,
+                                   struct gb_plan_chunks * result);
+
 // NULL when the plan is valid, else what is wrong (static string) and the two items concerned.
 const char * gb_plan_check(const struct gb_plan_item * items, size_t n, size_t alignment, size_t * item_a,
                            size_t * item_b);
+const char * gb_plan_check_chunks(const struct gb_plan_item * items, size_t n, size_t alignment, size_t chunk, const int * chunk_of,
+                                  size_t * item_a, size_t * item_b);
 
 #endif // GB_ALLOC_PLAN_H

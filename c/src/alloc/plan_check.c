@@ -95,3 +95,26 @@ const char * gb_plan_check(const struct gb_plan_item * items, size_t n, size_t a
     gb_free(live);
     return problem;
 }
+
+// Chunks side by side in one space: items in different chunks cannot meet there, those in the same one meet as in the chunk.
+const char * gb_plan_check_chunks(const struct gb_plan_item * items, size_t n, size_t alignment, size_t chunk, const int * chunk_of,
+                                  size_t * item_a, size_t * item_b) {
+    struct gb_plan_item * flat    = gb_calloc(n + 1, sizeof(*flat));
+    const char *          problem = flat ? NULL : "no memory to check the plan";
+    for (size_t i = 0; problem == NULL && i < n; i++) {
+        *item_a = *item_b = i;
+        if (chunk_of[i] < 0 || (size_t) chunk_of[i] >= SIZE_MAX / chunk) {
+            problem = "an item is in no chunk";
+        } else if (items[i].offset > chunk || items[i].size > chunk - items[i].offset) {
+            problem = "an item reaches past the end of its chunk";
+        } else if (items[i].offset % alignment != 0) {
+            problem = "an offset is not aligned";
+        } else {
+            flat[i] = items[i];
+            flat[i].offset += (size_t) chunk_of[i] * chunk;
+        }
+    }
+    problem = problem ? problem : gb_plan_check(flat, n, 1, item_a, item_b);
+    gb_free(flat);
+    return problem;
+}

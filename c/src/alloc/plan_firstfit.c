@@ -80,26 +80,33 @@ static int by_offset(const void * pa, const void * pb) {
     return a->offset < b->offset ? -1 : a->offset > b->offset;
 }
 
+// The first place at or above `at` where `size` bytes do not cross the end of a chunk.
+static size_t within_chunk(size_t at, size_t size, size_t chunk) {
+    const size_t used = chunk > 0 ? at % chunk : 0;
+    return chunk > 0 && size > chunk - used ? at + (chunk - used) : at;
+}
+
 // The gap for b between those of the n placed that are alive with it.
-static size_t find_gap(const struct placed * placed, size_t n, const struct gb_plan_buffer * b, bool smallest) {
+static size_t find_gap(const struct placed * placed, size_t n, const struct gb_plan_buffer * b, size_t chunk, bool smallest) {
     size_t at = 0, best = SIZE_MAX, best_size = SIZE_MAX;
     for (size_t i = 0; i < n; i++) {
         if (placed[i].last <= b->first || placed[i].first >= b->last) {
             continue;
         }
         if (placed[i].offset > at) {
-            const size_t size = placed[i].offset - at;
+            const size_t from = within_chunk(at, b->size, chunk);
+            const size_t size = placed[i].offset > from ? placed[i].offset - from : 0;
             if (size >= b->size && size < best_size) {
                 if (!smallest || size == b->size) {
-                    return at;
+                    return from;
                 }
-                best      = at;
+                best      = from;
                 best_size = size;
             }
         }
         at = GB_MAX(at, placed[i].end);
     }
-    return best != SIZE_MAX ? best : at;
+    return best != SIZE_MAX ? best : within_chunk(at, b->size, chunk);
 }
 
 static size_t place_sparse(struct first_fit * f, const struct gb_plan_part * part, uint32_t i, bool smallest) {
@@ -112,12 +119,12 @@ static size_t place_sparse(struct first_fit * f, const struct gb_plan_part * par
     }
     qsort(f->placed, n, sizeof(*f->placed), by_offset);
     tree_insert(&f->tree, i, b->last);
-    return find_gap(f->placed, n, b, smallest);
+    return find_gap(f->placed, n, b, part->chunk, smallest);
 }
 
 static size_t place_dense(struct first_fit * f, const struct gb_plan_part * part, uint32_t i, bool smallest) {
     const struct gb_plan_buffer * b      = &part->buffers[i];
-    const size_t                  offset = find_gap(f->placed, f->n_placed, b, smallest);
+    const size_t                  offset = find_gap(f->placed, f->n_placed, b, part->chunk, smallest);
     size_t                        low = 0, high = f->n_placed;
     while (low < high) {
         const size_t middle = (low + high) / 2;

@@ -6,6 +6,7 @@
 //   plan_firstfit.c  each buffer in turn into the first (or smallest) gap, for an order given by a key
 //   plan_skyline.c   the lowest valley of the skyline filled with the best buffer that fits between its walls
 //   plan_exact.c     depth-first search at a capacity: finds a plan, or proves that there is none, or gives up
+//   plan_chunks.c    the driver for memory in chunks of limited size
 //   plan_check.c     the judge; shares nothing with the above
 //
 // Time is cut into sections, one for each largest set of buffers alive together: a new one opens at a birth that follows
@@ -33,6 +34,7 @@ struct gb_plan_part {
     uint64_t                n_pairs; // of buffers alive together
     size_t                  bound;   // no plan of this part is smaller: the largest load, or what search has proved
     size_t                  peak;    // of the best plan so far
+    size_t                  chunk;   // for first fit: no buffer may lie across a multiple of it; 0: none
 };
 
 struct gb_plan_problem {

@@ -5,8 +5,6 @@
 // by the waits of hazards.c.
 #include "sched/sched.h"
 
-#include <stdlib.h>
-
 #include "alloc/liveness.h"
 #include "alloc/plan.h"
 
@@ -105,51 +103,6 @@ static enum ggml_status find_lifetimes(struct layout * l) {
     return gb_liveness_compute(&in, &l->live);
 }
 
-// --------------------------------------------------------------------------------------------------------------------- chunks
-
-struct by_size {
-    size_t size;
-    size_t index;
-};
-
-static int larger_first(const void * pa, const void * pb) {
-    const struct by_size *a = pa, *b = pb;
-    return a->size != b->size ? (a->size > b->size ? -1 : 1) : (a->index > b->index) - (a->index < b->index);
-}
-
-// First fit by decreasing size in a space cut into chunks of `chunk` bytes that no item may straddle. Quadratic, and used only
-// when an arena exceeds what one buffer can hold.
-static enum ggml_status offsets_in_chunks(struct gb_plan_item * items, size_t n, size_t alignment, size_t chunk) {
-    struct by_size * order = gb_calloc(n, sizeof(*order));
-    if (order == NULL) {
-        return GGML_STATUS_ALLOC_FAILED;
-    }
-    for (size_t i = 0; i < n; i++) {
-        order[i] = (struct by_size){ items[i].size, i };
-    }
-    qsort(order, n, sizeof(*order), larger_first);
-    for (size_t i = 0; i < n; i++) {
-        struct gb_plan_item * item = &items[order[i].index];
-        item->offset               = 0;
-        for (size_t j = 0; j < i; j++) { // again from the start after each move: offsets only grow, so it ends
-            const struct gb_plan_item * other = &items[order[j].index];
-            const bool   together = item->lower < other->upper && other->lower < item->upper;
-            const size_t room     = chunk - item->offset % chunk;
-            if (room < item->size) {
-                item->offset += room;
-                j = (size_t) -1;
-            } else if (together && item->offset < other->offset + other->size && other->offset < item->offset + item->size) {
-                item->offset = GGML_PAD(other->offset + other->size, alignment);
-                j            = (size_t) -1;
-            }
-        }
-        const size_t room = chunk - item->offset % chunk;
-        item->offset += room < item->size ? room : 0;
-    }
-    gb_free(order);
-    return GGML_STATUS_SUCCESS;
-}
-
 // ---------------------------------------------------------------------------------------------------------------------- arenas
 
 static struct gb_chunk_need * chunk_need(struct gb_sched_plan * p, int backend, int chunk, bool leafs) {
@@ -170,26 +123,21 @@ static bool need_room(struct gb_sched_plan * p, const struct gb_item * item, boo
     return need != NULL;
 }
 
-static enum ggml_status plan_arena(struct layout * l, int backend, struct gb_plan_item * items, size_t n, size_t * max_chunk) {
+static enum ggml_status plan_arena(struct layout * l, int backend, struct gb_plan_item * items, size_t n, int * chunk_of) {
     const struct gb_sched_device * d = &l->sched->devices[backend];
-    struct gb_plan_result          result;
-    GB_TRY(gb_plan_offsets(items, n, d->alignment, &result));
-    *max_chunk = SIZE_MAX;
-    if (result.peak <= d->max_size) {
-        return GGML_STATUS_SUCCESS;
-    }
-    *max_chunk = d->max_size - d->max_size % d->alignment;
+    struct gb_plan_chunks          result;
     for (size_t i = 0; i < n; i++) {
-        GB_FAIL_IF(items[i].size > *max_chunk, GGML_STATUS_ALLOC_FAILED, GGML_STATUS_ALLOC_FAILED,
+        GB_FAIL_IF(items[i].size > d->max_size - d->max_size % d->alignment, GGML_STATUS_ALLOC_FAILED, GGML_STATUS_ALLOC_FAILED,
                    "ggml_backend_sched: a tensor of %zu bytes exceeds the largest buffer of backend %s, %zu bytes", items[i].size,
                    ggml_backend_name(d->backend), d->max_size);
     }
-    return offsets_in_chunks(items, n, d->alignment, *max_chunk);
+    return gb_plan_in_chunks(items, n, d->alignment, d->max_size, chunk_of, &result);
 }
 
 // The offsets of one arena: plans its items and notes them, by item, in `at`.
-static enum ggml_status lay_out_arena(struct layout * l, int backend, struct gb_plan_item * items, size_t * index, struct gb_item * at) {
-    size_t n = 0, chunk;
+static enum ggml_status lay_out_arena(struct layout * l, int backend, struct gb_plan_item * items, size_t * index, int * chunk_of,
+                                      struct gb_item * at) {
+    size_t n = 0;
     for (size_t k = 0; k < l->live.n_items; k++) {
         const struct gb_live_item * live = &l->live.items[k];
         if (live->arena == backend) {
@@ -200,10 +148,10 @@ static enum ggml_status lay_out_arena(struct layout * l, int backend, struct gb_
     if (n == 0) {
         return GGML_STATUS_SUCCESS;
     }
-    GB_TRY(plan_arena(l, backend, items, n, &chunk));
+    GB_TRY(plan_arena(l, backend, items, n, chunk_of));
     for (size_t i = 0; i < n; i++) {
         struct gb_item * item = &at[index[i]];
-        *item = (struct gb_item){ backend, (int) (items[i].offset / chunk), items[i].offset % chunk, items[i].size, true };
+        *item = (struct gb_item){ backend, chunk_of[i], items[i].offset, items[i].size, true };
         if (!need_room(l->plan, item, false, l->sched->devices[backend].alignment)) {
             return GGML_STATUS_ALLOC_FAILED;
         }
@@ -230,16 +178,18 @@ static enum ggml_status lay_out_arenas(struct layout * l) {
     const size_t          n     = l->live.n_items;
     struct gb_plan_item * items = gb_calloc(n, sizeof(*items));
     size_t *              index = gb_calloc(n, sizeof(*index));
+    int *                 chunk = gb_calloc(n, sizeof(*chunk));
     struct gb_item *      at    = gb_calloc(n, sizeof(*at));
-    enum ggml_status status = items && index && at ? GGML_STATUS_SUCCESS : GGML_STATUS_ALLOC_FAILED;
+    enum ggml_status status = items && index && chunk && at ? GGML_STATUS_SUCCESS : GGML_STATUS_ALLOC_FAILED;
     for (int b = 0; b < l->plan->n_backends && status == GGML_STATUS_SUCCESS; b++) {
-        status = lay_out_arena(l, b, items, index, at);
+        status = lay_out_arena(l, b, items, index, chunk, at);
     }
     if (status == GGML_STATUS_SUCCESS) {
         hand_out(l, at);
     }
     gb_free(items);
     gb_free(index);
+    gb_free(chunk);
     gb_free(at);
     return status;
 }
