@@ -149,11 +149,13 @@ static bool cut(struct gb_check * c, uintptr_t at) {
         return true;
     }
     const struct area left = { c->areas.data[i].lo, at, c->areas.data[i].writer, c->areas.data[i].storage };
-    int32_t           readers[64];
-    const size_t      n = (size_t) GB_MIN(c->n_actors, 64);
-    memcpy(readers, c->readers.data + i * (size_t) c->n_actors, n * sizeof(*readers));
-    c->areas.data[i].lo = at;
-    return insert_area(c, i, left, readers);
+    const size_t      n    = (size_t) c->n_actors;
+    if (!insert_area(c, i, left, NULL)) {
+        return false;
+    }
+    c->areas.data[i + 1].lo = at;
+    memcpy(c->readers.data + i * n, c->readers.data + (i + 1) * n, n * sizeof(int32_t)); // whoever read all of it read both parts
+    return true;
 }
 
 // [lo, hi) is covered by areas that begin and end there; *first and *end are their indices.
