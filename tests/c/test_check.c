@@ -723,14 +723,14 @@ CASE(losses)
 #define RUN(name) { #name, in_context_##name }
 // Builders that may return an operand as it is look at it as well.
 static void operands_without_a_type(void) {
-    struct ggml_context * ctx = ggml_init((struct ggml_init_params){ 1 << 16, NULL, true });
-    struct ggml_tensor *  a   = ggml_new_tensor_2d(ctx, GGML_TYPE_F32, 4, 3);
+    struct ggml_context * own = ggml_init((struct ggml_init_params){ 1 << 16, NULL, true });
+    struct ggml_tensor *  a   = ggml_new_tensor_2d(own, GGML_TYPE_F32, 4, 3);
     a->type                   = (enum ggml_type) 12345;
-    CHECK(ggml_repeat_back(ctx, a, a) == NULL);
+    CHECK(ggml_repeat_back(own, a, a) == NULL);
     CHECK(strstr(ggml_last_error(), "there is no type 12345") != NULL);
-    CHECK(ggml_repeat(ctx, a, a) == NULL);
-    CHECK(ggml_sqr(ctx, a) == NULL);
-    ggml_free(ctx);
+    CHECK(ggml_repeat(own, a, a) == NULL);
+    CHECK(ggml_sqr(own, a) == NULL);
+    ggml_free(own);
 }
 
 TEST_MAIN(TEST(operands_without_a_type), RUN(whole_message), RUN(views), RUN(unary), RUN(binary), RUN(add_cast), RUN(regions), RUN(reductions),
