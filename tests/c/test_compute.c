@@ -1,6 +1,8 @@
 // The engine: nodes see what earlier ones did, whatever the number of threads; failures and callbacks stop all threads; plans fit.
 #include "test.h"
 
+#include "ggml-cpu.h"
+
 #include <pthread.h>
 #include <stdatomic.h>
 
@@ -330,7 +332,9 @@ static void aborts_between_nodes(void) {
             struct ggml_cplan plan = ggml_graph_plan(g, n);
             plan.abort_callback      = stop_after;
             plan.abort_callback_data = &left;
+            ggml_cpu_set_fusion(false); // groups of nodes are another test's matter
             const int status = ggml_graph_compute(g, &plan);
+            ggml_cpu_set_fusion(true);
             // polled before each of the ten nodes: `allowed` of them ran
             CHECK_INT(status, allowed >= 10 ? GGML_STATUS_SUCCESS : GGML_STATUS_ABORTED);
             int ran = 0;
@@ -339,6 +343,37 @@ static void aborts_between_nodes(void) {
             CHECK_INT(ran, allowed >= 10 ? 10 : allowed);
             CHECK_INT(g->perf_runs, allowed >= 10);
             ggml_free(ctx);
+        }
+    }
+}
+
+// Nodes that are computed together run all or not at all, and the callback is asked before each group.
+static void aborts_between_groups(void) {
+    FOR_THREADS(n) {
+        int before = -1;
+        for (int allowed = 0; before < 10; allowed++) {
+            struct ggml_context * ctx = new_context(false);
+            REQUIRE(ctx != NULL);
+            struct ggml_tensor * x = new_vector(ctx, 20000, 1);
+            for (int i = 0; i < 10; i++) {
+                x = ggml_scale_inplace(ctx, x, 2);
+            }
+            struct ggml_cgraph * g = ggml_new_graph(ctx);
+            ggml_build_forward_expand(g, x);
+            int               left = allowed;
+            struct ggml_cplan plan = ggml_graph_plan(g, n);
+            plan.abort_callback      = stop_after;
+            plan.abort_callback_data = &left;
+            const int status = ggml_graph_compute(g, &plan);
+            int       ran    = 0;
+            for (float v = ggml_get_f32_1d(x, 19999); v > 1; v /= 2) ran++;
+            CHECK(all_equal(x, (float) (1 << ran)));
+            CHECK_INT(status, ran == 10 ? GGML_STATUS_SUCCESS : GGML_STATUS_ABORTED);
+            CHECK(ran > before); // each answer lets at least one node more run
+            CHECK(allowed > 0 || ran == 0);
+            before = ran;
+            ggml_free(ctx);
+            if (test_failures) break;
         }
     }
 }
@@ -427,5 +462,5 @@ TEST_MAIN(TEST(chain_of_large_and_small_nodes), TEST(in_place_nodes_run_in_order
           TEST(empty_graph_and_empty_tensors), TEST(counts_runs), TEST(custom_nodes_get_their_tasks),
           TEST(a_node_may_compute_a_graph), TEST(bad_plans_are_refused), TEST(work_memory_is_asked_for_and_needed),
           TEST(what_is_not_allocated_is_named), TEST(unsupported_nodes_are_explained),
-          TEST(failures_inside_nodes_stop_the_run), TEST(aborts_between_nodes), TEST(graphs_at_once), TEST(a_million_nodes),
+          TEST(failures_inside_nodes_stop_the_run), TEST(aborts_between_nodes), TEST(aborts_between_groups), TEST(graphs_at_once), TEST(a_million_nodes),
           TEST(out_of_memory))
