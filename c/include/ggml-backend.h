@@ -253,6 +253,45 @@ GGML_API const char *         ggml_backend_sched_explain(ggml_backend_sched_t sc
 // What the plan of the last graph needs: peak bytes on a backend, and what the same tensors would take without any reuse.
 GGML_API enum ggml_status ggml_backend_sched_get_memory(ggml_backend_sched_t sched, ggml_backend_t backend, size_t * peak, size_t * no_reuse);
 
+// The arena of a backend: what the last graph needs there, and how good its plan is. Bytes.
+struct ggml_backend_sched_arena {
+    size_t peak;     // of the arena, all chunks
+    size_t bound;    // no plan for these lifetimes needs less
+    bool   proved;   // nor than peak
+    size_t leafs;    // inputs and the like that the scheduler placed, which keep their memory from run to run
+    size_t replicas; // copies of weights that are kept
+    size_t no_reuse; // the arena, if no tensors shared memory
+};
+GGML_API enum ggml_status ggml_backend_sched_get_arena(ggml_backend_sched_t sched, ggml_backend_t backend, struct ggml_backend_sched_arena * arena);
+
+// One tensor's stay in an arena. Time is the position in the plan's program: the nodes in order, and between them the copies.
+struct ggml_backend_sched_block {
+    ggml_backend_t             backend;
+    const struct ggml_tensor * tensor; // a node of the graph, or the original of which this is a copy
+    bool                       is_copy;
+    int                        chunk;  // chunks have offsets of their own; more than one only where the largest buffer is too small
+    size_t                     offset, size; // bytes
+    int64_t                    lower, upper; // half-open
+    int                        root;         // the block whose memory this one shares in place; its own index: none
+};
+// Writes at most n of them (blocks may be NULL if n is 0) and returns how many there are; -1 on failure.
+GGML_API int ggml_backend_sched_get_blocks(ggml_backend_sched_t sched, struct ggml_backend_sched_block * blocks, int n);
+
+// A copy of the plan's program, in the order of the splits that need them.
+struct ggml_backend_sched_transfer {
+    const struct ggml_tensor * tensor; // the original
+    ggml_backend_t             source; // NULL: memory of the user that belongs to none of the backends
+    ggml_backend_t             target;
+    int                        split;  // before which it is made; of a write-back: after which
+    size_t                     size;   // bytes
+    bool                       is_kept;       // made again only when the original was written
+    bool                       is_write_back; // a result that goes to where it belongs
+};
+GGML_API int              ggml_backend_sched_get_n_transfers(ggml_backend_sched_t sched);
+GGML_API enum ggml_status ggml_backend_sched_get_transfer(ggml_backend_sched_t sched, int i, struct ggml_backend_sched_transfer * transfer);
+// The positions [lower, upper) of a split's nodes in the program.
+GGML_API enum ggml_status ggml_backend_sched_get_split_span(ggml_backend_sched_t sched, int i, int64_t * lower, int64_t * upper);
+
 // ------------------------------------------------------------------------------------------------------- graph copy and compare
 
 struct ggml_backend_graph_copy {

@@ -45,6 +45,7 @@ from .custom import map_custom
 from .dtypes import DType, as_dtype, bfloat16, float16, float32, float64, int8, int16, int32, int64
 from .graph import Comparison, Context, Graph
 from .ops import *  # noqa: F403
+from .plan import ArenaPlan, CopyInfo, Plan, PlanBlock, SplitInfo
 from .planning import MemoryPlan, plan_memory
 from .sched import Memory, Scheduler, Split
 from .tensor import Tensor
@@ -54,10 +55,10 @@ __version__: str = _ffi_object.string(_lib.gbpy_version()).decode()
 globals().update(_dtypes.dtypes)  # the quantized formats too: q4_0, q8_0, ...
 
 __all__ = [
-    "AllocationError", "Backend", "Buffer", "BufferType", "Comparison", "Context", "DType", "DeviceError", "FileError", "GgmlError",
-    "Graph", "GraphAllocator", "InvalidArgumentError", "LoadRecord", "Memory", "MemoryPlan", "Scheduler", "Split", "StateError", "Tensor",
-    "TensorAllocator", "UnsupportedError", "__version__", "as_dtype", "backends", "bfloat16", "cpu_buffer_type", "cpu_levels",
-    "dequantize", "float16", "float32", "float64", "get_include", "gguf", "int16", "int32", "int64", "int8", "load_backend",
-    "load_report", "map_custom", "plan_memory", "quantize",
-    "set_abort_callback", "set_log", "show_config", *_dtypes.dtypes, *_ops.__all__,
+    "AllocationError", "ArenaPlan", "Backend", "Buffer", "BufferType", "Comparison", "Context", "CopyInfo", "DType",
+    "DeviceError", "FileError", "GgmlError", "Graph", "GraphAllocator", "InvalidArgumentError", "LoadRecord", "Memory",
+    "MemoryPlan", "Plan", "PlanBlock", "Scheduler", "Split", "SplitInfo", "StateError", "Tensor", "TensorAllocator",
+    "UnsupportedError", "__version__", "as_dtype", "backends", "bfloat16", "cpu_buffer_type", "cpu_levels", "dequantize",
+    "float16", "float32", "float64", "get_include", "gguf", "int16", "int32", "int64", "int8", "load_backend", "load_report",
+    "map_custom", "plan_memory", "quantize", "set_abort_callback", "set_log", "show_config", *_dtypes.dtypes, *_ops.__all__,
 ]  # fmt: skip

@@ -217,8 +217,5 @@ def prepare(source: str, devices: Sequence[str], tokens: int | None = None, cont
         else:
             graph, title = _example(source, asked, stack)
         scheduler = stack.enter_context(Scheduler(backends))
-        make: Any = getattr(scheduler, "prepare", None)
-        if make is None:
-            raise UnsupportedError("this build's scheduler does not tell its plans")
-        plan = make(graph)
+        plan = scheduler.prepare(graph)
         yield Prepared(graph, scheduler, picture_of(plan, title))

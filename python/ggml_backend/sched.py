@@ -16,6 +16,7 @@ from ._handles import ContextCore, OwnerCore, Use, address, reap
 from .backend import Backend, BackendCore
 from .buffer import BufferType, text
 from .graph import ABORTED, Graph, GraphCore, finish, start
+from .plan import ArenaPlan, CopyInfo, Plan, PlanBlock, SplitInfo
 from .tensor import Tensor
 
 if TYPE_CHECKING:
@@ -241,6 +242,76 @@ class Scheduler:
             core.synchronize()
             if not core.planned(graph_core):
                 self._plan(core, graph, graph_core)
+
+    def prepare(self, graph: Graph) -> Plan:
+        """Allocates the graph, as :meth:`allocate` does, and returns what was decided: memory, splits, copies, reasons, pictures."""
+        self.allocate(graph)
+        core, graph_core = self._live(), graph._live()
+        with self._use(core):
+            core.synchronize()
+            if not core.planned(graph_core):  # another thread was faster
+                self._plan(core, graph, graph_core)
+            return Plan(self, graph, self._arenas(core), self._split_infos(core, graph_core), self._transfers(core))
+
+    def _name_of(self, core: SchedCore, pointer: Any) -> str:
+        return next((b.name for b in core.backends if b.ptr == pointer), "host")
+
+    def _arenas(self, core: SchedCore) -> tuple[ArenaPlan, ...]:
+        n = lib.ggml_backend_sched_get_blocks(core.ptr, ffi.NULL, 0)
+        if n < 0:
+            raise_last("Scheduler.prepare")
+        blocks = ffi.new("struct ggml_backend_sched_block[]", n)
+        if n and lib.ggml_backend_sched_get_blocks(core.ptr, blocks, n) < 0:
+            raise_last("Scheduler.prepare")
+        found: dict[str, list[PlanBlock]] = {b.name: [] for b in core.backends}
+        number: list[int] = []  # of each block in its arena
+        for i in range(n):
+            b = blocks[i]
+            backend = self._name_of(core, b.backend)
+            number.append(len(found[backend]))
+            name, op = text(b.tensor.name), text(lib.ggml_op_desc(b.tensor))
+            found[backend].append(
+                PlanBlock(
+                    id=number[i],
+                    name=f"{backend}#{name}" if b.is_copy else name,
+                    op="copy" if b.is_copy else op,
+                    backend=backend,
+                    lower=int(b.lower),
+                    upper=int(b.upper),
+                    size=int(b.size),
+                    offset=int(b.offset),
+                    chunk=int(b.chunk),
+                    root=None if b.root == i else number[b.root],
+                )
+            )
+        arena = ffi.new("struct ggml_backend_sched_arena *")
+        plans = []
+        for b in core.backends:
+            check(lib.ggml_backend_sched_get_arena(core.ptr, b.ptr, arena), "Scheduler.prepare")
+            sizes = (int(arena.peak), int(arena.bound), bool(arena.proved), tuple(found[b.name]))
+            plans.append(ArenaPlan(b.name, *sizes, int(arena.leafs), int(arena.replicas), int(arena.no_reuse)))
+        return tuple(plans)
+
+    def _split_infos(self, core: SchedCore, graph: GraphCore) -> tuple[SplitInfo, ...]:
+        info, span = ffi.new("struct ggml_backend_sched_split_info *"), ffi.new("int64_t[2]")
+        found = []
+        for i in range(lib.ggml_backend_sched_get_n_splits(core.ptr)):
+            check(lib.ggml_backend_sched_get_split(core.ptr, i, info), "Scheduler.prepare")
+            check(lib.ggml_backend_sched_get_split_span(core.ptr, i, span, span + 1), "Scheduler.prepare")
+            nodes = tuple(text(graph.ptr.nodes[j].name) for j in range(info.i_start, info.i_end))
+            backend = self._name_of(core, info.backend)
+            found.append(SplitInfo(i, backend, nodes, int(span[0]), int(span[1]), int(info.n_inputs), int(info.input_bytes)))
+        return tuple(found)
+
+    def _transfers(self, core: SchedCore) -> tuple[CopyInfo, ...]:
+        t = ffi.new("struct ggml_backend_sched_transfer *")
+        found = []
+        for i in range(lib.ggml_backend_sched_get_n_transfers(core.ptr)):
+            check(lib.ggml_backend_sched_get_transfer(core.ptr, i, t), "Scheduler.prepare")
+            reason = "write-back" if t.is_write_back else "kept" if t.is_kept else "input"
+            src, dst = self._name_of(core, t.source), self._name_of(core, t.target)
+            found.append(CopyInfo(text(t.tensor.name), src, dst, int(t.size), int(t.split), reason))
+        return tuple(found)
 
     def reserve(self, graph: Graph) -> None:
         """Makes the compute buffers large enough for the results of the graph, so that no later ``allocate`` of graphs up to its size has

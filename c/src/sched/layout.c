@@ -24,19 +24,26 @@ static void free_layout(struct layout * l) {
 
 // ------------------------------------------------------------------------------------------------------------------- lifetimes
 
+static bool list_split(struct layout * l, struct gb_split * split) {
+    bool ok      = true;
+    split->lower = (int64_t) l->list.n;
+    for (size_t e = split->exec_begin; ok && e < split->exec_end; e++) {
+        ok = gb_vec_push(&l->list, l->plan->exec.data[e]);
+    }
+    split->upper = (int64_t) l->list.n;
+    return ok;
+}
+
+// The positions of the program: what each step computes or copies, in the order in which the steps are issued.
 static bool list_nodes(struct layout * l) {
-    const struct gb_sched_plan * p  = l->plan;
-    bool                         ok = true;
+    struct gb_sched_plan * p  = l->plan;
+    bool                   ok = true;
     for (size_t k = 0; ok && k < p->steps.n; k++) {
         const struct gb_step * step = &p->steps.data[k];
         switch ((enum gb_step_kind) step->kind) {
             case GB_STEP_COPY: ok = gb_vec_push(&l->list, &p->copies.data[step->index].dst->tensor); break;
             case GB_STEP_BACK: ok = gb_vec_push(&l->list, &p->backs.data[step->index].marker->tensor); break;
-            case GB_STEP_COMPUTE:
-                for (size_t e = p->splits.data[step->index].exec_begin; ok && e < p->splits.data[step->index].exec_end; e++) {
-                    ok = gb_vec_push(&l->list, p->exec.data[e]);
-                }
-                break;
+            case GB_STEP_COMPUTE: ok = list_split(l, &p->splits.data[step->index]); break;
         }
     }
     return ok;
@@ -131,7 +138,10 @@ static enum ggml_status plan_arena(struct layout * l, int backend, struct gb_pla
                    "ggml_backend_sched: a tensor of %zu bytes exceeds the largest buffer of backend %s, %zu bytes", items[i].size,
                    ggml_backend_name(d->backend), d->max_size);
     }
-    return gb_plan_in_chunks(items, n, d->alignment, d->max_size, chunk_of, &result);
+    GB_TRY(gb_plan_in_chunks(items, n, d->alignment, d->max_size, chunk_of, &result));
+    l->plan->need[backend].bound  = result.bound;
+    l->plan->need[backend].proved = result.proved;
+    return GGML_STATUS_SUCCESS;
 }
 
 // The offsets of one arena: plans its items and notes them, by item, in `at`.
@@ -151,7 +161,7 @@ static enum ggml_status lay_out_arena(struct layout * l, int backend, struct gb_
     GB_TRY(plan_arena(l, backend, items, n, chunk_of));
     for (size_t i = 0; i < n; i++) {
         struct gb_item * item = &at[index[i]];
-        *item = (struct gb_item){ backend, chunk_of[i], items[i].offset, items[i].size, true };
+        *item = (struct gb_item){ backend, chunk_of[i], items[i].offset, items[i].size, true, items[i].lower, items[i].upper, (int64_t) index[i] };
         if (!need_room(l->plan, item, false, l->sched->devices[backend].alignment)) {
             return GGML_STATUS_ALLOC_FAILED;
         }
@@ -222,7 +232,7 @@ static enum ggml_status lay_out_leaf(const struct ggml_backend_sched * s, struct
         end[b].offset = 0;
         total         = padded;
     }
-    p->ids.data[id].item = (struct gb_item){ b, end[b].chunk, end[b].offset, size, true };
+    p->ids.data[id].item = (struct gb_item){ .backend = b, .chunk = end[b].chunk, .offset = end[b].offset, .size = size, .valid = true };
     end[b].offset        = total;
     p->need[b].leafs += padded;
     return need_room(p, &p->ids.data[id].item, true, d->alignment) ? GGML_STATUS_SUCCESS : GGML_STATUS_ALLOC_FAILED;

@@ -97,6 +97,8 @@ struct gb_item { // a tensor that uses memory of one root id or copy: where in i
     int    chunk;
     size_t offset, size; // bytes
     bool   valid;        // is placed by the plan
+    int64_t lower, upper; // of those in an arena: positions in the program (layout.c), half-open
+    int64_t line;         // of those in an arena: those with the same number share their memory one after the other
 };
 
 struct gb_id { // what the plan knows of a tensor of the graph
@@ -178,6 +180,7 @@ struct gb_split { // each [begin, end) is a part of the plan's list of that name
     size_t copies_begin, copies_end;
     size_t exec_begin, exec_end;
     size_t backs_begin, backs_end;
+    int64_t lower, upper; // positions of its nodes in the program (layout.c)
     ggml_backend_graph_plan_t prepared; // owned; NULL: not yet, or the backend has none
     bool   no_plan;                      // the backend could not prepare it
 };
@@ -193,6 +196,8 @@ struct gb_backend_need { // bytes
     size_t peak;     // of the arena, all chunks
     size_t leafs;    // leafs placed by this plan
     size_t no_reuse; // if nothing shared memory, without leafs
+    size_t bound;    // no plan of the arena needs less
+    bool   proved;   // nor than peak
 };
 
 struct gb_sched_plan {

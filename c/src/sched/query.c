@@ -1,0 +1,144 @@
+// query.c - what a plan decided, told through the public interface: arenas, blocks, copies.
+//
+// All of it is about the last graph that the scheduler was given. Nothing is computed here but numbers of what the plan holds.
+#include "sched/sched.h"
+
+#define INVALID GGML_STATUS_INVALID_ARGUMENT
+
+static const struct gb_sched_plan * last_plan(const struct ggml_backend_sched * s, const char * func) {
+    GB_FAIL_IF(s->last == NULL, NULL, GGML_STATUS_INVALID_STATE, "%s: no graph was given yet", func);
+    return s->last;
+}
+
+enum ggml_status ggml_backend_sched_get_arena(ggml_backend_sched_t sched, ggml_backend_t backend, struct ggml_backend_sched_arena * arena) {
+    GB_CHECK_ARG(sched, INVALID);
+    GB_CHECK_ARG(backend, INVALID);
+    GB_CHECK_ARG(arena, INVALID);
+    const struct gb_sched_plan * p = last_plan(sched, __func__);
+    for (int b = 0; p != NULL && b < sched->n_backends; b++) {
+        const struct gb_backend_need * need = &p->need[b];
+        if (sched->devices[b].backend == backend) {
+            const bool empty = need->peak == 0;
+            *arena = (struct ggml_backend_sched_arena){ need->peak, need->bound, need->proved || empty, need->leafs, need->replicas, need->no_reuse };
+            return GGML_STATUS_SUCCESS;
+        }
+    }
+    GB_FAIL_IF(p != NULL, INVALID, INVALID, "%s: argument 'backend': not one of this scheduler's", __func__);
+    return GGML_STATUS_INVALID_STATE;
+}
+
+// ---------------------------------------------------------------------------------------------------------------------- blocks
+
+static const struct gb_item * item_at(const struct gb_sched_plan * p, int64_t id) { // NULL: not in an arena
+    if (id >= p->n_ids) {
+        const struct gb_copy * copy = &p->copies.data[id - p->n_ids];
+        return copy->item.valid && !copy->kept ? &copy->item : NULL;
+    }
+    const struct gb_id * t = &p->ids.data[id];
+    return t->root == id && t->home == GB_HOME_ARENA && t->item.valid ? &t->item : NULL;
+}
+
+static int64_t n_items(const struct gb_sched_plan * p) {
+    return (int64_t) p->n_ids + (int64_t) p->copies.n;
+}
+
+static struct ggml_backend_sched_block block_of(const struct ggml_backend_sched * s, const struct gb_sched_plan * p, int64_t id, int root) {
+    const struct gb_item * item    = item_at(p, id);
+    const bool             is_copy = id >= p->n_ids;
+    return (struct ggml_backend_sched_block){
+        .backend = s->devices[item->backend].backend,
+        .tensor  = p->ids.data[is_copy ? p->copies.data[id - p->n_ids].shown : id].tensor,
+        .is_copy = is_copy, .chunk = item->chunk, .offset = item->offset, .size = item->size,
+        .lower = item->lower, .upper = item->upper, .root = root,
+    };
+}
+
+int ggml_backend_sched_get_blocks(ggml_backend_sched_t sched, struct ggml_backend_sched_block * blocks, int n) {
+    GB_CHECK_ARG(sched, -1);
+    GB_FAIL_IF(n < 0 || (n > 0 && blocks == NULL), -1, INVALID, "%s: no room for %d blocks", __func__, n);
+    const struct gb_sched_plan * p = last_plan(sched, __func__);
+    if (p == NULL) {
+        return -1;
+    }
+    int32_t * first = gb_calloc((size_t) n_items(p), sizeof(*first)); // per line: the first block in its memory + 1
+    int       found = first ? 0 : -1;
+    for (int64_t id = 0; first && id < n_items(p); id++) {
+        const struct gb_item * item = item_at(p, id);
+        if (item != NULL) {
+            first[item->line] = first[item->line] ? first[item->line] : found + 1;
+            if (found < n) {
+                blocks[found] = block_of(sched, p, id, first[item->line] - 1);
+            }
+            found++;
+        }
+    }
+    gb_free(first);
+    return found;
+}
+
+// ---------------------------------------------------------------------------------------------------------------------- copies
+
+static ggml_backend_t owner_of(const struct ggml_backend_sched * s, const struct gb_sched_plan * p, int root) {
+    const int b = p->assignment[root].backend;
+    return b >= 0 && gb_sched_plan_reaches(s, p, b, root) ? s->devices[b].backend : NULL;
+}
+
+static int split_of(const struct gb_sched_plan * p, size_t back) {
+    int k = 0;
+    while (back >= p->splits.data[k].backs_end) {
+        k++;
+    }
+    return k;
+}
+
+int ggml_backend_sched_get_n_transfers(ggml_backend_sched_t sched) {
+    GB_CHECK_ARG(sched, 0);
+    int n = sched->last ? (int) sched->last->backs.n : 0;
+    for (size_t c = 0; sched->last && c < sched->last->copies.n; c++) {
+        n += sched->last->copies.data[c].fill;
+    }
+    return n;
+}
+
+enum ggml_status ggml_backend_sched_get_transfer(ggml_backend_sched_t sched, int i, struct ggml_backend_sched_transfer * transfer) {
+    GB_CHECK_ARG(sched, INVALID);
+    GB_CHECK_ARG(transfer, INVALID);
+    const struct gb_sched_plan * p = last_plan(sched, __func__);
+    if (p == NULL) {
+        return GGML_STATUS_INVALID_STATE;
+    }
+    int k = 0;
+    for (size_t c = 0; c < p->copies.n; c++) {
+        const struct gb_copy * copy = &p->copies.data[c];
+        if (copy->fill && k++ == i) {
+            *transfer = (struct ggml_backend_sched_transfer){
+                .tensor = p->ids.data[copy->shown].tensor, .source = owner_of(sched, p, copy->root), .target = sched->devices[copy->backend].backend,
+                .split = copy->split, .size = copy->hi - copy->lo, .is_kept = copy->kept,
+            };
+            return GGML_STATUS_SUCCESS;
+        }
+    }
+    GB_FAIL_IF(i < k || (size_t) (i - k) >= p->backs.n, INVALID, INVALID, "%s: copy %d: the plan has %zu", __func__, i, (size_t) k + p->backs.n);
+    const struct gb_write_back * back = &p->backs.data[i - k];
+    const int                    at   = split_of(p, (size_t) (i - k));
+    *transfer = (struct ggml_backend_sched_transfer){
+        .tensor = p->ids.data[back->node].tensor, .source = sched->devices[p->splits.data[at].backend].backend,
+        .target = owner_of(sched, p, p->ids.data[back->node].root), .split = at, .size = ggml_nbytes(p->ids.data[back->node].tensor), .is_write_back = true,
+    };
+    return GGML_STATUS_SUCCESS;
+}
+
+enum ggml_status ggml_backend_sched_get_split_span(ggml_backend_sched_t sched, int i, int64_t * lower, int64_t * upper) {
+    GB_CHECK_ARG(sched, INVALID);
+    GB_CHECK_ARG(lower, INVALID);
+    GB_CHECK_ARG(upper, INVALID);
+    const struct gb_sched_plan * p = last_plan(sched, __func__);
+    GB_FAIL_IF(p != NULL && (i < 0 || (size_t) i >= p->splits.n), INVALID, INVALID, "%s: split %d: the last graph has %zu splits", __func__, i,
+               p->splits.n);
+    if (p == NULL) {
+        return GGML_STATUS_INVALID_STATE;
+    }
+    *lower = p->splits.data[i].lower;
+    *upper = p->splits.data[i].upper;
+    return GGML_STATUS_SUCCESS;
+}

@@ -1,0 +1,132 @@
+"""Plans: what a scheduler says it will do, against what it does."""
+
+import re
+
+import numpy as np
+import pytest
+
+import ggml_backend as gb
+
+
+def chain(ctx, layers=4, n=16):
+    w = ctx.tensor((n, n), name="w")
+    x = ctx.tensor((3, n), name="x")
+    y = x
+    for i in range(layers):
+        y = gb.relu(y @ w.T + (y * y if i % 2 else y)).named(f"y{i}")
+    return w, x, y, ctx.graph(y)
+
+
+def test_one_device(ctx, cpu):
+    w, x, y, graph = chain(ctx)
+    with gb.Scheduler([cpu]) as sched:
+        plan = sched.prepare(graph)
+        (arena,) = plan.arenas
+        assert arena is plan.memory["CPU"]
+        assert arena.proved
+        assert arena.peak == arena.lower_bound
+        assert arena.gap == 0.0
+        assert arena.total == sched.memory(cpu).peak
+        assert arena.peak <= arena.no_reuse
+        assert plan.copies == ()
+        (split,) = plan.splits
+        assert split.backend == "CPU"
+        assert len(split.nodes) == graph.n_nodes == split.end - split.start
+        names = {b.name for b in arena.blocks}
+        assert "y3" in names
+        assert "w" not in names  # an input: it keeps its memory
+        x.set(np.ones((3, 16), np.float32))
+        w.set(np.eye(16, dtype=np.float32))
+        assert plan.run()
+        expected = np.ones((3, 16), np.float32)
+        for i in range(4):
+            expected = np.maximum(expected + (expected**2 if i % 2 else expected), 0)
+        np.testing.assert_allclose(y.numpy(), expected)
+        assert re.fullmatch(r"<Plan of \d+ nodes: 1 splits, 0 bytes copied a run, CPU \d+ bytes \(optimal\)>", repr(plan))
+
+
+def overlaps(a, b):
+    in_time = a.lower < b.upper and b.lower < a.upper
+    return in_time and a.chunk == b.chunk and a.offset < b.offset + b.size and b.offset < a.offset + a.size
+
+
+@pytest.mark.parametrize("devices", [["CPU"], ["SIM", "CPU"], ["SIM", "SIM", "CPU"]])
+def test_blocks_do_not_meet(ctx, devices, rng):
+    backends = [gb.Backend(d) for d in devices]
+    _, _, _, graph = chain(ctx, 9)
+    with gb.Scheduler(backends) as sched:
+        for node in graph.nodes:
+            if node.name.startswith("y"):
+                sched.set_backend(node, backends[int(rng.integers(len(backends)))])
+        plan = sched.prepare(graph)
+        assert [a.backend for a in plan.arenas] == [b.name for b in backends]
+        for arena, backend in zip(plan.arenas, backends, strict=True):
+            assert arena.total == sched.memory(backend).peak
+            for a in arena.blocks:
+                root = arena.blocks[a.root] if a.in_place else a
+                assert root.offset == a.offset
+                for b in arena.blocks:
+                    same = (b.root if b.in_place else b.id) == root.id
+                    assert same or not overlaps(a, b), (a, b)
+            assert max((b.offset + b.size for b in arena.blocks), default=0) <= arena.peak
+        assert sum(len(s.nodes) for s in plan.splits) == graph.n_nodes
+        assert sum(c.size for c in plan.copies if c.reason != "write-back") == sum(s.input_bytes for s in plan.splits)
+        assert sum(s.n_inputs for s in plan.splits) == len([c for c in plan.copies if c.reason != "write-back"])
+        for copy in plan.copies:
+            assert copy.src_backend != copy.dst_backend
+
+
+def test_weights_are_kept(ctx, cpu, sim):
+    weights = gb.Context()
+    w = weights.tensor((8, 8), name="w")
+    weights.allocate(cpu, usage="weights")
+    x = ctx.tensor((2, 8), name="x")
+    y = (x @ w.T).named("y")
+    graph = ctx.graph(y)
+    with gb.Scheduler([sim, cpu]) as sched:
+        sched.set_backend(y, sim)
+        plan = sched.prepare(graph)
+        kept = {c.name: c for c in plan.copies}["w"]
+        assert (kept.reason, kept.src_backend, kept.dst_backend, kept.size) == ("kept", "CPU", sim.name, 256)
+        assert plan.memory[sim.name].replicas >= 256
+        assert "assigned by the user" in plan.explain(y) or sim.name in plan.explain(y)
+
+
+def test_plans_live_side_by_side(cpu):
+    with gb.Context() as a, gb.Context() as b, gb.Scheduler([cpu]) as sched:
+        w1, x1, y1, g1 = chain(a, 2, 8)
+        w2, x2, y2, g2 = chain(b, 3, 4)
+        p1, p2 = sched.prepare(g1), sched.prepare(g2)
+        for _ in range(3):
+            for plan, w, x, y in [(p1, w1, x1, y1), (p2, w2, x2, y2)]:
+                sched.allocate(plan.graph)
+                w.set(np.eye(w.shape[0], dtype=np.float32))
+                x.set(np.full(x.shape, 0.5, np.float32))
+                plan.run()
+                assert y.numpy()[0, 0] == {8: 1.0 + 1.0, 4: 4.0}[w.shape[0]]
+
+
+def test_pictures(ctx, cpu, sim, tmp_path):
+    _, _, _, graph = chain(ctx, 6)
+    with gb.Scheduler([sim, cpu]) as sched:
+        plan = sched.prepare(graph)
+        page = plan.to_html(tmp_path / "plan.html")
+        assert (tmp_path / "plan.html").read_text(encoding="utf-8") == page
+        assert "y5" in page
+        rows = plan.to_csv().splitlines()
+        assert rows[0].startswith("id,lower,upper,size,offset")
+        assert len(rows) == 1 + sum(len(a.blocks) for a in plan.arenas)
+        assert sim.name in plan.to_text()
+        assert "<" in plan._repr_html_()
+
+
+def test_closed(ctx, cpu):
+    _, _, _, graph = chain(ctx)
+    sched = gb.Scheduler([cpu])
+    plan = sched.prepare(graph)
+    sched.close()
+    assert plan.arenas[0].blocks  # what was decided can still be looked at
+    with pytest.raises(gb.StateError):
+        plan.run()
+    with pytest.raises(gb.StateError):
+        sched.prepare(graph)
