@@ -7,11 +7,12 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from importlib import import_module
 from typing import Any
 
 from . import gguf, ops
 from ._errors import InvalidArgumentError, UnsupportedError
+from ._examples import NAMES
+from ._examples import build as build_example
 from ._pictures import Picture, picture_of
 from .backend import Backend
 from .dtypes import float16, int32
@@ -193,15 +194,11 @@ def _model(path: str, backends: Sequence[Backend], asked: Pass, stack: ExitStack
 
 
 def _example(name: str, asked: Pass, stack: ExitStack) -> tuple[Graph, str]:
-    try:
-        examples = import_module("._examples", __package__)
-    except ModuleNotFoundError:
-        raise UnsupportedError(f"{name}: no such file, and this build has no examples") from None
-    if name not in examples.NAMES:
-        raise InvalidArgumentError(f"{name}: neither a file nor an example; examples: {', '.join(examples.NAMES)}")
+    if name not in NAMES:
+        raise InvalidArgumentError(f"{name}: neither a file nor an example; examples: {', '.join(NAMES)}")
     if asked.tokens is not None or asked.context is not None:
         raise InvalidArgumentError("--tokens and --context are for MODEL.gguf; an example has sizes of its own")
-    context, graph = examples.build(name)
+    context, graph = build_example(name)
     stack.enter_context(context)
     return graph, name
 

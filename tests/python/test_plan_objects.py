@@ -1,5 +1,6 @@
 """Plans: what a scheduler says it will do, against what it does."""
 
+import json
 import re
 
 import numpy as np
@@ -130,3 +131,16 @@ def test_closed(ctx, cpu):
         plan.run()
     with pytest.raises(gb.StateError):
         sched.prepare(graph)
+
+
+@pytest.mark.parametrize("name", ["llama", "moe", "embed"])
+def test_examples_are_planned(name, capsys):
+    from ggml_backend.cli import main
+
+    assert main(["plan", name, "--devices", "SIM,CPU", "--json"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert result["nodes"] > 60
+    for arena in result["arenas"]:
+        assert arena["lower_bound"] <= arena["peak"]
+    assert main(["plan", "none-of-them"]) != 0
+    assert "llama, moe, embed" in capsys.readouterr().err
