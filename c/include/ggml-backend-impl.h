@@ -105,6 +105,11 @@ struct ggml_backend_i {
     // or in memory of another device. The caller orders it against work elsewhere, with events, and keeps both until it is done. False,
     // without an error: it cannot be done.
     bool                 (*GGML_CALL cpy_tensor_peer_async)(ggml_backend_t backend, const struct ggml_tensor * src, struct ggml_tensor * dst);
+
+    // Events that note when the queue came to them, both or none, beside the five above. event_time: nanoseconds on the system's monotonic
+    // clock, of the last time it was recorded; called when that is complete. For traces.
+    ggml_backend_event_t (*GGML_CALL event_new_timed)(ggml_backend_t backend);
+    int64_t              (*GGML_CALL event_time)(ggml_backend_event_t event);
 };
 
 struct ggml_backend {

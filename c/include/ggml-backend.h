@@ -292,6 +292,66 @@ GGML_API enum ggml_status ggml_backend_sched_get_transfer(ggml_backend_sched_t s
 // The positions [lower, upper) of a split's nodes in the program.
 GGML_API enum ggml_status ggml_backend_sched_get_split_span(ggml_backend_sched_t sched, int i, int64_t * lower, int64_t * upper);
 
+// What the scheduler has done since it was made, or since the last ggml_backend_sched_reset_stats.
+struct ggml_backend_sched_traffic {
+    uint64_t n, bytes;
+};
+struct ggml_backend_sched_stats {
+    uint64_t n_runs;
+    uint64_t n_plans_found;    // of graphs that stood exactly as they were planned before
+    uint64_t n_plans_bound;    // of graphs that were planned before, whose tensors were given their places again
+    uint64_t n_plans_replayed; // made for new sizes, with the offsets of a plan of the same structure
+    uint64_t n_plans_made;     // from nothing
+    struct ggml_backend_sched_traffic weights;     // copies that are kept, made because they were new or their original was written
+    struct ggml_backend_sched_traffic up_to_date;  // the same, not made: they still held what they had to
+    struct ggml_backend_sched_traffic inputs;      // copies of what no node computes, made in each run
+    struct ggml_backend_sched_traffic results;     // copies of what another split computes
+    struct ggml_backend_sched_traffic write_backs; // results that went to where they belong
+    uint64_t n_waits_host, n_waits_queue; // events that the host waited for; that one queue waited for in another
+    uint64_t plan_ns;                     // finding and making plans
+    uint64_t run_ns;                      // issuing runs, with what the host itself computes and copies
+    uint64_t wait_ns;                     // the host waiting for devices
+};
+GGML_API enum ggml_status ggml_backend_sched_get_stats(ggml_backend_sched_t sched, struct ggml_backend_sched_stats * stats);
+GGML_API enum ggml_status ggml_backend_sched_reset_stats(ggml_backend_sched_t sched);
+
+// A record of what runs when. While it is on, each run is waited for when it was issued; steps of devices with clocks of their own
+// (event_new_timed in ggml-backend-impl.h) overlap as ever, those of other devices are waited for one by one. Turning it on begins an empty
+// record; turning it off keeps it, until it is turned on again or the scheduler is freed.
+enum ggml_backend_sched_trace_kind {
+    GGML_BACKEND_SCHED_TRACE_PLAN       = 0, // a plan was found or made
+    GGML_BACKEND_SCHED_TRACE_COPY       = 1, // into a split
+    GGML_BACKEND_SCHED_TRACE_COMPUTE    = 2, // the nodes of a split
+    GGML_BACKEND_SCHED_TRACE_WRITE_BACK = 3,
+    GGML_BACKEND_SCHED_TRACE_WAIT       = 4, // the host, for a step of a device
+};
+enum ggml_backend_sched_reason { // of a copy
+    GGML_BACKEND_SCHED_REASON_NONE   = 0,
+    GGML_BACKEND_SCHED_REASON_WEIGHT = 1, // kept from run to run, and was out of date
+    GGML_BACKEND_SCHED_REASON_INPUT  = 2,
+    GGML_BACKEND_SCHED_REASON_RESULT = 3, // of another split, or going home
+};
+struct ggml_backend_sched_trace_event {
+    enum ggml_backend_sched_trace_kind kind;
+    enum ggml_backend_sched_reason     reason;
+    uint64_t run;              // counted from 0 since the record began; of PLAN: the run that comes next
+    int64_t  start_ns, end_ns; // on one monotonic clock
+    int      backend;          // index in the scheduler: which computes, or whose memory is written; -1: none
+    int      source;           // of copies: whose memory is read; -1: memory that belongs to none
+    bool     by_host;          // done by the calling thread, else in the backend's queue (of write-backs: the source's)
+    int      split;            // -1: none
+    int      node, n_nodes;    // of COMPUTE: the first node's index, and how many
+    size_t   bytes;            // of copies
+    size_t   live_bytes;       // in the arena of `backend` meanwhile, at most
+    size_t   arena_bytes;
+    char     name[64];         // of the tensor that is copied, of the first node, of the step that is waited for
+};
+GGML_API enum ggml_status ggml_backend_sched_set_trace(ggml_backend_sched_t sched, bool trace);
+GGML_API size_t           ggml_backend_sched_get_n_trace_events(ggml_backend_sched_t sched);
+GGML_API enum ggml_status ggml_backend_sched_get_trace_event(ggml_backend_sched_t sched, size_t i, struct ggml_backend_sched_trace_event * event);
+// Of a split of the last graph: how many runs of it were recorded, and how long they took on its backend, in all.
+GGML_API enum ggml_status ggml_backend_sched_get_split_time(ggml_backend_sched_t sched, int i, uint64_t * n_runs, uint64_t * total_ns);
+
 // ------------------------------------------------------------------------------------------------------- graph copy and compare
 
 struct ggml_backend_graph_copy {
