@@ -156,8 +156,8 @@ static void inputs_travel_together(void) {
     CHECK_INT(info.n_inputs, 4);
     CHECK_INT(info.input_bytes, 4 * 48);
     CHECK(ggml_backend_sched_get_split_input(p.sched, 0, 0) == in[0] && ggml_backend_sched_get_split_input(p.sched, 0, 2) == in[2]);
-    CHECK_INT(p.sched->counters.n_copies, 2 * 3);
-    CHECK_INT(p.sched->counters.copy_bytes, (2 * 64 + 48 + 48) * 3);
+    CHECK_INT(p.sched->stats.inputs.n + p.sched->stats.results.n, 2 * 3);
+    CHECK_INT(p.sched->stats.inputs.bytes + p.sched->stats.results.bytes, (2 * 64 + 48 + 48) * 3);
     close_place(&p);
 }
 

@@ -50,9 +50,9 @@ static void weights_are_copied_once(void) {
         RUN(p, r, 4);
         TRANSFERRED(p, 0);
     }
-    CHECK_INT(p.sched->counters.n_kept, 1);
-    CHECK_INT(p.sched->counters.kept_bytes, 64);
-    CHECK_INT(p.sched->counters.n_up_to_date, 5);
+    CHECK_INT(p.sched->stats.weights.n, 1);
+    CHECK_INT(p.sched->stats.weights.bytes, 64);
+    CHECK_INT(p.sched->stats.up_to_date.n, 5);
     gb_test_fail_alloc(1, true); // and nothing is allocated, not even by the device
     OK(ggml_backend_sched_graph_compute(p.sched, r.graph));
     CHECK(!gb_test_alloc_failed());
@@ -126,7 +126,7 @@ static void written_in_the_graph(void) {
     RUN(p, r, 4);
     RUN(p, r, 4);
     CHECK_AT(n, 0, 8);
-    CHECK_INT(p.sched->counters.n_kept, 1); // what the run itself writes in the buffer is not the weight
+    CHECK_INT(p.sched->stats.weights.n, 1); // what the run itself writes in the buffer is not the weight
     struct product s = build(&p, w, x);
     ggml_build_forward_expand(s.graph, ggml_scale_inplace(p.ctx, w, 2));
     RUN(p, s, 4);
@@ -212,7 +212,7 @@ static void in_several_buffers(void) {
         OK(ggml_backend_sched_graph_compute(p.sched, p.graph));
         CHECK_AT(sum, 15, 22);
     }
-    CHECK_INT(p.sched->counters.n_kept, 7);
+    CHECK_INT(p.sched->stats.weights.n, 7);
     close_place(&p);
 }
 
@@ -231,7 +231,7 @@ static void memory_is_short(void) {
     OK(ggml_backend_sched_graph_compute(p.sched, p.graph));
     OK(ggml_backend_sched_graph_compute(p.sched, p.graph));
     CHECK_AT(t, 63, 5);
-    CHECK_INT(p.sched->counters.n_kept, 4);
+    CHECK_INT(p.sched->stats.weights.n, 4);
     // another graph that needs 1.5K
     struct ggml_cgraph * other = ggml_new_graph(p.ctx);
     struct ggml_tensor * big   = ggml_repeat(p.ctx, x, leaf(&p, "shape", 8, 48));
@@ -263,7 +263,7 @@ static void too_large_to_keep(void) {
         OK(ggml_backend_sched_graph_compute(p.sched, p.graph));
         CHECK_AT(t, 63, 7);
     }
-    CHECK_INT(p.sched->counters.n_kept, 0);
+    CHECK_INT(p.sched->stats.weights.n, 0);
     CHECK(p.sched->last->lean);
     close_place(&p);
 }
@@ -278,11 +278,11 @@ static void failures_forget(void) {
     OK(ggml_backend_sched_set_node_backend(p.sched, bad, p.backends[0]));
     CHECK_INT(ggml_backend_sched_graph_compute(p.sched, g), GGML_STATUS_DEVICE_ERROR);
     RUN(p, r, 4);
-    CHECK_INT(p.sched->counters.n_kept, 2);
+    CHECK_INT(p.sched->stats.weights.n, 2);
     OK(ggml_backend_sched_graph_compute_async(p.sched, g));
     CHECK_INT(ggml_backend_sched_synchronize(p.sched), GGML_STATUS_DEVICE_ERROR);
     RUN(p, r, 4);
-    CHECK_INT(p.sched->counters.n_kept, 3);
+    CHECK_INT(p.sched->stats.weights.n, 3);
     close_place(&p);
 }
 

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "backend/backend.h"
+#include "base/env.h"
 
 static void free_stages(struct gb_sched_plan * p) {
     for (size_t c = 0; c < p->copies.n; c++) {
@@ -287,10 +288,12 @@ static enum ggml_status find_or_make(struct ggml_backend_sched * s, struct ggml_
         if (fits_when_bound(s, s->plans.data[k], graph)) {
             move_to_front(s, k);
             *plan = s->plans.data[0];
+            s->stats.n_plans_bound++;
             return GGML_STATUS_SUCCESS;
         }
     }
     GB_TRY(make_plan(s, graph, false, plan));
+    s->stats.n_plans_made++;
     return add_plan(s, *plan);
 }
 
@@ -411,8 +414,13 @@ static enum ggml_status get_ready(struct ggml_backend_sched * s, struct ggml_cgr
     return status;
 }
 
-enum ggml_status gb_sched_prepare(struct ggml_backend_sched * s, struct ggml_cgraph * graph, enum gb_prepare what, struct gb_sched_plan ** plan) {
+static const char * how_found(const struct ggml_backend_sched_stats * before, const struct ggml_backend_sched_stats * now) {
+    return now->n_plans_made > before->n_plans_made ? "made" : now->n_plans_bound > before->n_plans_bound ? "bound" : "found";
+}
+
+static enum ggml_status find_or_get_ready(struct ggml_backend_sched * s, struct ggml_cgraph * graph, enum gb_prepare what, struct gb_sched_plan ** plan) {
     struct gb_sched_plan * p = find_as_it_is(s, graph);
+    s->stats.n_plans_found += p != NULL;
     if (p == NULL || p != s->current) {
         GB_TRY(gb_sched_wait(s));
     }
@@ -425,4 +433,15 @@ enum ggml_status gb_sched_prepare(struct ggml_backend_sched * s, struct ggml_cgr
     s->last    = p;
     *plan      = p;
     return GGML_STATUS_SUCCESS;
+}
+
+enum ggml_status gb_sched_prepare(struct ggml_backend_sched * s, struct ggml_cgraph * graph, enum gb_prepare what, struct gb_sched_plan ** plan) {
+    const struct ggml_backend_sched_stats before = s->stats;
+    const int64_t                         start  = gb_time_ns();
+    const enum ggml_status                status = find_or_get_ready(s, graph, what, plan);
+    s->stats.plan_ns += (uint64_t) (gb_time_ns() - start) - (s->stats.wait_ns - before.wait_ns);
+    if (status == GGML_STATUS_SUCCESS && gb_sched_is_traced(s)) {
+        gb_trace_plan(s, start, how_found(&before, &s->stats));
+    }
+    return status;
 }

@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "backend/backend.h"
+#include "base/env.h"
 
 struct run {
     struct ggml_backend_sched * sched;
@@ -17,6 +18,7 @@ struct run {
     bool                        watched; // there was a callback, which may do anything
     bool                        serial;  // one step after the other
     bool                        again;   // right behind a run of the same plan
+    bool                        traced;
 };
 
 static ggml_backend_t backend_of(const struct run * r, int backend) {
@@ -31,6 +33,7 @@ enum ggml_status gb_sched_wait(struct ggml_backend_sched * s) {
     if (!s->running) {
         return GGML_STATUS_SUCCESS;
     }
+    const int64_t    start = s->n_backends > 1 || gb_sched_has_queue(s, 0) ? gb_time_ns() : 0;
     enum ggml_status first = GGML_STATUS_SUCCESS;
     char             message[GB_ERROR_SIZE / 2];
     for (int b = 0; b < s->n_backends; b++) {
@@ -43,6 +46,7 @@ enum ggml_status gb_sched_wait(struct ggml_backend_sched * s) {
             gb_fail(status, "ggml_backend_sched: backend %s: %s", ggml_backend_name(s->devices[b].backend), message);
         }
     }
+    s->stats.wait_ns += start ? (uint64_t) (gb_time_ns() - start) : 0;
     s->running   = false;
     s->in_flight = NULL;
     if (first != GGML_STATUS_SUCCESS) {
@@ -64,10 +68,16 @@ static enum ggml_status wait_for(struct run * r, const struct gb_step * step, co
         gb_check_wait(r->sched, step, wait);
     }
     if (wait->by_host) {
-        r->sched->counters.n_waits_host++;
-        return ggml_backend_event_synchronize(event);
+        const int64_t          start  = gb_time_ns();
+        const enum ggml_status status = ggml_backend_event_synchronize(event);
+        r->sched->stats.n_waits_host++;
+        r->sched->stats.wait_ns += (uint64_t) (gb_time_ns() - start);
+        if (r->traced) {
+            gb_trace_wait(r->sched, on, start);
+        }
+        return status;
     }
-    r->sched->counters.n_waits_queue++;
+    r->sched->stats.n_waits_queue++;
     return ggml_backend_event_wait(backend_of(r, step->actor), event);
 }
 
@@ -121,19 +131,16 @@ static enum ggml_status copy_staged(struct run * r, const struct gb_step * step,
 }
 
 static enum ggml_status copy_in(struct run * r, const struct gb_step * step, bool make) {
-    struct gb_sched_counters * n    = &r->sched->counters;
-    struct gb_copy *           copy = &r->plan->copies.data[step->index];
+    struct gb_copy * copy = &r->plan->copies.data[step->index];
     if (copy->kept) {
-        n->n_up_to_date += !copy->due;
-        n->n_kept += copy->due;
-        n->kept_bytes += copy->due ? copy->hi - copy->lo : 0;
         copy->replica->version = copy->seen;
+    }
+    if (make || (copy->kept && !copy->due)) {
+        gb_sched_count_copy(r->sched, copy);
     }
     if (!make) {
         return GGML_STATUS_SUCCESS;
     }
-    n->n_copies++;
-    n->copy_bytes += copy->span;
     if (copy->stages) {
         return copy_staged(r, step, copy);
     }
@@ -143,8 +150,7 @@ static enum ggml_status copy_in(struct run * r, const struct gb_step * step, boo
 // The result goes home.
 static enum ggml_status copy_back(struct run * r, const struct gb_step * step) {
     const struct gb_write_back * back = &r->plan->backs.data[step->index];
-    r->sched->counters.n_backs++;
-    r->sched->counters.back_bytes += ggml_nbytes(&back->from->tensor);
+    gb_sched_count_back(r->sched, back);
     return transfer(r, step, &back->from->tensor, r->plan->ids.data[back->node].tensor);
 }
 
@@ -262,12 +268,19 @@ static enum ggml_status run_step(struct run * r, const struct gb_step * step) {
     if (s->check) {
         GB_TRY(gb_check_step(s, step, make));
     }
+    if (r->traced) {
+        gb_trace_begin_step(s, step);
+    }
     GB_TRY(issue(r, step, make));
+    const bool alone = r->traced && gb_trace_end_step(s, step, make);
     if (step->event >= 0) {
         GB_TRY(ggml_backend_event_record(r->plan->events.data[step->event]));
     }
-    if (r->serial && step->actor < r->plan->n_backends) {
+    if ((r->serial || alone) && step->actor < r->plan->n_backends) {
         GB_TRY(ggml_backend_synchronize(backend_of(r, step->actor)));
+    }
+    if (alone) {
+        gb_trace_step_is_done(s);
     }
     return s->check ? gb_check_done(s, step) : GGML_STATUS_SUCCESS;
 }
@@ -306,8 +319,7 @@ static enum ggml_status fail_in_step(struct run * r, const struct gb_step * step
 static enum ggml_status begin(struct run * r) {
     struct ggml_backend_sched * s = r->sched;
     s->running                    = true;
-    s->counters.n_runs++;
-    s->counters.n_steps += r->plan->steps.n;
+    s->stats.n_runs++;
     r->plan->turn++;
     r->again     = s->in_flight == r->plan && r->plan->n_staged > 0 && !r->serial;
     s->in_flight = NULL;
@@ -316,21 +328,37 @@ static enum ggml_status begin(struct run * r) {
         s->running = true;
     }
     gb_sched_look_at_replicas(r->plan);
+    if (r->traced) {
+        gb_trace_begin_run(s, r->plan);
+    }
     return s->check ? gb_check_begin(s, r->plan) : GGML_STATUS_SUCCESS;
 }
 
-enum ggml_status gb_sched_run(struct ggml_backend_sched * s, struct gb_sched_plan * p, const char * func) {
-    struct run r = { s, p, s->callback != NULL, s->callback != NULL || s->check != NULL, false };
-    GB_TRY(begin(&r));
+static enum ggml_status run_steps(struct run * r, const char * func) {
+    const struct gb_sched_plan * p = r->plan;
+    GB_TRY(begin(r));
     for (size_t k = 0; k < p->steps.n; k++) {
-        const enum ggml_status status = run_step(&r, &p->steps.data[k]);
+        const enum ggml_status status = run_step(r, &p->steps.data[k]);
         if (status != GGML_STATUS_SUCCESS) {
-            return fail_in_step(&r, &p->steps.data[k], status, func);
+            return fail_in_step(r, &p->steps.data[k], status, func);
         }
     }
+    return GGML_STATUS_SUCCESS;
+}
+
+enum ggml_status gb_sched_run(struct ggml_backend_sched * s, struct gb_sched_plan * p, const char * func) {
+    struct run       r      = { s, p, s->callback != NULL, s->callback != NULL || s->check != NULL, false, gb_sched_is_traced(s) };
+    const int64_t    start  = gb_time_ns();
+    enum ggml_status status = run_steps(&r, func);
+    s->stats.run_ns += (uint64_t) (gb_time_ns() - start);
+    if (r.traced) {
+        status = status == GGML_STATUS_SUCCESS ? gb_sched_wait(s) : status;
+        gb_trace_end_run(s, status == GGML_STATUS_SUCCESS);
+    }
+    GB_TRY(status);
     if (!r.watched) {
         gb_sched_keep_replicas(p);
     }
-    s->in_flight = r.serial ? NULL : p;
+    s->in_flight = r.serial || r.traced ? NULL : p;
     return s->check ? gb_check_end(s) : GGML_STATUS_SUCCESS;
 }

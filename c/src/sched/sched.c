@@ -67,6 +67,7 @@ void ggml_backend_sched_free(ggml_backend_sched_t sched) {
     gb_sched_drop_plans(sched);
     gb_sched_free_mems(sched);
     gb_check_free(sched->check);
+    gb_trace_free(sched->trace);
     gb_vec_free(&sched->plans);
     gb_vec_free(&sched->text);
     gb_ptrmap_free(&sched->user);

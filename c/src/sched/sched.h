@@ -7,6 +7,7 @@
 //   memory.c    the buffers: arenas, leaf stores, retired ones  replica.c copies that are kept from run to run
 //   bind.c      writes data and buffer of the user's tensors    plan.c    making, comparing and keeping plans
 //   run.c       executes a plan                                 check.c   judges the order while it runs
+//   stats.c     counters                                    trace.c   what ran when
 //   explain.c   texts                                           sched.c   the public functions
 //   cost.h      the cheapest placement, by prices               cost_table.c  prices, from what the user says that work costs
 //
@@ -181,6 +182,7 @@ struct gb_split { // each [begin, end) is a part of the plan's list of that name
     size_t exec_begin, exec_end;
     size_t backs_begin, backs_end;
     int64_t lower, upper; // positions of its nodes in the program (layout.c)
+    uint64_t n_traced, traced_ns;       // runs that were recorded, and how long they took
     ggml_backend_graph_plan_t prepared; // owned; NULL: not yet, or the backend has none
     bool   no_plan;                      // the backend could not prepare it
 };
@@ -253,15 +255,7 @@ struct gb_sched_plan {
 
 // ----------------------------------------------------------------------------------------------------------------- scheduler
 
-struct gb_sched_counters { // since the scheduler was made
-    uint64_t n_runs, n_steps;
-    uint64_t n_copies, copy_bytes;       // into splits, without those that were up to date
-    uint64_t n_kept, kept_bytes;         // of them, into replicas
-    uint64_t n_up_to_date;               // replicas that needed no copy
-    uint64_t n_backs, back_bytes;        // write-backs
-    uint64_t n_waits_host, n_waits_queue;
-};
-
+struct gb_trace;
 struct gb_check;
 struct gb_costs;
 
@@ -285,7 +279,8 @@ struct ggml_backend_sched {
     GB_VEC(struct gb_replica *) replicas; // owned
     unsigned n_replicated_freed;    // buffers that were gone when replicas were looked through
     struct gb_check * check;        // owned; NULL: off
-    struct gb_sched_counters counters;
+    struct ggml_backend_sched_stats stats;
+    struct gb_trace * trace;        // owned; NULL: never asked for
     bool (*leaves_out)(enum gb_mutation what); // for tests of the checker: asked before each transfer and wait; NULL: none
     int n_copies;                   // of inputs, >= 1
     struct gb_sched_plan * in_flight; // whose run was issued last and not waited for; NULL: not known
@@ -356,6 +351,22 @@ void             gb_check_wait(struct ggml_backend_sched * s, const struct gb_st
 enum ggml_status gb_check_step(struct ggml_backend_sched * s, const struct gb_step * step, bool filled); // before it is issued
 enum ggml_status gb_check_done(struct ggml_backend_sched * s, const struct gb_step * step);              // after it is complete
 enum ggml_status gb_check_end(struct ggml_backend_sched * s);
+
+// stats.c
+enum ggml_backend_sched_reason gb_sched_reason(const struct gb_copy * copy);
+void gb_sched_count_copy(struct ggml_backend_sched * s, const struct gb_copy * copy);
+void gb_sched_count_back(struct ggml_backend_sched * s, const struct gb_write_back * back);
+
+// trace.c: called by run.c and plan.c, only while a record is being made. A record never makes a run fail.
+bool gb_sched_is_traced(const struct ggml_backend_sched * s);
+void gb_trace_free(struct gb_trace * trace);
+void gb_trace_plan(struct ggml_backend_sched * s, int64_t start_ns, const char * what);
+void gb_trace_begin_run(struct ggml_backend_sched * s, struct gb_sched_plan * p);
+void gb_trace_wait(struct ggml_backend_sched * s, const struct gb_step * on, int64_t start_ns);
+void gb_trace_begin_step(struct ggml_backend_sched * s, const struct gb_step * step);
+bool gb_trace_end_step(struct ggml_backend_sched * s, const struct gb_step * step, bool made); // true: to be waited for now, then ...
+void gb_trace_step_is_done(struct ggml_backend_sched * s);                                     // ... this
+void gb_trace_end_run(struct ggml_backend_sched * s, bool complete); // when all of it has been waited for
 
 // layout.c
 bool             gb_sched_map_storage(const struct gb_sched_plan * p, struct gb_ptrmap * map); // roots and what stands for them -> id; copies: n_ids + c

@@ -2,6 +2,7 @@
 // synchronize waits.
 #include <string.h>
 
+#include "base/env.h"
 #include "base/mem.h"
 #include "sim/sim.h"
 #include "sim/sim_device.h"
@@ -105,6 +106,8 @@ struct sim_event {
     struct ggml_backend_event event; // first
     struct gb_sim_device *    device; // a reference
     uint64_t                  ticket;
+    bool                      timed;
+    _Atomic int64_t           time_ns; // of timed ones: when the queue came to it
 };
 
 static GGML_CALL ggml_backend_event_t event_new(ggml_backend_t backend) {
@@ -117,15 +120,56 @@ static GGML_CALL ggml_backend_event_t event_new(ggml_backend_t backend) {
     return &e->event;
 }
 
+static GGML_CALL ggml_backend_event_t event_new_timed(ggml_backend_t backend) {
+    const ggml_backend_event_t event = event_new(backend);
+    if (event) {
+        ((struct sim_event *) event->context)->timed = true;
+    }
+    return event;
+}
+
+static GGML_CALL int64_t event_time(ggml_backend_event_t event) {
+    return ((struct sim_event *) event->context)->time_ns;
+}
+
+struct stamp_work {
+    struct gb_sim_work work; // first
+    struct sim_event * event; // waits for this before it is freed
+};
+
+static enum ggml_status run_stamp(struct gb_sim_work * work) {
+    ((struct stamp_work *) work)->event->time_ns = gb_time_ns();
+    return GGML_STATUS_SUCCESS;
+}
+
+static void free_stamp(struct gb_sim_device * device, struct gb_sim_work * work) {
+    gb_sim_work_free(device, work);
+}
+
+static void queue_stamp(struct sim_event * e) {
+    struct stamp_work * w = gb_sim_work_new(e->device, sizeof(*w));
+    if (w != NULL) {
+        w->work  = (struct gb_sim_work){ .run = run_stamp, .free = free_stamp };
+        w->event = e;
+        gb_sim_submit(e->device, &w->work); // a failure is reported
+    }
+}
+
 static GGML_CALL void event_free(ggml_backend_event_t event) {
     struct sim_event * e = event->context;
+    if (e->timed) {
+        gb_sim_wait_for(e->device, e->ticket, false);
+    }
     gb_sim_device_unref(e->device);
     gb_free(e);
 }
 
 static GGML_CALL void event_record(ggml_backend_event_t event) {
     struct sim_event * e = event->context;
-    e->ticket            = gb_sim_ticket(e->device);
+    if (e->timed) {
+        queue_stamp(e);
+    }
+    e->ticket = gb_sim_ticket(e->device);
 }
 
 static GGML_CALL void event_wait(ggml_backend_t backend, ggml_backend_event_t event) {
@@ -160,6 +204,8 @@ static const struct ggml_backend_i hooks = {
     .event_wait              = event_wait,
     .event_synchronize       = event_synchronize,
     .cpy_tensor_peer_async   = copy_peer_async,
+    .event_new_timed         = event_new_timed,
+    .event_time              = event_time,
 };
 
 GGML_CALL ggml_backend_t gb_sim_reg_init(const char * params, void * user_data) {

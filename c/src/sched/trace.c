@@ -1,0 +1,404 @@
+// trace.c - a record of what ran when, for ggml_backend_sched_set_trace.
+//
+// The host's own steps are timed by its clock. A step in a queue lies between two events that note when the queue came to them, so steps of
+// several devices overlap in the record as they did; their times are read when the run is complete. A queue without such events is
+// waited for after each of its steps. When there is no memory for the record, entries are missing; the run does not notice.
+#include <string.h>
+
+#include "backend/backend.h"
+#include "base/env.h"
+#include "sched/sched.h"
+
+#define INVALID GGML_STATUS_INVALID_ARGUMENT
+
+struct clock_pair { // around a step in a queue
+    ggml_backend_event_t begin, end;
+};
+
+struct queue_clock { // of one backend: pairs are used again in each run
+    GB_VEC(struct clock_pair) pairs;
+    size_t n_used; // in this run
+};
+
+struct pending { // an entry whose times are not known yet
+    size_t entry;
+    int    backend;
+    size_t pair;
+};
+
+struct gb_trace {
+    bool     on;
+    uint64_t n_runs;
+    GB_VEC(struct ggml_backend_sched_trace_event) entries;
+    size_t run_begin;                // entries of this run begin here
+    GB_VEC(struct pending) pending;
+    GB_VEC(size_t) live;             // per step of `plan`: bytes in the arena of its backend, at most
+    const struct gb_sched_plan * plan; // of this run
+    int n_backends;
+    struct queue_clock * queues;     // owned, per backend
+    struct ggml_backend_sched_trace_event now; // the step that is being issued
+    size_t now_pair;                 // its pair + 1; 0: none
+};
+
+static void free_queue(struct queue_clock * q) {
+    for (size_t k = 0; k < q->pairs.n; k++) {
+        ggml_backend_event_free(q->pairs.data[k].begin);
+        ggml_backend_event_free(q->pairs.data[k].end);
+    }
+    gb_vec_free(&q->pairs);
+}
+
+void gb_trace_free(struct gb_trace * trace) {
+    if (trace == NULL) {
+        return;
+    }
+    for (int b = 0; trace->queues && b < trace->n_backends; b++) {
+        free_queue(&trace->queues[b]);
+    }
+    gb_free(trace->queues);
+    gb_vec_free(&trace->entries);
+    gb_vec_free(&trace->pending);
+    gb_vec_free(&trace->live);
+    gb_free(trace);
+}
+
+bool gb_sched_is_traced(const struct ggml_backend_sched * s) {
+    return s->trace && s->trace->on;
+}
+
+static enum ggml_status push(struct gb_trace * trace, const struct ggml_backend_sched_trace_event * e) {
+    return gb_vec_push(&trace->entries, *e) ? GGML_STATUS_SUCCESS : GGML_STATUS_ALLOC_FAILED;
+}
+
+static void set_name(struct ggml_backend_sched_trace_event * e, const char * name) {
+    memcpy(e->name, name, GB_MIN(strlen(name), sizeof(e->name) - 1));
+}
+
+static struct ggml_backend_sched_trace_event entry_of(const struct gb_trace * trace, enum ggml_backend_sched_trace_kind kind, int64_t start) {
+    return (struct ggml_backend_sched_trace_event){
+        .kind = kind, .run = trace->n_runs, .start_ns = start, .end_ns = start, .backend = -1, .source = -1, .by_host = true, .split = -1, .node = -1,
+    };
+}
+
+void gb_trace_plan(struct ggml_backend_sched * s, int64_t start_ns, const char * what) {
+    struct ggml_backend_sched_trace_event e = entry_of(s->trace, GGML_BACKEND_SCHED_TRACE_PLAN, start_ns);
+    e.end_ns                                = gb_time_ns();
+    set_name(&e, what);
+    push(s->trace, &e);
+}
+
+// -------------------------------------------------------------------------------------------------------------- bytes that live
+
+// The positions of a step in the program, as layout.c counts them.
+static void span_of(const struct gb_sched_plan * p, const struct gb_step * step, int64_t * at, int64_t * end) {
+    *end = *at + 1;
+    if (step->kind == GB_STEP_COMPUTE) {
+        *end = *at + (int64_t) (p->splits.data[step->index].exec_end - p->splits.data[step->index].exec_begin);
+    }
+}
+
+static int backend_of_step(const struct gb_sched_plan * p, const struct gb_step * step) {
+    switch ((enum gb_step_kind) step->kind) {
+        case GB_STEP_COPY: return p->copies.data[step->index].backend;
+        case GB_STEP_COMPUTE: return p->splits.data[step->index].backend;
+        case GB_STEP_BACK: return p->assignment[p->ids.data[p->backs.data[step->index].node].root].backend;
+    }
+    return -1;
+}
+
+static const struct gb_item * item_at(const struct gb_sched_plan * p, int64_t i) {
+    if (i < p->n_ids) {
+        const struct gb_id * id = &p->ids.data[i];
+        return id->root == i && id->home == GB_HOME_ARENA && id->item.valid ? &id->item : NULL;
+    }
+    const struct gb_copy * copy = &p->copies.data[i - p->n_ids];
+    return copy->item.valid && !copy->kept ? &copy->item : NULL;
+}
+
+// change[position] of the bytes in the arena of one backend. Those that share a line share memory: the largest counts.
+static void note_changes(const struct gb_sched_plan * p, int backend, int64_t n, int64_t * change, size_t * of_line) {
+    const int64_t n_items = p->n_ids + (int64_t) p->copies.n;
+    memset(change, 0, (size_t) (n + 1) * sizeof(*change));
+    memset(of_line, 0, (size_t) n_items * sizeof(*of_line));
+    for (int64_t i = 0; i < n_items; i++) {
+        const struct gb_item * item = item_at(p, i);
+        if (item && item->backend == backend && item->size > of_line[item->line]) {
+            change[GB_MIN(GB_MAX(item->lower, (int64_t) 0), n)] += (int64_t) (item->size - of_line[item->line]);
+            change[GB_MIN(GB_MAX(item->upper, (int64_t) 0), n)] -= (int64_t) (item->size - of_line[item->line]);
+            of_line[item->line] = item->size;
+        }
+    }
+}
+
+static void note_live_of(struct gb_trace * trace, const struct gb_sched_plan * p, int backend, int64_t n, int64_t * live) {
+    int64_t at = 0, end;
+    for (int64_t k = 1; k <= n; k++) {
+        live[k] += live[k - 1];
+    }
+    for (size_t k = 0; k < p->steps.n; k++, at = end) {
+        span_of(p, &p->steps.data[k], &at, &end);
+        if (backend_of_step(p, &p->steps.data[k]) == backend) {
+            int64_t most = 0;
+            for (int64_t i = at; i < end && i <= n; i++) {
+                most = GB_MAX(most, live[i]);
+            }
+            trace->live.data[k] = (size_t) most;
+        }
+    }
+}
+
+static void note_live(struct gb_trace * trace, const struct gb_sched_plan * p) {
+    int64_t n = 0, end;
+    for (size_t k = 0; k < p->steps.n; k++, n = end) {
+        span_of(p, &p->steps.data[k], &n, &end);
+    }
+    trace->live.n     = 0;
+    int64_t * change  = gb_calloc((size_t) n + 1, sizeof(*change));
+    size_t *  of_line = gb_calloc((size_t) p->n_ids + p->copies.n + 1, sizeof(*of_line));
+    if (change && of_line && gb_vec_resize_zero(&trace->live, p->steps.n)) {
+        for (int b = 0; b < p->n_backends; b++) {
+            note_changes(p, b, n, change, of_line);
+            note_live_of(trace, p, b, n, change);
+        }
+    }
+    gb_free(change);
+    gb_free(of_line);
+}
+
+// ------------------------------------------------------------------------------------------------------------------------ a run
+
+void gb_trace_begin_run(struct ggml_backend_sched * s, struct gb_sched_plan * p) {
+    struct gb_trace * trace = s->trace;
+    trace->plan             = p;
+    trace->run_begin        = trace->entries.n;
+    trace->pending.n        = 0;
+    for (int b = 0; b < trace->n_backends; b++) {
+        trace->queues[b].n_used = 0;
+    }
+    note_live(trace, p);
+}
+
+static int split_of_back(const struct gb_sched_plan * p, int back) {
+    int k = 0;
+    while ((size_t) back >= p->splits.data[k].backs_end) {
+        k++;
+    }
+    return k;
+}
+
+static int holder_of(const struct ggml_backend_sched * s, const struct gb_sched_plan * p, int root) {
+    const int b = p->assignment[root].backend;
+    return b >= 0 && gb_sched_plan_reaches(s, p, b, root) ? b : -1;
+}
+
+static void describe_copy(struct ggml_backend_sched * s, const struct gb_copy * copy, struct ggml_backend_sched_trace_event * e) {
+    const struct gb_sched_plan * p = s->trace->plan;
+    e->kind                        = GGML_BACKEND_SCHED_TRACE_COPY;
+    e->reason                      = gb_sched_reason(copy);
+    e->source                      = holder_of(s, p, copy->root);
+    e->split                       = copy->split;
+    e->bytes                       = copy->span;
+    set_name(e, p->key[copy->shown].name);
+}
+
+static void describe_back(struct ggml_backend_sched * s, int back, struct ggml_backend_sched_trace_event * e) {
+    const struct gb_sched_plan * p    = s->trace->plan;
+    const int                    node = p->backs.data[back].node;
+    e->kind                           = GGML_BACKEND_SCHED_TRACE_WRITE_BACK;
+    e->reason                         = GGML_BACKEND_SCHED_REASON_RESULT;
+    e->split                          = split_of_back(p, back);
+    e->source                         = p->splits.data[e->split].backend;
+    e->bytes                          = ggml_nbytes(&p->backs.data[back].from->tensor);
+    set_name(e, p->key[node].name);
+}
+
+static void describe_split(struct ggml_backend_sched * s, int k, struct ggml_backend_sched_trace_event * e) {
+    const struct gb_sched_plan * p     = s->trace->plan;
+    const struct gb_split *      split = &p->splits.data[k];
+    e->kind                            = GGML_BACKEND_SCHED_TRACE_COMPUTE;
+    e->split                           = k;
+    e->node                            = split->start;
+    e->n_nodes                         = split->end - split->start;
+    set_name(e, p->key[split->start].name);
+}
+
+static void describe(struct ggml_backend_sched * s, const struct gb_step * step, struct ggml_backend_sched_trace_event * e) {
+    const struct gb_sched_plan * p = s->trace->plan;
+    const size_t                 k = (size_t) (step - p->steps.data);
+    *e                             = entry_of(s->trace, GGML_BACKEND_SCHED_TRACE_COPY, gb_time_ns());
+    e->by_host                     = step->actor == p->n_backends;
+    e->backend                     = backend_of_step(p, step);
+    switch ((enum gb_step_kind) step->kind) {
+        case GB_STEP_COPY: describe_copy(s, &p->copies.data[step->index], e); break;
+        case GB_STEP_BACK: describe_back(s, step->index, e); break;
+        case GB_STEP_COMPUTE: describe_split(s, step->index, e); break;
+    }
+    if (e->backend >= 0) {
+        e->arena_bytes = p->need[e->backend].peak;
+        e->live_bytes  = k < s->trace->live.n ? s->trace->live.data[k] : 0;
+    }
+}
+
+void gb_trace_wait(struct ggml_backend_sched * s, const struct gb_step * on, int64_t start_ns) {
+    struct ggml_backend_sched_trace_event e;
+    describe(s, on, &e);
+    e.kind     = GGML_BACKEND_SCHED_TRACE_WAIT;
+    e.reason   = GGML_BACKEND_SCHED_REASON_NONE;
+    e.by_host  = true;
+    e.bytes    = 0;
+    e.start_ns = start_ns;
+    e.end_ns   = gb_time_ns();
+    push(s->trace, &e);
+}
+
+static bool has_clock(ggml_backend_t backend) {
+    return backend->iface.event_new_timed && backend->iface.event_time && backend->iface.event_record && backend->iface.event_free;
+}
+
+// The next pair of a queue's events; its number + 1, or 0.
+static size_t next_pair(struct gb_trace * trace, ggml_backend_t backend, int b) {
+    struct queue_clock * q = &trace->queues[b];
+    if (!has_clock(backend)) {
+        return 0;
+    }
+    if (q->n_used == q->pairs.n) {
+        if (!gb_vec_reserve(&q->pairs, q->pairs.n + 1)) {
+            return 0;
+        }
+        const struct clock_pair pair = { backend->iface.event_new_timed(backend), backend->iface.event_new_timed(backend) };
+        if (pair.begin == NULL || pair.end == NULL) {
+            ggml_backend_event_free(pair.begin);
+            ggml_backend_event_free(pair.end);
+            return 0;
+        }
+        q->pairs.data[q->pairs.n++] = pair;
+    }
+    return ++q->n_used;
+}
+
+void gb_trace_begin_step(struct ggml_backend_sched * s, const struct gb_step * step) {
+    struct gb_trace * trace = s->trace;
+    describe(s, step, &trace->now);
+    trace->now_pair = trace->now.by_host ? 0 : next_pair(trace, s->devices[step->actor].backend, step->actor);
+    if (trace->now_pair > 0) {
+        ggml_backend_event_record(trace->queues[step->actor].pairs.data[trace->now_pair - 1].begin);
+    }
+    trace->now.start_ns = gb_time_ns();
+}
+
+bool gb_trace_end_step(struct ggml_backend_sched * s, const struct gb_step * step, bool made) {
+    struct gb_trace * trace = s->trace;
+    trace->now.end_ns       = gb_time_ns();
+    if (!made) {
+        return false;
+    }
+    if (trace->now.by_host) {
+        push(trace, &trace->now);
+        return false;
+    }
+    if (trace->now_pair == 0) {
+        return true;
+    }
+    ggml_backend_event_record(trace->queues[step->actor].pairs.data[trace->now_pair - 1].end);
+    const struct pending waiting = { trace->entries.n, step->actor, trace->now_pair - 1 };
+    if (gb_vec_push(&trace->pending, waiting) && push(trace, &trace->now) != GGML_STATUS_SUCCESS) {
+        trace->pending.n--;
+    }
+    return false;
+}
+
+void gb_trace_step_is_done(struct ggml_backend_sched * s) {
+    s->trace->now.end_ns = gb_time_ns();
+    push(s->trace, &s->trace->now);
+}
+
+static void add_to_split(struct gb_trace * trace, const struct ggml_backend_sched_trace_event * e) {
+    if (e->kind == GGML_BACKEND_SCHED_TRACE_COMPUTE) {
+        struct gb_split * split = &trace->plan->splits.data[e->split];
+        split->n_traced++;
+        split->traced_ns += (uint64_t) (e->end_ns - e->start_ns);
+    }
+}
+
+void gb_trace_end_run(struct ggml_backend_sched * s, bool complete) {
+    struct gb_trace * trace = s->trace;
+    if (trace->plan == NULL) {
+        return; // it did not begin
+    }
+    if (!complete) { // some of its times will never be known
+        trace->entries.n = trace->run_begin;
+    }
+    for (size_t k = 0; complete && k < trace->pending.n; k++) {
+        const struct pending *                  waiting = &trace->pending.data[k];
+        const struct clock_pair *               pair    = &trace->queues[waiting->backend].pairs.data[waiting->pair];
+        const struct ggml_backend_i *           iface   = &s->devices[waiting->backend].backend->iface;
+        struct ggml_backend_sched_trace_event * e       = &trace->entries.data[waiting->entry];
+        e->start_ns                                     = iface->event_time(pair->begin);
+        e->end_ns                                       = GB_MAX(e->start_ns, iface->event_time(pair->end));
+    }
+    for (size_t k = trace->run_begin; k < trace->entries.n; k++) {
+        add_to_split(trace, &trace->entries.data[k]);
+    }
+    trace->plan = NULL;
+    trace->n_runs += complete;
+}
+
+// ------------------------------------------------------------------------------------------------------------------------ public
+
+static struct gb_trace * new_trace(int n_backends) {
+    struct gb_trace * trace = GB_NEW(struct gb_trace);
+    if (trace) {
+        trace->n_backends = n_backends;
+        trace->queues     = gb_calloc((size_t) n_backends, sizeof(*trace->queues));
+    }
+    if (trace && trace->queues == NULL) {
+        gb_free(trace);
+        trace = NULL;
+    }
+    return trace;
+}
+
+enum ggml_status ggml_backend_sched_set_trace(ggml_backend_sched_t sched, bool trace) {
+    GB_CHECK_ARG(sched, INVALID);
+    GB_FAIL_IF(sched->in_callback, GGML_STATUS_INVALID_STATE, GGML_STATUS_INVALID_STATE, "%s: called from the scheduler's own callback", __func__);
+    if (!trace) {
+        if (sched->trace) {
+            sched->trace->on = false;
+        }
+        return GGML_STATUS_SUCCESS;
+    }
+    struct gb_trace * fresh = new_trace(sched->n_backends);
+    if (fresh == NULL) {
+        return GGML_STATUS_ALLOC_FAILED;
+    }
+    const enum ggml_status status = gb_sched_wait(sched);
+    gb_trace_free(sched->trace);
+    sched->trace = fresh;
+    fresh->on    = true;
+    return status;
+}
+
+size_t ggml_backend_sched_get_n_trace_events(ggml_backend_sched_t sched) {
+    GB_CHECK_ARG(sched, 0);
+    return sched->trace ? sched->trace->entries.n : 0;
+}
+
+enum ggml_status ggml_backend_sched_get_trace_event(ggml_backend_sched_t sched, size_t i, struct ggml_backend_sched_trace_event * event) {
+    GB_CHECK_ARG(sched, INVALID);
+    GB_CHECK_ARG(event, INVALID);
+    const size_t n = ggml_backend_sched_get_n_trace_events(sched);
+    GB_FAIL_IF(i >= n, INVALID, INVALID, "%s: argument 'i': the record has %zu entries, has %zu", __func__, n, i);
+    *event = sched->trace->entries.data[i];
+    return GGML_STATUS_SUCCESS;
+}
+
+enum ggml_status ggml_backend_sched_get_split_time(ggml_backend_sched_t sched, int i, uint64_t * n_runs, uint64_t * total_ns) {
+    GB_CHECK_ARG(sched, INVALID);
+    GB_CHECK_ARG(n_runs, INVALID);
+    GB_CHECK_ARG(total_ns, INVALID);
+    const int n = sched->last ? (int) sched->last->splits.n : 0;
+    GB_FAIL_IF(i < 0 || i >= n, INVALID, INVALID, "%s: split %d: the last graph has %d splits", __func__, i, n);
+    *n_runs   = sched->last->splits.data[i].n_traced;
+    *total_ns = sched->last->splits.data[i].traced_ns;
+    return GGML_STATUS_SUCCESS;
+}
