@@ -1,13 +1,18 @@
 // mem.c - the one place that calls malloc.
 #include "mem.h"
 
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "env.h"
 #include "status.h"
 
 #ifdef _WIN32
 #    include <malloc.h>
+#endif
+#ifdef __linux__
+#    include <sys/mman.h>
 #endif
 
 #ifdef GB_TEST_HOOKS
@@ -119,6 +124,28 @@ void * gb_aligned_alloc(size_t alignment, size_t size) {
     }
     return checked(ptr, size);
 }
+
+#if defined(__linux__) && defined(MADV_HUGEPAGE)
+#    define HUGE_PAGE ((size_t) 2 << 20) // of x86-64, and of arm64 with pages of 4 KiB; with others the advice is not followed
+
+void * gb_large_alloc(size_t alignment, size_t size) {
+    const char * wanted = gb_env_get("GGML_CPU_HUGE_PAGES");
+    if (size < GB_HUGE_MIN || (wanted != NULL && strcmp(wanted, "0") == 0)) {
+        return gb_aligned_alloc(alignment, size);
+    }
+    void * ptr = gb_aligned_alloc(GB_MAX(alignment, HUGE_PAGE), size);
+    if (ptr != NULL) {
+        const int error = errno;
+        (void) madvise(ptr, size / HUGE_PAGE * HUGE_PAGE, MADV_HUGEPAGE); // refused: pages stay as they are
+        errno = error;
+    }
+    return ptr;
+}
+#else
+void * gb_large_alloc(size_t alignment, size_t size) {
+    return gb_aligned_alloc(alignment, size);
+}
+#endif
 
 void gb_aligned_free(void * ptr) {
     if (ptr != NULL) {

@@ -17,6 +17,12 @@ char * gb_strdup(const char * text);
 void * gb_aligned_alloc(size_t alignment, size_t size); // alignment a power of two >= sizeof(void *)
 void   gb_aligned_free(void * ptr);                     // NULL is fine
 
+// As gb_aligned_alloc. From GB_HUGE_MIN bytes on, the system is asked for huge pages where it has them (Linux: MADV_HUGEPAGE, which the
+// setting "madvise" of transparent huge pages waits for): fewer misses in the table of addresses, and fewer page faults. Whether there are
+// any is up to the system; nothing else changes. GGML_CPU_HUGE_PAGES=0 in the environment turns it off.
+#define GB_HUGE_MIN ((size_t) 4 << 20)
+void * gb_large_alloc(size_t alignment, size_t size);
+
 #define GB_NEW(type) ((type *) gb_calloc(1, sizeof(type)))
 
 // Checked arithmetic: false on overflow, *r is then unspecified.

@@ -119,7 +119,7 @@ static GGML_CALL ggml_backend_buffer_t type_alloc(ggml_backend_buffer_type_t buf
     size_t total;
     GB_FAIL_IF(!size_with_slack(size, &total), NULL, GGML_STATUS_ALLOC_FAILED,
                "CPU: a buffer of %zu bytes is too large", size);
-    void * memory = gb_aligned_alloc(ALIGNMENT, total);
+    void * memory = gb_large_alloc(ALIGNMENT, total);
     if (memory == NULL) {
         return NULL;
     }

@@ -25,6 +25,11 @@ struct gb_kernels {
     bool fast_bf16;             // gemm_tile_bf16 is faster than gemm_tile_f32; its tile is as large
     int gemm_q8_mr, gemm_q8_nr; // of gemm_tile_q8
     int dots_w;                 // columns that dots_f32, dots_f16, dots_bf16 take at a time, at most 4
+    int64_t (*limit_f32)(int64_t steps); // limits.tpl.h: for measuring
+    int64_t (*limit_bytes)(int64_t steps);
+    int64_t (*limit_bf16)(int64_t steps);
+    void (*limit_read)(int64_t n, const float * x);
+    void (*limit_copy)(int64_t n, float * y, const float * x);
 };
 
 struct gb_level {

@@ -16,7 +16,9 @@
 #include "gemm.tpl.h"
 #include "dots.tpl.h"
 #include "unpack.tpl.h"
+#include "grids.tpl.h"
 #include "int8.tpl.h"
+#include "limits.tpl.h"
 
 extern const struct gb_kernels LEVEL_KERNELS;
 
@@ -30,4 +32,9 @@ const struct gb_kernels LEVEL_KERNELS = {
     .gemm_q8_mr = V_BYTES_MR,
     .gemm_q8_nr = BYTES_NR,
     .dots_w = DOTS_W,
+    .limit_f32 = limit_f32,
+    .limit_bytes = limit_bytes,
+    .limit_bf16 = limit_bf16,
+    .limit_read = limit_read,
+    .limit_copy = limit_copy,
 };

@@ -1,0 +1,137 @@
+// limits.tpl.h - what the processor can do at most, for measuring (cpu/limits.h): no kernel of an operator.
+//
+// The first three work in registers only, on more independent chains than the pipelines hold, and return the number of operations done
+// (a multiplication and an addition count two). Their values are hidden from the compiler before each operation, without an
+// instruction, so that it takes nothing out of the loop, and their sums after it, so that these stay in their registers. limit_read and
+// limit_copy touch n floats once.
+
+#if V_N == 16
+#    define CHAINS 20
+#elif V_N == 4
+#    define CHAINS 24
+#else
+#    define CHAINS 12
+#endif
+
+#if !defined(__GNUC__)
+#    define HIDE(v) (void) (v)
+#elif defined(__AVX512F__)
+#    define HIDE(v) __asm__("" : "+v"(v))
+#elif defined(__SSE2__)
+#    define HIDE(v) __asm__("" : "+x"(v))
+#elif defined(__aarch64__)
+#    define HIDE(v) __asm__("" : "+w"(v))
+#else
+#    define HIDE(v) __asm__("" : "+m"(v))
+#endif
+
+static volatile float limit_sink_;
+
+static ALWAYS_INLINE void finish_(const vf acc[CHAINS]) {
+    vf sum = acc[0];
+    UNROLL
+    for (int i = 1; i < CHAINS; i++) {
+        sum = v_add(sum, acc[i]);
+    }
+    limit_sink_ = v_sum(sum);
+}
+
+static int64_t limit_f32(int64_t steps) {
+    vf acc[CHAINS], x = v_set(0.5f), y = v_set(0.25f);
+    UNROLL
+    for (int i = 0; i < CHAINS; i++) {
+        acc[i] = v_set((float) i);
+    }
+    for (int64_t s = 0; s < steps; s++) {
+        UNROLL
+        for (int i = 0; i < CHAINS; i++) {
+            HIDE(x);
+            acc[i] = v_fma(x, y, acc[i]);
+            HIDE(acc[i]);
+        }
+    }
+    finish_(acc);
+    return 2 * V_N * CHAINS * steps;
+}
+
+static int64_t limit_bf16(int64_t steps) { // as the level multiplies pairs: with the instruction, or widened
+    vf acc[CHAINS], x = v_set(0.5f), y = v_set(0.25f);
+    UNROLL
+    for (int i = 0; i < CHAINS; i++) {
+        acc[i] = v_set((float) i);
+    }
+    for (int64_t s = 0; s < steps; s++) {
+        UNROLL
+        for (int i = 0; i < CHAINS; i++) {
+            HIDE(x);
+            acc[i] = dot_pairs_(acc[i], x, y);
+            HIDE(acc[i]);
+        }
+    }
+    finish_(acc);
+    return 4 * V_N * CHAINS * steps;
+}
+
+static int64_t limit_bytes(int64_t steps) {
+    static const uint8_t ones[4] = { 1, 1, 1, 1 };
+    vi                   acc[CHAINS];
+    vf                   sums[CHAINS];
+    vb                   x = vb_set4(ones), y = vb_set4(ones);
+    UNROLL
+    for (int i = 0; i < CHAINS; i++) {
+        acc[i] = vi_set(0);
+    }
+    for (int64_t s = 0; s < steps; s++) {
+        UNROLL
+        for (int i = 0; i < CHAINS; i++) {
+#if V_N > 1
+            HIDE(x);
+#endif
+            acc[i] = vi_dot4(acc[i], x, y);
+#if V_N > 1
+            HIDE(acc[i]);
+#endif
+        }
+#if V_N == 1 && defined(__GNUC__)
+        __asm__("" : "+m"(x));
+#endif
+    }
+    UNROLL
+    for (int i = 0; i < CHAINS; i++) {
+        sums[i] = v_from_int(acc[i]);
+    }
+    finish_(sums);
+    return 8 * V_N * CHAINS * steps;
+}
+
+static void limit_read(int64_t n, const float * x) {
+    vf acc[CHAINS];
+    UNROLL
+    for (int i = 0; i < CHAINS; i++) {
+        acc[i] = v_set(0.0f);
+    }
+    int64_t i = 0;
+    for (; i + 8 * V_N <= n; i += 8 * V_N) {
+        UNROLL
+        for (int j = 0; j < 8; j++) {
+            acc[j] = v_add(acc[j], v_load(x + i + j * V_N));
+        }
+    }
+    for (; i < n; i++) {
+        acc[0] = v_add(acc[0], v_set(x[i]));
+    }
+    finish_(acc);
+}
+
+static void limit_copy(int64_t n, float * y, const float * x) {
+    int64_t i = 0;
+    for (; i + 4 * V_N <= n; i += 4 * V_N) {
+        UNROLL
+        for (int j = 0; j < 4; j++) {
+            v_store(y + i + j * V_N, v_load(x + i + j * V_N));
+        }
+    }
+    for (; i < n; i++) {
+        y[i] = x[i];
+    }
+}
