@@ -16,7 +16,6 @@
 #include "gemm.tpl.h"
 #include "dots.tpl.h"
 #include "unpack.tpl.h"
-#include "grids.tpl.h"
 #include "int8.tpl.h"
 #include "limits.tpl.h"
 
