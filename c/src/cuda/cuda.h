@@ -1,0 +1,177 @@
+// cuda.h - what the files of the CUDA backend share. C++17; everything is hidden in the module.
+//
+//   cuda_device.cu    the devices, their memory pools, errors of calls          gb_cuda_device
+//   cuda_buffer.cu    buffers on a device and in pinned host memory, copies     gb_cuda_buffer
+//   cuda_backend.cu   the backend hooks: streams, events, registration          gb_cuda_backend
+//   cuda_graph.cu     running graphs, capturing and replaying them              gb_cuda_graphs
+//   ops.cu            the table of operators, and what supports_op answers      gb_cuda_op
+//   ops/<family>.cu   host code of operators: checks, sizes of grids, launches
+//   kernels/*.cuh     device code, in the dialect of launch.cuh
+//
+// How to add an operator: a `supports` and a `run` function in the file of its family, and a line in that family's list. A new family also
+// gets a line in ops/families.def. `supports` is the only judge: what it lets through, `run` computes, for any shape and stride.
+//
+// Invariant: work is only ever queued on the backend's stream, in the order of calls; nothing in ops/ waits for the device, allocates with
+// cudaMalloc or copies from host memory that a caller owns (a captured graph would replay it). Scratch comes from gb_cuda_scratch.
+#ifndef GB_CUDA_H
+#define GB_CUDA_H
+
+#include <cuda_runtime.h>
+
+#include "ggml-backend-module.h"
+
+// -------------------------------------------------------------------------------------------------------------------- devices
+
+struct gb_cuda_device {
+    int    id;            // as the runtime counts
+    int    n_sm;          // multiprocessors
+    int    cc;            // compute capability, major * 10 + minor
+    size_t shared_max;    // bytes of shared memory a block may ask for
+    size_t l2_bytes;
+    char   name[16];      // "CUDA0"
+    char   description[256];
+    struct ggml_backend_buffer_type buft; // of its memory
+};
+
+int              gb_cuda_device_count(void);  // 0: none, and gb_cuda_absent_reason says why
+const char *     gb_cuda_absent_reason(void); // "" when there are devices
+gb_cuda_device * gb_cuda_device_get(int i);   // NULL when out of range
+
+// Makes the device the calling thread's own until the end of the scope.
+class gb_cuda_on_device {
+  public:
+    explicit gb_cuda_on_device(int id);
+    ~gb_cuda_on_device();
+    gb_cuda_on_device(const gb_cuda_on_device &)             = delete;
+    gb_cuda_on_device & operator=(const gb_cuda_on_device &) = delete;
+
+  private:
+    int previous;
+};
+
+// Memory of a device, from its pool: `capacity` >= size is what free needs. NULL on failure, reported with what is free and in all.
+void * gb_cuda_pool_alloc(gb_cuda_device * device, size_t size, size_t * capacity);
+void   gb_cuda_pool_free(gb_cuda_device * device, void * memory, size_t capacity); // when nothing on the device uses it any more
+size_t gb_cuda_pool_trim(gb_cuda_device * device);                                 // gives kept memory back; how much that was
+
+// Reports a failed call, "CUDA0: <call>: <what the runtime says>", and returns the status for it. Errors that leave the device usable are
+// taken off the runtime's record.
+enum ggml_status gb_cuda_report(const char * device, const char * call, cudaError_t error);
+bool             gb_cuda_is_sticky(cudaError_t error); // nothing works any more after it
+
+// ------------------------------------------------------------------------------------------------------------------- backends
+
+struct gb_cuda_graphs; // captured graphs, cuda_graph.cu
+
+struct gb_cuda_scratch_memory {
+    char * memory;   // owned
+    size_t capacity; // bytes
+    size_t used;     // by the operator that is being queued
+};
+
+struct gb_cuda_backend {
+    gb_cuda_device *       device;
+    cudaStream_t           stream; // owned
+    bool                   failed; // a sticky error: everything is refused
+    char                   reason[512];
+    const ggml_tensor *    node; // being queued, for messages; else NULL
+    gb_cuda_scratch_memory scratch;
+    gb_cuda_graphs *       graphs;    // owned
+    bool                   capturing; // queued work is recorded, not run
+    // a point in time that both clocks know, for event_time
+    cudaEvent_t base_event; // NULL: not made yet
+    int64_t     base_ns;
+};
+
+// The backend's state is good for more work; else reported.
+bool gb_cuda_is_usable(gb_cuda_backend & b);
+
+// Reports a failed call with the operator and its tensors, and marks the backend failed when the error is sticky.
+enum ggml_status gb_cuda_fail(gb_cuda_backend & b, const char * call, cudaError_t error);
+
+// Returns the enclosing function's status unless the call, of any kind that returns cudaError_t (GB_LAUNCH too), succeeds.
+#define GB_CUDA_TRY(backend, call)                                    \
+    do {                                                              \
+        const cudaError_t gb_error_ = (call);                         \
+        if (gb_error_ != cudaSuccess) {                               \
+            return gb_cuda_fail((backend), #call, gb_error_);         \
+        }                                                             \
+    } while (0)
+
+// Device memory for the operator that is being queued, 256-aligned, until it is queued completely: what the next one gets is the same
+// memory, and the order of the stream keeps them apart. Several pieces of one operator are disjoint. NULL on failure, reported.
+void * gb_cuda_scratch(gb_cuda_backend & b, size_t bytes);
+
+// ------------------------------------------------------------------------------------------------------------------ operators
+
+struct gb_cuda_nodes;
+
+struct gb_cuda_op {
+    enum ggml_op op;
+    // NULL: run computes it. Else why not, a static string: "type of src1", "rows that are not contiguous".
+    const char * (*supports)(const gb_cuda_device & device, const ggml_tensor * dst);
+    // Queues it. dst has elements; what `supports` refuses does not come here.
+    enum ggml_status (*run)(gb_cuda_backend & b, ggml_tensor * dst);
+    // Optional, tried before run, for the nodes [i, i + result): how many it queued together, 0: none, -1: failed. The results of all of them
+    // are as if they had run one by one (anything may be read later), and their memory may overlap: gb_cuda_overlap.
+    int (*fuse)(gb_cuda_backend & b, const gb_cuda_nodes & nodes, int i);
+};
+
+struct gb_cuda_nodes { // of a graph that is being queued; views and empty ones are left out, all others are supported
+    ggml_tensor * const * node;
+    int                   n;
+};
+
+bool gb_cuda_overlap(const ggml_tensor * a, const ggml_tensor * b); // in memory
+
+struct gb_cuda_family {
+    const char *       name;
+    const gb_cuda_op * ops;
+    int                n_ops;
+};
+
+// In ops/<family>.cu, at the end: GB_CUDA_FAMILY_DEFINE(norm, { GGML_OP_NORM, norm_supports, norm_run, nullptr }, { ... })
+#define GB_CUDA_FAMILY_DEFINE(family, ...)                                             \
+    static const gb_cuda_op family##_ops[] = { __VA_ARGS__ };                          \
+    extern const gb_cuda_family gb_cuda_family_##family;                               \
+    const gb_cuda_family gb_cuda_family_##family = { #family, family##_ops,            \
+                                                     (int) (sizeof(family##_ops) / sizeof(family##_ops[0])) };
+
+const gb_cuda_op * gb_cuda_op_get(enum ggml_op op);                                              // NULL: there is none
+const char *       gb_cuda_unsupported_reason(const gb_cuda_device & d, const ggml_tensor * op); // NULL: supported
+bool               gb_cuda_is_view(enum ggml_op op);                                             // nothing to compute
+
+// --------------------------------------------------------------------------------------------------------------------- graphs
+
+gb_cuda_graphs * gb_cuda_graphs_new(void); // NULL: no memory
+void             gb_cuda_graphs_free(gb_cuda_graphs * graphs);
+void             gb_cuda_graphs_forget(gb_cuda_graphs * graphs); // captured ones; what they point to is about to go away
+enum ggml_status gb_cuda_graph_compute(gb_cuda_backend & b, const ggml_cgraph * graph);
+
+struct gb_cuda_graph_stats { // of a backend, since it was made; for tests and traces
+    uint64_t n_eager, n_captured, n_updated, n_replayed;
+};
+gb_cuda_graph_stats gb_cuda_graphs_stats(const gb_cuda_graphs * graphs);
+
+// -------------------------------------------------------------------------------------------------------------------- buffers
+
+ggml_backend_buffer_type_i gb_cuda_buffer_type_hooks(void);
+gb_cuda_device *           gb_cuda_device_of(const ggml_tensor * tensor); // NULL: not in memory of a CUDA device
+bool                       gb_cuda_is_host(const ggml_tensor * tensor);   // the host may follow its pointer
+
+// Queues a copy between two tensors of the same layout on `stream`; false, without an error: it would take too many pieces.
+bool gb_cuda_copy_layout(const char * device, const ggml_tensor * src, ggml_tensor * dst, cudaStream_t stream, cudaError_t * error);
+
+ggml_backend_buffer_type_t gb_cuda_host_buffer_type(void);
+
+// --------------------------------------------------------------------------------------------------------------- registration
+
+enum ggml_status gb_cuda_register(void); // CUDA0, CUDA1, ...; UNSUPPORTED, with the reason, when no device answers
+bool             gb_cuda_is_backend(ggml_backend_t backend);
+
+// Small things that ops need everywhere.
+static inline int64_t gb_cuda_ceil_div(int64_t a, int64_t b) {
+    return (a + b - 1) / b;
+}
+
+#endif // GB_CUDA_H

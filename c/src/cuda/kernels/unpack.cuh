@@ -1,0 +1,459 @@
+// unpack.cuh - quantized blocks to integers: the one place of the device code that knows the bits of the formats.
+//
+// The one idea: 32 neighbouring elements of any format are 32 signed bytes, with a scale and an offset for each half of them
+// (struct gb_group). gb_format<TYPE> says how many elements and bytes a block has and unpacks a group of it; products, GET_ROWS and
+// copies are written once, over groups. The bytes lie at any address, in global or shared memory. What they mean is written down
+// in c/src/tensor/quant/<format>.c.
+#ifndef GB_CUDA_KERNELS_UNPACK_CUH
+#define GB_CUDA_KERNELS_UNPACK_CUH
+
+#include <stdint.h>
+
+#include "cuda/launch.cuh"
+#include "ggml.h"
+
+#define GB_GRID_TABLE [[maybe_unused]] static GB_DEVICE_CONST
+#include "tensor/quant/grids.c"
+#undef GB_GRID_TABLE
+
+struct gb_group { // element i is d[i / 16] level i + m[i / 16]; level i is byte i % 4 of q[i / 4]
+    int   q[8];
+    float d[2], m[2];
+};
+
+// ------------------------------------------------------------------------------------------------------------- bytes of blocks
+
+// 32-bit words at an address that need not be aligned. A word that holds none of the bytes asked for is not read.
+struct gb_words {
+    const uint32_t * aligned;
+    uint32_t         shift; // bits
+    GB_DEVICE explicit gb_words(const uint8_t * p) {
+        const uintptr_t a = (uintptr_t) p;
+        aligned           = (const uint32_t *) (a & ~(uintptr_t) 3);
+        shift             = (uint32_t) (a & 3) * 8;
+    }
+    GB_DEVICE uint32_t operator[](int i) const {
+        const uint32_t low = aligned[i], high = shift != 0 ? aligned[i + 1] : 0;
+        return gb_funnel_right(low, high, shift);
+    }
+};
+
+GB_DEVICE uint32_t gb_read_u16(const uint8_t * p) {
+    return p[0] | (uint32_t) p[1] << 8;
+}
+
+GB_DEVICE uint32_t gb_read_u32(const uint8_t * p) {
+    return gb_words(p)[0];
+}
+
+GB_DEVICE float gb_read_f16(const uint8_t * p) {
+    return gb_half_bits_to_float((uint16_t) gb_read_u16(p));
+}
+
+GB_DEVICE float gb_read_f32(const uint8_t * p) {
+    return gb_bits_to_float(gb_read_u32(p));
+}
+
+// --------------------------------------------------------------------------------------------------- four bytes in a register
+
+// Byte by byte x - c, for x in 0 .. 127 and c up to 128.
+GB_DEVICE uint32_t gb_sub4(uint32_t x, uint32_t c) {
+    return ((x | 0x80808080u) - c * 0x01010101u) ^ 0x80808080u;
+}
+
+// Bit i of four becomes bit 0 of byte i.
+GB_DEVICE uint32_t gb_spread4(uint32_t bits) {
+    return ((bits & 15) * 0x00204081u) & 0x01010101u;
+}
+
+// Negates the bytes, none of them 0, that have a bit.
+GB_DEVICE uint32_t gb_negate4(uint32_t x, uint32_t bits) {
+    const uint32_t ones = gb_spread4(bits);
+    return (x ^ ones * 0xff) + ones;
+}
+
+// Eight codes of 2 bits become values: the code selects a byte of the table.
+GB_DEVICE void gb_lookup2(uint32_t row, uint32_t table, int * q) {
+    uint32_t x = (row | row << 8) & 0x00ff00ffu; // a code for each nibble, 4 codes in each half
+    x          = (x | x << 4) & 0x0f0f0f0fu;
+    x          = (x | x << 2) & 0x33333333u;
+    q[0]       = (int) gb_perm(table, 0, x & 0xffff);
+    q[1]       = (int) gb_perm(table, 0, x >> 16);
+}
+
+struct gb_table16 { // sixteen bytes
+    uint32_t w[4];
+};
+
+// Four nibbles of `codes` become values.
+GB_DEVICE uint32_t gb_lookup4(const gb_table16 & t, uint32_t codes) {
+    const uint32_t low = gb_perm(t.w[0], t.w[1], codes & 0x7777), high = gb_perm(t.w[2], t.w[3], codes & 0x7777);
+    return gb_perm(low, high, 0x3210 | (codes & 0x8888) >> 1);
+}
+
+// The low nibbles of four bytes become values in *low, the high ones in *high.
+GB_DEVICE void gb_lookup_nibbles(const gb_table16 & t, uint32_t bytes, int * low, int * high) {
+    const uint32_t a = gb_lookup4(t, bytes & 0xffff), b = gb_lookup4(t, bytes >> 16);
+    *low             = (int) gb_perm(a, b, 0x6420);
+    *high            = (int) gb_perm(a, b, 0x7531);
+}
+
+GB_DEVICE gb_table16 gb_iq4_table() { // -127 -104 -83 -65 -49 -35 -22 -10 1 13 25 38 53 69 89 113
+    return { { 0xbfad9881u, 0xf6eaddcfu, 0x26190d01u, 0x71594535u } };
+}
+
+GB_DEVICE gb_table16 gb_e2m1_table() { // 0 1 2 3 4 6 8 12 and the same negated
+    return { { 0x03020100u, 0x0c080604u, 0xfdfeff00u, 0xf4f8fafcu } };
+}
+
+GB_DEVICE void gb_scales(gb_group & o, float d, float m) {
+    o.d[0] = o.d[1] = d;
+    o.m[0] = o.m[1] = m;
+}
+
+GB_DEVICE void gb_scales2(gb_group & o, float d0, float d1) {
+    o.d[0] = d0;
+    o.d[1] = d1;
+    o.m[0] = o.m[1] = 0;
+}
+
+// -------------------------------------------------------------------------------------------------------------------- formats
+
+// block: elements; bytes: of a block; offsets: some m is not 0. unpack: group `g` of the block at p.
+template<int TYPE> struct gb_format;
+
+#define GB_FORMAT(type, n_elements, n_bytes, has_offsets)                                                                          \
+    template<> struct gb_format<GGML_TYPE_##type> {                                                                                \
+        static constexpr int  block = n_elements, bytes = n_bytes;                                                                 \
+        static constexpr bool offsets = has_offsets;                                                                               \
+        static GB_DEVICE void unpack(const uint8_t * p, int g, gb_group & o);                                                      \
+    };                                                                                                                             \
+    GB_DEVICE void gb_format<GGML_TYPE_##type>::unpack(const uint8_t * p, [[maybe_unused]] int g, gb_group & o)
+
+// Sixteen bytes of nibbles: the low ones are the first half of a group, the high ones the second.
+GB_DEVICE void gb_nibbles(const uint8_t * p, gb_group & o) {
+    const gb_words w(p);
+    GB_UNROLL for (int i = 0; i < 4; i++) {
+        const uint32_t x = w[i];
+        o.q[i]           = (int) (x & 0x0f0f0f0fu);
+        o.q[i + 4]       = (int) (x >> 4 & 0x0f0f0f0fu);
+    }
+}
+
+GB_DEVICE void gb_fifth_bits(uint32_t bits, gb_group & o) {
+    GB_UNROLL for (int i = 0; i < 8; i++) {
+        o.q[i] |= (int) (gb_spread4(bits >> 4 * i) << 4);
+    }
+}
+
+GB_DEVICE void gb_subtract(gb_group & o, uint32_t c) {
+    GB_UNROLL for (int i = 0; i < 8; i++) {
+        o.q[i] = (int) gb_sub4((uint32_t) o.q[i], c);
+    }
+}
+
+GB_DEVICE void gb_bytes(const uint8_t * p, gb_group & o) {
+    const gb_words w(p);
+    GB_UNROLL for (int i = 0; i < 8; i++) {
+        o.q[i] = (int) w[i];
+    }
+}
+
+GB_FORMAT(Q4_0, 32, 18, false) {
+    gb_nibbles(p + 2, o);
+    gb_subtract(o, 8);
+    gb_scales(o, gb_read_f16(p), 0);
+}
+
+GB_FORMAT(Q4_1, 32, 20, true) {
+    gb_nibbles(p + 4, o);
+    gb_scales(o, gb_read_f16(p), gb_read_f16(p + 2));
+}
+
+GB_FORMAT(Q5_0, 32, 22, false) {
+    gb_nibbles(p + 6, o);
+    gb_fifth_bits(gb_read_u32(p + 2), o);
+    gb_subtract(o, 16);
+    gb_scales(o, gb_read_f16(p), 0);
+}
+
+GB_FORMAT(Q5_1, 32, 24, true) {
+    gb_nibbles(p + 8, o);
+    gb_fifth_bits(gb_read_u32(p + 4), o);
+    gb_scales(o, gb_read_f16(p), gb_read_f16(p + 2));
+}
+
+GB_FORMAT(Q8_0, 32, 34, false) {
+    gb_bytes(p + 2, o);
+    gb_scales(o, gb_read_f16(p), 0);
+}
+
+GB_FORMAT(Q8_1, 32, 40, false) {
+    gb_bytes(p + 8, o);
+    gb_scales(o, gb_read_f32(p), 0);
+}
+
+GB_FORMAT(Q8_K, 256, 292, false) {
+    gb_bytes(p + 4 + 32 * g, o);
+    gb_scales(o, gb_read_f32(p), 0);
+}
+
+GB_FORMAT(IQ4_NL, 32, 18, false) {
+    const gb_words w(p + 2);
+    GB_UNROLL for (int i = 0; i < 4; i++) {
+        gb_lookup_nibbles(gb_iq4_table(), w[i], &o.q[i], &o.q[i + 4]);
+    }
+    gb_scales(o, gb_read_f16(p), 0);
+}
+
+GB_FORMAT(MXFP4, 32, 17, false) {
+    const gb_words w(p + 1);
+    GB_UNROLL for (int i = 0; i < 4; i++) {
+        gb_lookup_nibbles(gb_e2m1_table(), w[i], &o.q[i], &o.q[i + 4]);
+    }
+    const uint32_t e = p[0]; // 2^(e - 128), the two smallest subnormal
+    gb_scales(o, gb_bits_to_float(e < 2 ? 0x200000u << e : (e - 1) << 23), 0);
+}
+
+GB_DEVICE float gb_half_e4m3(uint32_t code) { // half the value; what would be NaN counts as 0
+    const int exponent = (int) (code >> 3 & 15), mantissa = (int) (code & 7);
+    if (code == 0x7f) {
+        return 0;
+    }
+    const float power = gb_bits_to_float((uint32_t) (127 + (exponent == 0 ? -10 : exponent - 11)) << 23);
+    return (float) (exponent == 0 ? mantissa : 8 + mantissa) * power;
+}
+
+GB_FORMAT(NVFP4, 64, 36, false) { // nibbles of elements j and j + 8 of 16
+    const gb_words w(p + 4 + 16 * g);
+    GB_UNROLL for (int s = 0; s < 2; s++) {
+        gb_lookup_nibbles(gb_e2m1_table(), w[2 * s], &o.q[4 * s], &o.q[4 * s + 2]);
+        gb_lookup_nibbles(gb_e2m1_table(), w[2 * s + 1], &o.q[4 * s + 1], &o.q[4 * s + 3]);
+    }
+    gb_scales2(o, gb_half_e4m3(p[2 * g]), gb_half_e4m3(p[2 * g + 1]));
+}
+
+// Two bits of each element: bits 2 (g % 4) of the 32 bytes g / 4.
+GB_DEVICE void gb_pairs_of_bits(const uint8_t * p, int g, gb_group & o) {
+    const gb_words w(p + 32 * (g / 4));
+    GB_UNROLL for (int i = 0; i < 8; i++) {
+        o.q[i] = (int) (w[i] >> 2 * (g % 4) & 0x03030303u);
+    }
+}
+
+GB_FORMAT(Q2_K, 256, 84, true) {
+    gb_pairs_of_bits(p + 16, g, o);
+    const float d = gb_read_f16(p + 80), dmin = gb_read_f16(p + 82);
+    GB_UNROLL for (int s = 0; s < 2; s++) {
+        const uint32_t scale = p[2 * g + s];
+        o.d[s]               = d * (float) (scale & 15);
+        o.m[s]               = -dmin * (float) (scale >> 4);
+    }
+}
+
+GB_DEVICE int gb_q3_scale(const uint8_t * scales, int s) {
+    const uint32_t low = s < 8 ? scales[s] & 15u : (uint32_t) scales[s - 8] >> 4, high = scales[8 + s % 4] >> 2 * (s / 4) & 3;
+    return (int) (low + 16 * high) - 32;
+}
+
+GB_FORMAT(Q3_K, 256, 110, false) {
+    gb_pairs_of_bits(p + 32, g, o);
+    const gb_words w(p);
+    GB_UNROLL for (int i = 0; i < 8; i++) {
+        o.q[i] |= (int) ((w[i] >> g & 0x01010101u) << 2);
+    }
+    gb_subtract(o, 4);
+    const float d = gb_read_f16(p + 108);
+    gb_scales2(o, d * (float) gb_q3_scale(p + 96, 2 * g), d * (float) gb_q3_scale(p + 96, 2 * g + 1));
+}
+
+// Nibbles of 64 elements in 32 bytes: the low ones are the first group, the high ones the second.
+GB_DEVICE void gb_nibbles_of_pair(const uint8_t * p, int g, gb_group & o) {
+    const gb_words w(p + 32 * (g / 2));
+    GB_UNROLL for (int i = 0; i < 8; i++) {
+        o.q[i] = (int) (w[i] >> 4 * (g % 2) & 0x0f0f0f0fu);
+    }
+}
+
+// Scale and minimum of six bits; p: the head of Q4_K and Q5_K.
+GB_DEVICE void gb_q45_scales(const uint8_t * p, int g, gb_group & o) {
+    const uint8_t * s = p + 4;
+    uint32_t        scale, min;
+    if (g < 4) {
+        scale = s[g] & 63u;
+        min   = s[g + 4] & 63u;
+    } else {
+        scale = (s[g + 4] & 15u) | (uint32_t) s[g - 4] >> 6 << 4;
+        min   = (uint32_t) s[g + 4] >> 4 | (uint32_t) s[g] >> 6 << 4;
+    }
+    gb_scales(o, gb_read_f16(p) * (float) scale, -gb_read_f16(p + 2) * (float) min);
+}
+
+GB_FORMAT(Q4_K, 256, 144, true) {
+    gb_nibbles_of_pair(p + 16, g, o);
+    gb_q45_scales(p, g, o);
+}
+
+GB_FORMAT(Q5_K, 256, 176, true) {
+    gb_nibbles_of_pair(p + 48, g, o);
+    const gb_words w(p + 16);
+    GB_UNROLL for (int i = 0; i < 8; i++) {
+        o.q[i] |= (int) ((w[i] >> g & 0x01010101u) << 4);
+    }
+    gb_q45_scales(p, g, o);
+}
+
+GB_FORMAT(Q6_K, 256, 210, false) {
+    const gb_words low(p + 64 * (g / 4) + 32 * (g % 2)), high(p + 128 + 32 * (g / 4));
+    GB_UNROLL for (int i = 0; i < 8; i++) {
+        o.q[i] = (int) ((low[i] >> 4 * (g / 2 % 2) & 0x0f0f0f0fu) | (high[i] >> 2 * (g % 4) & 0x03030303u) << 4);
+    }
+    gb_subtract(o, 32);
+    const float d = gb_read_f16(p + 208);
+    gb_scales2(o, d * (float) (int8_t) p[192 + 2 * g], d * (float) (int8_t) p[193 + 2 * g]);
+}
+
+GB_FORMAT(IQ4_XS, 256, 136, false) {
+    const gb_words w(p + 8 + 16 * g);
+    GB_UNROLL for (int i = 0; i < 4; i++) {
+        gb_lookup_nibbles(gb_iq4_table(), w[i], &o.q[i], &o.q[i + 4]);
+    }
+    const int low = p[4 + g / 2] >> 4 * (g % 2) & 15, high = p[2 + g / 4] >> 2 * (g % 4) & 3;
+    gb_scales(o, gb_read_f16(p) * (float) (low + 16 * high - 32), 0);
+}
+
+GB_FORMAT(TQ2_0, 256, 66, false) {
+    gb_pairs_of_bits(p, g, o);
+    gb_subtract(o, 1);
+    gb_scales(o, gb_read_f16(p + 64), 0);
+}
+
+// Digit `n` of each of four bytes that are fractions in base 3.
+GB_DEVICE uint32_t gb_ternary_digits(uint32_t bytes, int n) {
+    const uint32_t power = n == 0 ? 1 : n == 1 ? 3 : n == 2 ? 9 : n == 3 ? 27 : 81;
+    // The digits before it overflow the byte and are dropped, then the next one is what three times the rest overflows by.
+    const uint32_t even = (bytes & 0x00ff00ffu) * power & 0x00ff00ffu, odd = (bytes >> 8 & 0x00ff00ffu) * power & 0x00ff00ffu;
+    return (even * 3 >> 8 & 0x00030003u) | (odd * 3 & 0x03000300u);
+}
+
+GB_FORMAT(TQ1_0, 256, 54, false) { // digits lie 32 elements apart, then 16, then 4: bytes 0 .. 31, 32 .. 47, 48 .. 51
+    const gb_words w(p);
+    GB_UNROLL for (int i = 0; i < 8; i++) {
+        const int word = 8 * g + i; // four elements of the block
+        int       byte, digit;
+        if (word < 40) {
+            byte  = 4 * (word % 8);
+            digit = word / 8;
+        } else if (word < 60) {
+            byte  = 32 + 4 * ((word - 40) % 4);
+            digit = (word - 40) / 4;
+        } else {
+            byte  = 48;
+            digit = word - 60;
+        }
+        o.q[i] = (int) gb_ternary_digits(w[byte / 4], digit);
+    }
+    gb_subtract(o, 1);
+    gb_scales(o, gb_read_f16(p + 52), 0);
+}
+
+// ------------------------------------------------------------------------------------------------------------------ codebooks
+
+GB_DEVICE uint32_t gb_parity_sign(uint32_t code) { // seven stored signs: the eighth makes their number even
+    return (code & 127) | (uint32_t) (gb_popcount(code & 127) & 1) << 7;
+}
+
+GB_DEVICE void gb_signed_row2(uint32_t row, uint32_t signs, int * q) { // 8, 25, 43
+    gb_lookup2(row, 0x002b1908u, q);
+    q[0] = (int) gb_negate4((uint32_t) q[0], signs);
+    q[1] = (int) gb_negate4((uint32_t) q[1], signs >> 4);
+}
+
+GB_FORMAT(IQ2_XXS, 256, 66, false) {
+    const gb_words w(p + 2 + 8 * g);
+    const uint32_t rows = w[0], bits = w[1];
+    GB_UNROLL for (int l = 0; l < 4; l++) {
+        gb_signed_row2(gb_grid_rows_iq2_xxs[rows >> 8 * l & 255], gb_parity_sign(bits >> 7 * l), &o.q[2 * l]);
+    }
+    gb_scales(o, gb_read_f16(p) * 0.125f * (float) (2 * (bits >> 28) + 1), 0);
+}
+
+GB_DEVICE void gb_nibble_scales(float d, uint32_t scales, gb_group & o) {
+    gb_scales2(o, d * (float) (2 * (scales & 15) + 1), d * (float) (2 * (scales >> 4) + 1));
+}
+
+GB_FORMAT(IQ2_XS, 256, 74, false) {
+    GB_UNROLL for (int l = 0; l < 4; l++) {
+        const uint32_t bits = gb_read_u16(p + 2 + 8 * g + 2 * l);
+        gb_signed_row2(gb_grid_rows_iq2_xs[bits & 511], gb_parity_sign(bits >> 9), &o.q[2 * l]);
+    }
+    gb_nibble_scales(gb_read_f16(p) * 0.125f, p[66 + g], o);
+}
+
+GB_FORMAT(IQ2_S, 256, 82, false) {
+    const uint32_t high = p[66 + g];
+    GB_UNROLL for (int l = 0; l < 4; l++) {
+        gb_signed_row2(gb_grid_rows_iq2_s[p[2 + 4 * g + l] | (high >> 2 * l & 3) << 8], p[34 + 4 * g + l], &o.q[2 * l]);
+    }
+    gb_nibble_scales(gb_read_f16(p) * 0.125f, p[74 + g], o);
+}
+
+GB_FORMAT(IQ3_XXS, 256, 98, false) { // 4 12 20 28 36 44 52 62
+    const uint32_t bits = gb_read_u32(p + 66 + 4 * g);
+    GB_UNROLL for (int i = 0; i < 8; i++) {
+        const uint32_t row = gb_grid_rows_iq3_xxs[p[2 + 8 * g + i]], signs = gb_parity_sign(bits >> 7 * (i / 2));
+        o.q[i]             = (int) gb_negate4(gb_perm(0x1c140c04u, 0x3e342c24u, row), signs >> 4 * (i % 2));
+    }
+    gb_scales(o, gb_read_f16(p) * 0.25f * (float) (2 * (bits >> 28) + 1), 0);
+}
+
+GB_FORMAT(IQ3_S, 256, 110, false) { // 1 3 5 7 9 11 13 15
+    const uint32_t ninth = p[66 + g];
+    GB_UNROLL for (int i = 0; i < 8; i++) {
+        const uint32_t row = gb_grid_rows_iq3_s[p[2 + 8 * g + i] | (ninth >> i & 1) << 8], signs = p[74 + 4 * g + i / 2];
+        o.q[i]             = (int) gb_negate4(gb_perm(0x07050301u, 0x0f0d0b09u, row), signs >> 4 * (i % 2));
+    }
+    const uint32_t scale = p[106 + g / 2] >> 4 * (g % 2) & 15;
+    gb_scales(o, gb_read_f16(p) * (float) (2 * scale + 1), 0);
+}
+
+// -8, 0, 8, plus 1 or minus 1.
+GB_DEVICE void gb_offset_row(uint32_t row, bool negative, int * q) {
+    gb_lookup2(row, negative ? 0x0007fff7u : 0x000901f9u, q);
+}
+
+GB_FORMAT(IQ1_S, 256, 50, false) {
+    const uint32_t bits = gb_read_u16(p + 34 + 2 * g);
+    GB_UNROLL for (int l = 0; l < 4; l++) {
+        gb_offset_row(gb_grid_rows_iq1[p[2 + 4 * g + l] | (bits >> 3 * l & 7) << 8], bits >> 15 != 0, &o.q[2 * l]);
+    }
+    gb_scales(o, gb_read_f16(p) * 0.125f * (float) (2 * (bits >> 12 & 7) + 1), 0);
+}
+
+GB_FORMAT(IQ1_M, 256, 56, false) {
+    uint32_t d = 0;
+    GB_UNROLL for (int i = 0; i < 4; i++) {
+        d |= (uint32_t) (p[49 + 2 * i] >> 4) << 4 * i;
+    }
+    GB_UNROLL for (int l = 0; l < 4; l++) {
+        const uint32_t bits = p[32 + 2 * g + l / 2] >> 4 * (l % 2);
+        gb_offset_row(gb_grid_rows_iq1[p[4 * g + l] | (bits & 7) << 8], (bits & 8) != 0, &o.q[2 * l]);
+    }
+    const uint32_t scales = gb_read_u16(p + 48 + 2 * (g / 2)) >> 6 * (g % 2);
+    const float    unit   = gb_half_bits_to_float((uint16_t) d) * 0.125f;
+    gb_scales2(o, unit * (float) (2 * (scales & 7) + 1), unit * (float) (2 * (scales >> 3 & 7) + 1));
+}
+
+#undef GB_FORMAT
+
+// GB_QUANT_TYPES(X): X(type) for all formats above.
+#define GB_QUANT_TYPES(X)                                                                                                          \
+    X(Q4_0) X(Q4_1) X(Q5_0) X(Q5_1) X(Q8_0) X(Q8_1) X(Q2_K) X(Q3_K) X(Q4_K) X(Q5_K) X(Q6_K) X(Q8_K) X(IQ4_NL) X(IQ4_XS) X(TQ1_0)   \
+    X(TQ2_0) X(MXFP4) X(NVFP4) X(IQ2_XXS) X(IQ2_XS) X(IQ2_S) X(IQ3_XXS) X(IQ3_S) X(IQ1_S) X(IQ1_M)
+
+// Level i of a group as a number.
+GB_DEVICE float gb_level(const gb_group & o, int i) {
+    return (float) (int8_t) ((uint32_t) o.q[i / 4] >> 8 * (i % 4));
+}
+
+#endif // GB_CUDA_KERNELS_UNPACK_CUH
