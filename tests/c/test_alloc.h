@@ -208,7 +208,7 @@ static inline void sim_check_sharing(struct memory_sim * s, struct ggml_tensor *
     if (a0 < b0 + (int64_t) ggml_nbytes(src) && b0 < a0 + (int64_t) ggml_nbytes(node)) {
         bool layout = a0 == b0 && node->type == src->type;
         for (int d = 0; d < GGML_MAX_DIMS; d++) {
-            layout = layout && node->ne[d] == src->ne[d] && node->nb[d] == src->nb[d];
+            layout = layout && node->ne[d] == src->ne[d] && (node->nb[d] == src->nb[d] || node->ne[d] == 1);
         }
         static const enum ggml_op can[] = { GGML_OP_SCALE, GGML_OP_ADD,      GGML_OP_SUB,
                                             GGML_OP_MUL,   GGML_OP_DIV,      GGML_OP_SQR,

@@ -3,6 +3,10 @@
 // Everything is said about storage, that is about the tensor that owns memory: what happens to a view happens to its
 // source. Per storage the first pass finds the first and last position that uses it and whether it must last; the
 // second pass makes the items, letting a node continue the item of a source that dies in it.
+//
+// Continuing an item of the node's own size never raises the load, the bytes alive at a position. One that is larger keeps bytes that nobody
+// needs, so it is continued only where the highest load of the positions concerned falls. Hence the highest load of an arena is never above
+// that of plans that compute nothing in place.
 #include "alloc/liveness.h"
 
 #include "base/hash.h"
@@ -17,6 +21,7 @@ struct usage { // of one storage (tensor id)
     struct ggml_tensor * tensor; // NULL: not met
     int     first, last;         // positions that write or read it
     int     arena;
+    size_t  size;
     bool    from_start, to_end;
     bool    taken;               // a node continues its item
 };
@@ -28,27 +33,15 @@ struct liveness {
     struct gb_ptrmap    position;  // node -> position
     GB_VEC(struct gb_live_item) items;
     int64_t *           item_of;   // owned until handed out
+    size_t *            loads;     // owned; by arena and position: bytes alive, with what was decided so far
 };
-
-bool gb_can_take_over(const struct ggml_tensor * node, const struct ggml_tensor * src) {
-    if (node->view_src != NULL || !gb_op_can_inplace(node->op) || !gb_are_same_layout(node, src)) {
-        return false;
-    }
-    // Only elementwise ops of two operands read the second one exactly where they write.
-    switch (node->op) {
-        case GGML_OP_ADD:
-        case GGML_OP_SUB:
-        case GGML_OP_MUL:
-        case GGML_OP_DIV: return src == node->src[0] || src == node->src[1];
-        default: return src == node->src[0];
-    }
-}
 
 static void free_state(struct liveness * l) {
     gb_free(l->usages);
     gb_free(l->n_readers);
     gb_ptrmap_free(&l->position);
     gb_free(l->item_of);
+    gb_free(l->loads);
     gb_vec_free(&l->items);
 }
 
@@ -157,36 +150,125 @@ static enum ggml_status find_usages(struct liveness * l) {
     return GGML_STATUS_SUCCESS;
 }
 
-// How often the node reads the storage, over all its sources. By id: several tensors may stand for one storage.
-static int n_reads(const struct liveness * l, const struct ggml_tensor * node, int64_t id) {
-    int n = 0;
-    for (int s = 0; s < GGML_MAX_SRC; s++) {
-        n += node->src[s] && id_of(l, node->src[s]) == id;
-    }
-    return n;
+// ---------------------------------------------------------------------------------------------------------------- loads
+
+static int64_t lower_of(const struct usage * u) {
+    return u->from_start ? 0 : u->first;
 }
 
-// The item of a source that dies in node i and whose memory fits the node; NEVER if there is none.
-static int64_t item_to_continue(struct liveness * l, const struct ggml_tensor * node, const struct usage * own,
-                                size_t size, int i) {
-    if (own->from_start) {
-        return NEVER;
+static int64_t upper_of(const struct liveness * l, const struct usage * u) {
+    return u->to_end ? l->in->n_nodes : u->last + 1;
+}
+
+static size_t * loads_of(const struct liveness * l, int arena) {
+    return l->loads + (size_t) arena * (size_t) l->in->n_nodes;
+}
+
+// As if nothing were computed in place. Unsigned numbers wrap, so differences may be added up.
+static enum ggml_status find_loads(struct liveness * l) {
+    int n_arenas = 0;
+    for (int64_t id = 0; id < l->in->n_ids; id++) {
+        struct usage * u = &l->usages[id];
+        if (u->tensor && u->arena >= 0) {
+            u->size  = l->in->size_of(l->in->user, u->tensor);
+            n_arenas = GB_MAX(n_arenas, u->arena + 1);
+        }
     }
+    const size_t n_nodes = (size_t) l->in->n_nodes;
+    l->loads             = gb_calloc((size_t) n_arenas, n_nodes * sizeof(*l->loads));
+    if (l->loads == NULL) {
+        return GGML_STATUS_ALLOC_FAILED;
+    }
+    for (int64_t id = 0; id < l->in->n_ids; id++) {
+        const struct usage * u = &l->usages[id];
+        if (u->tensor && u->arena >= 0) {
+            size_t * loads = loads_of(l, u->arena);
+            loads[lower_of(u)] += u->size;
+            if (upper_of(l, u) < l->in->n_nodes) {
+                loads[upper_of(l, u)] -= u->size;
+            }
+        }
+    }
+    for (size_t k = 0; k < (size_t) n_arenas * n_nodes; k++) {
+        l->loads[k] += k % n_nodes ? l->loads[k - 1] : 0;
+    }
+    return GGML_STATUS_SUCCESS;
+}
+
+// The highest load from position i, where `own` begins, up to its end, if it goes on in a larger piece of memory that was to end there.
+static size_t load_within(const struct liveness * l, const struct usage * own, size_t wasted, int i) {
+    const size_t * loads = loads_of(l, own->arena);
+    size_t         most  = loads[i] - own->size;
+    for (int64_t t = i + 1; t < upper_of(l, own); t++) {
+        most = GB_MAX(most, loads[t] + wasted);
+    }
+    return most;
+}
+
+static size_t load_apart(const struct liveness * l, const struct usage * own, int i) {
+    const size_t * loads = loads_of(l, own->arena);
+    size_t         most  = loads[i];
+    for (int64_t t = i + 1; t < upper_of(l, own); t++) {
+        most = GB_MAX(most, loads[t]);
+    }
+    return most;
+}
+
+static void note_in_place(struct liveness * l, const struct usage * own, size_t wasted, int i) {
+    size_t * loads = loads_of(l, own->arena);
+    loads[i] -= own->size;
+    for (int64_t t = i + 1; wasted > 0 && t < upper_of(l, own); t++) {
+        loads[t] += wasted;
+    }
+}
+
+// ---------------------------------------------------------------------------------------------------------------- items
+
+// Does the node read the storage only where it would write, and before? By id: several tensors may stand for one storage.
+static bool reads_only_in_place(const struct liveness * l, const struct ggml_tensor * node, int64_t id) {
     for (int s = 0; s < GGML_MAX_SRC; s++) {
         const struct ggml_tensor * src = node->src[s];
-        struct usage *             u   = src ? usage_of(l, src, i) : NULL;
-        if (u == NULL || u->to_end || u->taken || u->last != i || u->arena != own->arena || src == node) {
-            continue;
-        }
-        const int64_t item = l->item_of[id_of(l, src)];
-        const bool    at_0 = src->view_src == NULL || src->view_offs == 0;
-        if (item != NEVER && at_0 && size <= l->items.data[item].size && gb_can_take_over(node, src) &&
-            n_reads(l, node, id_of(l, src)) == 1) {
-            u->taken = true;
-            return item;
+        if (src && id_of(l, src) == id && (src == node || (src->view_src && src->view_offs != 0) || !gb_can_write_over(node, s))) {
+            return false;
         }
     }
-    return NEVER;
+    return true;
+}
+
+// The usage of a source that dies in node i, in memory that can become the node's; NULL: source s is none.
+static struct usage * dying_source(struct liveness * l, const struct ggml_tensor * node, const struct usage * own, int s, int i) {
+    const struct ggml_tensor * src = node->src[s];
+    struct usage *             u   = src && gb_can_write_over(node, s) ? usage_of(l, src, i) : NULL;
+    if (u == NULL || u->to_end || u->taken || u->last != i || u->arena != own->arena) {
+        return NULL;
+    }
+    const int64_t id = id_of(l, src);
+    return l->item_of[id] != NEVER && own->size <= l->items.data[l->item_of[id]].size && reads_only_in_place(l, node, id) ? u : NULL;
+}
+
+// The item that node i goes on in: of the sources that die in it, the smallest, which leaves the lowest load; NEVER if there is none.
+static int64_t item_to_continue(struct liveness * l, const struct ggml_tensor * node, const struct usage * own, int i) {
+    struct usage * best   = NULL;
+    int64_t        item   = NEVER;
+    size_t         wasted = 0;
+    for (int s = 0; s < GGML_MAX_SRC && !own->from_start && !l->in->apart; s++) {
+        struct usage * u = dying_source(l, node, own, s, i);
+        if (u == NULL) {
+            continue;
+        }
+        const int64_t at   = l->item_of[id_of(l, u->tensor)];
+        const size_t  here = l->items.data[at].size - own->size;
+        if ((best == NULL || here < wasted) && (here == 0 || load_within(l, own, here, i) < load_apart(l, own, i))) {
+            best   = u;
+            item   = at;
+            wasted = here;
+        }
+    }
+    if (best) {
+        best->taken = true;
+        note_in_place(l, own, wasted, i);
+    }
+    return item;
 }
 
 // The storage of t, if it is met at position i for the first time: a new item, or the continuation of another's.
@@ -196,16 +278,14 @@ static enum ggml_status make_item(struct liveness * l, const struct ggml_tensor 
     if (id == NEVER || l->item_of[id] != NEVER) {
         return GGML_STATUS_SUCCESS;
     }
-    const int64_t n_nodes = l->in->n_nodes;
-    const int64_t upper   = u->to_end ? n_nodes : u->last + 1;
-    const size_t  size    = l->in->size_of(l->in->user, u->tensor);
-    const int64_t old     = u->tensor == l->in->nodes[i] ? item_to_continue(l, u->tensor, u, size, i) : NEVER;
+    const int64_t upper = upper_of(l, u);
+    const int64_t old   = u->tensor == l->in->nodes[i] ? item_to_continue(l, u->tensor, u, i) : NEVER;
     if (old != NEVER) {
         l->items.data[old].upper = GB_MAX(l->items.data[old].upper, upper);
         l->item_of[id]           = old;
         return GGML_STATUS_SUCCESS;
     }
-    const struct gb_live_item item = { u->tensor, u->arena, size, u->from_start ? 0 : u->first, upper };
+    const struct gb_live_item item = { u->tensor, u->arena, u->size, lower_of(u), upper };
     if (!gb_vec_push(&l->items, item)) {
         return GGML_STATUS_ALLOC_FAILED;
     }
@@ -229,6 +309,7 @@ static enum ggml_status make_items(struct liveness * l) {
 static enum ggml_status compute(struct liveness * l, const struct gb_liveness_input * in) {
     GB_TRY(init_state(l, in));
     GB_TRY(find_usages(l));
+    GB_TRY(find_loads(l));
     return make_items(l);
 }
 

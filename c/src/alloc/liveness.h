@@ -37,6 +37,7 @@ struct gb_liveness_input {
     size_t  (*size_of)(void * user, const struct ggml_tensor * t);
     bool (*keep)(void * user, const struct ggml_tensor * t); // true: to the end of the list (outputs); NULL: none
     bool    drop_unread; // nodes that no node of the list reads are kept only if they are outputs or `keep` says so
+    bool    apart;       // no node is computed into the memory of a source
 };
 
 // Rules: storage lives from the first node that writes or reads it to the last node that writes or reads it or any view
@@ -48,8 +49,12 @@ struct gb_liveness_input {
 enum ggml_status gb_liveness_compute(const struct gb_liveness_input * in, struct gb_liveness * out);
 void             gb_liveness_free(struct gb_liveness * liveness);
 
-// May `node` be computed into the memory of `src` as far as op and layout go (readers and ownership are the caller's to
-// check)?
+// May `node` be computed into the memory of its source s as far as op and layout go (readers and ownership are the caller's to check)? The
+// sources that an op may be computed into, as bits: inplace.c.
+bool     gb_can_write_over(const struct ggml_tensor * node, int s);
+unsigned gb_inplace_sources(enum ggml_op op);
+
+// The same by the narrower rule that is documented for the graph allocator.
 bool gb_can_take_over(const struct ggml_tensor * node, const struct ggml_tensor * src);
 
 #endif // GB_ALLOC_LIVENESS_H
