@@ -16,6 +16,7 @@
 #include "gemm.tpl.h"
 #include "dots.tpl.h"
 #include "unpack.tpl.h"
+#include "grids.tpl.h"
 #include "int8.tpl.h"
 #include "limits.tpl.h"
 

@@ -179,7 +179,7 @@ static inline void scales_45_(const uint8_t * restrict block, float * restrict d
 
 #define FOR_SUPER_BLOCKS(size, groups)                                                                                 \
     const uint8_t * block = x;                                                                                         \
-    for (int64_t i = 0; i < k / 256; i++, block += size, u += 256, d += groups, m += groups)
+    for (int64_t left = k / 256; left > 0; left--, block += size, u += 256, d += groups, m += groups)
 
 static void unpack_q4_k(int64_t k, uint8_t * restrict u, float * restrict d, float * restrict m, const void * restrict x) {
     FOR_SUPER_BLOCKS(144, 8) {

@@ -7,26 +7,6 @@
 
 // --------------------------------------------------------------------------------------------------------------- formats
 
-static void unpack_super(enum ggml_type type, int64_t k, uint8_t * u, float * d, float * m, const void * x) {
-    gb_quant_format_of(type)->to_bytes(x, k, u, d, m);
-}
-
-// Formats without a kernel of their own, by what their definition provides.
-#define GENERIC(stem, type)                                                                                            \
-    static void unpack_##stem(int64_t k, uint8_t * u, float * d, float * m, const void * x) {                          \
-        unpack_super(GGML_TYPE_##type, k, u, d, m, x);                                                                 \
-    }
-GENERIC(iq1_s, IQ1_S)
-GENERIC(iq1_m, IQ1_M)
-GENERIC(iq2_xxs, IQ2_XXS)
-GENERIC(iq2_xs, IQ2_XS)
-GENERIC(iq2_s, IQ2_S)
-GENERIC(iq3_xxs, IQ3_XXS)
-GENERIC(iq3_s, IQ3_S)
-GENERIC(tq1_0, TQ1_0)
-GENERIC(tq2_0, TQ2_0)
-#undef GENERIC
-
 struct gb_unpack gb_unpack_of(const struct gb_kernels * k, enum ggml_type type) {
     enum { H = GB_BYTES_HALVES, W = GB_BYTES_WIDE };
     switch (type) {
@@ -43,15 +23,15 @@ struct gb_unpack gb_unpack_of(const struct gb_kernels * k, enum ggml_type type) 
         case GGML_TYPE_Q4_K: return (struct gb_unpack){ k->unpack_q4_k, 0 };
         case GGML_TYPE_Q5_K: return (struct gb_unpack){ k->unpack_q5_k, 0 };
         case GGML_TYPE_Q6_K: return (struct gb_unpack){ k->unpack_q6_k, H };
-        case GGML_TYPE_IQ1_S: return (struct gb_unpack){ unpack_iq1_s, H };
-        case GGML_TYPE_IQ1_M: return (struct gb_unpack){ unpack_iq1_m, H };
-        case GGML_TYPE_IQ2_XXS: return (struct gb_unpack){ unpack_iq2_xxs, H };
-        case GGML_TYPE_IQ2_XS: return (struct gb_unpack){ unpack_iq2_xs, H };
-        case GGML_TYPE_IQ2_S: return (struct gb_unpack){ unpack_iq2_s, H };
-        case GGML_TYPE_IQ3_XXS: return (struct gb_unpack){ unpack_iq3_xxs, H };
-        case GGML_TYPE_IQ3_S: return (struct gb_unpack){ unpack_iq3_s, H };
-        case GGML_TYPE_TQ1_0: return (struct gb_unpack){ unpack_tq1_0, H };
-        case GGML_TYPE_TQ2_0: return (struct gb_unpack){ unpack_tq2_0, H };
+        case GGML_TYPE_IQ1_S: return (struct gb_unpack){ k->unpack_iq1_s, 0 };
+        case GGML_TYPE_IQ1_M: return (struct gb_unpack){ k->unpack_iq1_m, H };
+        case GGML_TYPE_IQ2_XXS: return (struct gb_unpack){ k->unpack_iq2_xxs, 0 };
+        case GGML_TYPE_IQ2_XS: return (struct gb_unpack){ k->unpack_iq2_xs, H };
+        case GGML_TYPE_IQ2_S: return (struct gb_unpack){ k->unpack_iq2_s, H };
+        case GGML_TYPE_IQ3_XXS: return (struct gb_unpack){ k->unpack_iq3_xxs, 0 };
+        case GGML_TYPE_IQ3_S: return (struct gb_unpack){ k->unpack_iq3_s, 0 };
+        case GGML_TYPE_TQ1_0: return (struct gb_unpack){ k->unpack_tq1_0, 0 };
+        case GGML_TYPE_TQ2_0: return (struct gb_unpack){ k->unpack_tq2_0, 0 };
         default: return (struct gb_unpack){ NULL, 0 };
     }
 }
