@@ -147,9 +147,11 @@ GGML_API ggml_backend_sched_t ggml_backend_sched_new(ggml_backend_t * backends, 
 // Frees its memory, so tensors that it placed point nowhere: whoever goes on using them sets their `buffer` and `data` to NULL. NULL is fine.
 GGML_API void                 ggml_backend_sched_free(ggml_backend_sched_t sched);
 
-// Finds out how much memory the graph needs and allocates it. Touches no tensor.
+// Finds out how much memory the graph needs and allocates it. Touches no tensor. A graph of the same structure (operators, types, sources,
+// views, placements) whose tensors are no larger takes the places planned for this one: nothing is allocated for it any more.
 GGML_API enum ggml_status ggml_backend_sched_init_measure(ggml_backend_sched_t sched, struct ggml_cgraph * measure_graph);
-GGML_API enum ggml_status ggml_backend_sched_reserve(ggml_backend_sched_t sched, struct ggml_cgraph * measure_graph); // the same
+// The same, with memory for inputs that nobody placed. Who places them with ggml_backend_sched_get_tallocr calls init_measure.
+GGML_API enum ggml_status ggml_backend_sched_reserve(ggml_backend_sched_t sched, struct ggml_cgraph * measure_graph);
 
 GGML_API int                   ggml_backend_sched_get_n_splits(ggml_backend_sched_t sched); // of the last graph
 GGML_API ggml_tallocr_t        ggml_backend_sched_get_tallocr(ggml_backend_sched_t sched, ggml_backend_t backend);

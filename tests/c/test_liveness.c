@@ -55,7 +55,7 @@ static void number_all(struct ids * ids, struct ggml_cgraph * graph) {
 
 static struct gb_liveness_input input_of(struct ids * ids, struct ggml_cgraph * graph) {
     return (struct gb_liveness_input){ graph->nodes, graph->n_nodes, ids,  id_of, (int64_t) ids->map.n,
-                                       arena_of,     size_of,        keep, false, false };
+                                       arena_of,     size_of,        keep, false, false, NULL };
 }
 
 static const struct gb_live_item * item_of(const struct ids * ids, const struct gb_liveness * l,

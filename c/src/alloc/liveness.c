@@ -239,7 +239,7 @@ static bool reads_only_in_place(const struct liveness * l, const struct ggml_ten
 static struct usage * dying_source(struct liveness * l, const struct ggml_tensor * node, const struct usage * own, int s, int i) {
     const struct ggml_tensor * src = node->src[s];
     struct usage *             u   = src && gb_can_write_over(node, s) ? usage_of(l, src, i) : NULL;
-    if (u == NULL || u->to_end || u->taken || u->last != i || u->arena != own->arena) {
+    if (u == NULL || u->to_end || u->taken || u->last != i || u->arena != own->arena || (l->in->may_join && !l->in->may_join(l->in->user, node, src))) {
         return NULL;
     }
     const int64_t id = id_of(l, src);
@@ -285,7 +285,7 @@ static enum ggml_status make_item(struct liveness * l, const struct ggml_tensor 
         l->item_of[id]           = old;
         return GGML_STATUS_SUCCESS;
     }
-    const struct gb_live_item item = { u->tensor, u->arena, u->size, lower_of(u), upper };
+    const struct gb_live_item item = { u->tensor, u->arena, u->size, lower_of(u), upper, u->from_start, u->to_end };
     if (!gb_vec_push(&l->items, item)) {
         return GGML_STATUS_ALLOC_FAILED;
     }
@@ -329,6 +329,36 @@ enum ggml_status gb_liveness_compute(const struct gb_liveness_input * in, struct
     }
     free_state(&l);
     return status;
+}
+
+enum ggml_status gb_liveness_load(const struct gb_liveness * liveness, int n_nodes, size_t * sum) {
+    int n_arenas = 0;
+    for (size_t k = 0; k < liveness->n_items; k++) {
+        n_arenas = GB_MAX(n_arenas, liveness->items[k].arena + 1);
+    }
+    size_t * loads = gb_calloc((size_t) n_nodes + 1, sizeof(*loads));
+    if (loads == NULL) {
+        return GGML_STATUS_ALLOC_FAILED;
+    }
+    *sum = 0;
+    for (int arena = 0; arena < n_arenas; arena++) {
+        memset(loads, 0, ((size_t) n_nodes + 1) * sizeof(*loads));
+        for (size_t k = 0; k < liveness->n_items; k++) {
+            const struct gb_live_item * item = &liveness->items[k];
+            if (item->arena == arena) {
+                loads[item->lower] += item->size;
+                loads[item->upper] -= item->size;
+            }
+        }
+        size_t now = 0, most = 0;
+        for (int i = 0; i < n_nodes; i++) {
+            now += loads[i];
+            most = GB_MAX(most, now);
+        }
+        *sum += most;
+    }
+    gb_free(loads);
+    return GGML_STATUS_SUCCESS;
 }
 
 void gb_liveness_free(struct gb_liveness * liveness) {

@@ -17,6 +17,7 @@ struct gb_live_item {
     int                  arena;  // which arena (backend) it belongs to; items of different arenas never share
     size_t               size;   // bytes, from size_of
     int64_t              lower, upper; // in node positions, half-open
+    bool                 from_start, to_end; // of the first owner: it has content from outside; its own is to last
 };
 
 struct gb_liveness {
@@ -38,6 +39,7 @@ struct gb_liveness_input {
     bool (*keep)(void * user, const struct ggml_tensor * t); // true: to the end of the list (outputs); NULL: none
     bool    drop_unread; // nodes that no node of the list reads are kept only if they are outputs or `keep` says so
     bool    apart;       // no node is computed into the memory of a source
+    bool (*may_join)(void * user, const struct ggml_tensor * node, const struct ggml_tensor * src); // or not of this one; NULL: of any
 };
 
 // Rules: storage lives from the first node that writes or reads it to the last node that writes or reads it or any view
@@ -48,6 +50,9 @@ struct gb_liveness_input {
 // node occurs twice or reads a result of a later one. On failure *out is empty.
 enum ggml_status gb_liveness_compute(const struct gb_liveness_input * in, struct gb_liveness * out);
 void             gb_liveness_free(struct gb_liveness * liveness);
+
+// The most bytes alive at once, added up over the arenas.
+enum ggml_status gb_liveness_load(const struct gb_liveness * liveness, int n_nodes, size_t * sum);
 
 // May `node` be computed into the memory of its source s as far as op and layout go (readers and ownership are the caller's to check)? The
 // sources that an op may be computed into, as bits: inplace.c.

@@ -13,6 +13,7 @@ struct layout {
     struct gb_sched_plan *      plan;
     GB_VEC(struct ggml_tensor *) list; // the private node list
     struct gb_ptrmap   stands_for;     // roots in the list -> lifetime id: tensor ids, then copies
+    const struct gb_sched_plan * model; // borrowed: whose sizes decide what is computed in place; NULL: none
     struct gb_liveness live;
 };
 
@@ -86,12 +87,27 @@ static size_t alloc_size(const struct ggml_backend_sched * s, int backend, struc
     return GB_MAX(size, 1); // an empty tensor has an address, too
 }
 
+static size_t own_size(const struct layout * l, int64_t id, int backend) {
+    const struct gb_sched_plan * p = l->plan;
+    return alloc_size(l->sched, backend, id >= p->n_ids ? &p->copies.data[id - p->n_ids].dst->tensor : p->ids.data[id].tensor);
+}
+
 static size_t size_of(void * user, const struct ggml_tensor * t) {
-    const struct layout *        l  = user;
-    const struct gb_sched_plan * p  = l->plan;
-    const int64_t                id = id_of(user, t);
-    struct ggml_tensor *         of = id >= p->n_ids ? &p->copies.data[id - p->n_ids].dst->tensor : p->ids.data[id].tensor;
-    return alloc_size(l->sched, arena_of(user, t), of);
+    const struct layout *  l    = user;
+    const int64_t          id   = id_of(user, t);
+    const struct gb_item * room = l->model ? gb_sched_arena_item(l->model, id) : NULL;
+    return room ? room->room : own_size(l, id, arena_of(user, t));
+}
+
+static int64_t line_in_model(const struct layout * l, const struct ggml_tensor * t) {
+    const int64_t          id   = id_of((void *) l, gb_root(t));
+    const struct gb_item * item = id < 0 ? NULL : gb_sched_arena_item(l->model, id);
+    return item ? item->line : -1;
+}
+
+static bool may_join(void * user, const struct ggml_tensor * node, const struct ggml_tensor * src) {
+    const struct layout * l = user;
+    return l->model == NULL || line_in_model(l, node) == line_in_model(l, src);
 }
 
 static bool keep(void * user, const struct ggml_tensor * t) {
@@ -105,7 +121,7 @@ static enum ggml_status find_lifetimes(struct layout * l) {
     const struct gb_liveness_input in = {
         .nodes = l->list.data, .n_nodes = (int) l->list.n, .user = l, .id_of = id_of,
         .n_ids = (int64_t) l->plan->n_ids + (int64_t) l->plan->copies.n,
-        .arena_of = arena_of, .size_of = size_of, .keep = keep, .drop_unread = true,
+        .arena_of = arena_of, .size_of = size_of, .keep = keep, .drop_unread = true, .may_join = may_join,
     };
     return gb_liveness_compute(&in, &l->live);
 }
@@ -161,7 +177,7 @@ static enum ggml_status lay_out_arena(struct layout * l, int backend, struct gb_
     GB_TRY(plan_arena(l, backend, items, n, chunk_of));
     for (size_t i = 0; i < n; i++) {
         struct gb_item * item = &at[index[i]];
-        *item = (struct gb_item){ backend, chunk_of[i], items[i].offset, items[i].size, true, items[i].lower, items[i].upper, (int64_t) index[i] };
+        *item = (struct gb_item){ backend, chunk_of[i], items[i].offset, items[i].size, true, items[i].lower, items[i].upper, (int64_t) index[i], 0 };
         if (!need_room(l->plan, item, false, l->sched->devices[backend].alignment)) {
             return GGML_STATUS_ALLOC_FAILED;
         }
@@ -180,6 +196,7 @@ static void hand_out(struct layout * l, const struct gb_item * at) {
         struct ggml_tensor * t    = id < p->n_ids ? p->ids.data[id].tensor : &p->copies.data[id - p->n_ids].dst->tensor;
         *item                     = at[k];
         item->size                = alloc_size(l->sched, item->backend, t);
+        item->room                = l->model ? gb_sched_arena_item(l->model, id)->room : item->size;
         p->need[item->backend].no_reuse += GGML_PAD(item->size, l->sched->devices[item->backend].alignment);
     }
 }
@@ -201,6 +218,85 @@ static enum ggml_status lay_out_arenas(struct layout * l) {
     gb_free(index);
     gb_free(chunk);
     gb_free(at);
+    return status;
+}
+
+// ------------------------------------------------------------------------------------------------------------- an earlier plan
+
+// The most bytes alive at once, line by line: no plan needs less.
+static bool find_bounds(struct layout * l, const struct gb_item * at) {
+    const size_t n    = l->list.n + 1;
+    size_t *     load = gb_calloc((size_t) l->plan->n_backends, n * sizeof(*load)); // differences, unsigned numbers wrap
+    for (size_t k = 0; load && k < l->live.n_items; k++) {
+        const size_t size = GGML_PAD(at[k].size, l->sched->devices[at[k].backend].alignment);
+        load[(size_t) at[k].backend * n + (size_t) at[k].lower] += size;
+        load[(size_t) at[k].backend * n + (size_t) at[k].upper] -= size;
+    }
+    for (int b = 0; load && b < l->plan->n_backends; b++) {
+        size_t sum = 0;
+        for (size_t t = 0; t < n; t++) {
+            sum += load[(size_t) b * n + t];
+            l->plan->need[b].bound = GB_MAX(l->plan->need[b].bound, sum);
+        }
+    }
+    gb_free(load);
+    return load != NULL;
+}
+
+static enum ggml_status take_places(struct layout * l, const size_t * sizes, struct gb_item * at, bool * taken) {
+    struct gb_sched_plan * p = l->plan;
+    *taken                   = gb_sched_take_offsets(l->model, &l->live, sizes, at);
+    if (!*taken) {
+        return GGML_STATUS_SUCCESS;
+    }
+    for (size_t k = 0; k < l->live.n_items; k++) {
+        if (!need_room(p, &at[k], false, l->sched->devices[at[k].backend].alignment)) {
+            return GGML_STATUS_ALLOC_FAILED;
+        }
+    }
+    hand_out(l, at);
+    p->model = l->model;
+    return find_bounds(l, at) ? GGML_STATUS_SUCCESS : GGML_STATUS_ALLOC_FAILED;
+}
+
+static bool all_fit(const struct layout * l, size_t * sizes) {
+    const struct gb_sched_plan * p = l->plan;
+    for (int64_t id = 0; id < p->n_ids + (int64_t) p->copies.n; id++) {
+        const struct gb_item * room = gb_sched_arena_item(l->model, id);
+        sizes[id]                   = room ? own_size(l, id, room->backend) : 0;
+        if (room && sizes[id] > room->room) {
+            return false;
+        }
+    }
+    return true;
+}
+
+// The places of an earlier plan that does the same, if there is one and everything fits.
+static enum ggml_status replay(struct layout * l, const struct gb_sched_plan * model, size_t * sizes) {
+    bool taken = false;
+    l->model   = model;
+    if (gb_sched_is_like(l->plan, model) && all_fit(l, sizes)) {
+        GB_TRY(find_lifetimes(l));
+        struct gb_item *       at     = gb_calloc(l->live.n_items, sizeof(*at));
+        const enum ggml_status status = at ? take_places(l, sizes, at, &taken) : GGML_STATUS_ALLOC_FAILED;
+        gb_free(at);
+        GB_TRY(status);
+    }
+    if (!taken) {
+        gb_liveness_free(&l->live);
+        l->model = NULL;
+    }
+    return GGML_STATUS_SUCCESS;
+}
+
+static enum ggml_status find_model(struct layout * l) {
+    const struct ggml_backend_sched * s      = l->sched;
+    size_t *                          sizes  = gb_calloc((size_t) l->plan->n_ids + l->plan->copies.n, sizeof(*sizes));
+    enum ggml_status                  status = sizes ? GGML_STATUS_SUCCESS : GGML_STATUS_ALLOC_FAILED;
+    for (size_t k = 0; k < s->plans.n && l->model == NULL && status == GGML_STATUS_SUCCESS; k++) {
+        status = replay(l, s->plans.data[k], sizes);
+    }
+    gb_free(sizes);
     return status;
 }
 
@@ -256,8 +352,11 @@ static enum ggml_status lay_out(struct layout * l) {
     if (!list_nodes(l) || !gb_sched_map_storage(l->plan, &l->stands_for)) {
         return GGML_STATUS_ALLOC_FAILED;
     }
-    GB_TRY(find_lifetimes(l));
-    GB_TRY(lay_out_arenas(l));
+    GB_TRY(find_model(l));
+    if (l->model == NULL) {
+        GB_TRY(find_lifetimes(l));
+        GB_TRY(lay_out_arenas(l));
+    }
     GB_FAIL_IF(!has_all_homes(l->plan), GGML_STATUS_FAILED, GGML_STATUS_FAILED, "ggml_backend_sched: a result has no memory (internal error)");
     for (size_t c = 0; c < l->plan->copies.n; c++) {
         const struct gb_copy * copy = &l->plan->copies.data[c];
@@ -270,6 +369,9 @@ static enum ggml_status lay_out(struct layout * l) {
     for (size_t k = 0; k < l->plan->chunks.n; k++) {
         const struct gb_chunk_need * need = &l->plan->chunks.data[k];
         l->plan->need[need->backend].peak += need->leafs ? 0 : need->size;
+    }
+    for (int b = 0; l->model && b < l->plan->n_backends; b++) {
+        l->plan->need[b].proved = l->plan->need[b].peak == l->plan->need[b].bound;
     }
     return GGML_STATUS_SUCCESS;
 }

@@ -132,6 +132,24 @@ struct gb_mem * gb_sched_take_store(struct ggml_backend_sched * s, int backend, 
     return best;
 }
 
+enum ggml_status gb_sched_reserve_stores(struct ggml_backend_sched * s, const struct gb_sched_plan * p) {
+    gb_mem_list      taken  = { 0 }; // all at once: each needs one of its own
+    enum ggml_status status = gb_vec_reserve(&taken, p->chunks.n) ? GGML_STATUS_SUCCESS : GGML_STATUS_ALLOC_FAILED;
+    for (size_t k = 0; k < p->chunks.n && status == GGML_STATUS_SUCCESS; k++) {
+        const struct gb_chunk_need * need = &p->chunks.data[k];
+        struct gb_mem *              mem  = need->leafs ? gb_sched_take_store(s, need->backend, need->size) : NULL;
+        status                            = need->leafs && mem == NULL ? GGML_STATUS_ALLOC_FAILED : GGML_STATUS_SUCCESS;
+        if (mem) {
+            taken.data[taken.n++] = mem;
+        }
+    }
+    for (size_t i = 0; i < taken.n; i++) {
+        gb_sched_mem_unref(s, taken.data[i]);
+    }
+    gb_vec_free(&taken);
+    return status;
+}
+
 // ---------------------------------------------------------------------------------------------------------------------- arenas
 
 // The plan will be bound again before it runs. What its last run left in the arenas is gone.

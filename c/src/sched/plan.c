@@ -282,6 +282,19 @@ static void drop_oldest(struct ggml_backend_sched * s) {
     }
 }
 
+// A plan that others take their offsets from is in use, too.
+static void note_model(struct ggml_backend_sched * s, struct gb_sched_plan * p) {
+    s->stats.n_plans_made += p->model == NULL;
+    s->stats.n_plans_replayed += p->model != NULL;
+    for (size_t k = 0; p->model && k < s->plans.n; k++) {
+        if (s->plans.data[k] == p->model) {
+            move_to_front(s, k);
+            break;
+        }
+    }
+    p->model = NULL;
+}
+
 // The plan of the graph, made if there is none; at the front of the list.
 static enum ggml_status find_or_make(struct ggml_backend_sched * s, struct ggml_cgraph * graph, struct gb_sched_plan ** plan) {
     for (size_t k = 0; k < s->plans.n; k++) {
@@ -293,7 +306,7 @@ static enum ggml_status find_or_make(struct ggml_backend_sched * s, struct ggml_
         }
     }
     GB_TRY(make_plan(s, graph, false, plan));
-    s->stats.n_plans_made++;
+    note_model(s, *plan);
     return add_plan(s, *plan);
 }
 
@@ -404,6 +417,7 @@ static enum ggml_status get_ready(struct ggml_backend_sched * s, struct ggml_cgr
         }
         struct gb_sched_plan * lean;
         GB_TRY(make_plan(s, graph, true, &lean));
+        lean->model = NULL; // not counted a second time
         GB_TRY(add_plan(s, lean));
         *plan  = lean;
         status = make_ready(s, lean, what);
@@ -415,7 +429,7 @@ static enum ggml_status get_ready(struct ggml_backend_sched * s, struct ggml_cgr
 }
 
 static const char * how_found(const struct ggml_backend_sched_stats * before, const struct ggml_backend_sched_stats * now) {
-    return now->n_plans_made > before->n_plans_made ? "made" : now->n_plans_bound > before->n_plans_bound ? "bound" : "found";
+    return now->n_plans_made > before->n_plans_made ? "made" : now->n_plans_replayed > before->n_plans_replayed ? "replayed" : now->n_plans_bound > before->n_plans_bound ? "bound" : "found";
 }
 
 static enum ggml_status find_or_get_ready(struct ggml_backend_sched * s, struct ggml_cgraph * graph, enum gb_prepare what, struct gb_sched_plan ** plan) {

@@ -29,21 +29,12 @@ enum ggml_status ggml_backend_sched_get_arena(ggml_backend_sched_t sched, ggml_b
 
 // ---------------------------------------------------------------------------------------------------------------------- blocks
 
-static const struct gb_item * item_at(const struct gb_sched_plan * p, int64_t id) { // NULL: not in an arena
-    if (id >= p->n_ids) {
-        const struct gb_copy * copy = &p->copies.data[id - p->n_ids];
-        return copy->item.valid && !copy->kept ? &copy->item : NULL;
-    }
-    const struct gb_id * t = &p->ids.data[id];
-    return t->root == id && t->home == GB_HOME_ARENA && t->item.valid ? &t->item : NULL;
-}
-
 static int64_t n_items(const struct gb_sched_plan * p) {
     return (int64_t) p->n_ids + (int64_t) p->copies.n;
 }
 
 static struct ggml_backend_sched_block block_of(const struct ggml_backend_sched * s, const struct gb_sched_plan * p, int64_t id, int root) {
-    const struct gb_item * item    = item_at(p, id);
+    const struct gb_item * item    = gb_sched_arena_item(p, id);
     const bool             is_copy = id >= p->n_ids;
     return (struct ggml_backend_sched_block){
         .backend = s->devices[item->backend].backend,
@@ -63,7 +54,7 @@ int ggml_backend_sched_get_blocks(ggml_backend_sched_t sched, struct ggml_backen
     int32_t * first = gb_calloc((size_t) n_items(p), sizeof(*first)); // per line: the first block in its memory + 1
     int       found = first ? 0 : -1;
     for (int64_t id = 0; first && id < n_items(p); id++) {
-        const struct gb_item * item = item_at(p, id);
+        const struct gb_item * item = gb_sched_arena_item(p, id);
         if (item != NULL) {
             first[item->line] = first[item->line] ? first[item->line] : found + 1;
             if (found < n) {

@@ -309,11 +309,15 @@ enum ggml_status ggml_backend_sched_reserve(ggml_backend_sched_t sched, struct g
     struct gb_sched_plan * plan;
     GB_TRY(prepare(sched, measure_graph, GB_PREPARE_RESERVE, __func__, &plan));
     note_inputs_need(sched, plan);
-    return GGML_STATUS_SUCCESS;
+    return plan->bound ? GGML_STATUS_SUCCESS : gb_sched_reserve_stores(sched, plan); // one that is bound has them
 }
 
+// Who measures places inputs with ggml_backend_sched_get_tallocr, so no memory is set aside for them here.
 enum ggml_status ggml_backend_sched_init_measure(ggml_backend_sched_t sched, struct ggml_cgraph * measure_graph) {
-    return ggml_backend_sched_reserve(sched, measure_graph);
+    struct gb_sched_plan * plan;
+    GB_TRY(prepare(sched, measure_graph, GB_PREPARE_RESERVE, __func__, &plan));
+    note_inputs_need(sched, plan);
+    return GGML_STATUS_SUCCESS;
 }
 
 enum ggml_status ggml_backend_sched_alloc_graph(ggml_backend_sched_t sched, struct ggml_cgraph * graph) {

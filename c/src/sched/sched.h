@@ -3,7 +3,8 @@
 //   assign.c    which backend runs each node (pure)             split.c   where the node list is cut (pure)
 //   collect.c   a graph's tensors as dense ids, and what memory each has     place.c   the assignment of a plan
 //   copies.c    the program: copies, shadow nodes, write-backs  steps.c   the order in which it is issued, and who does what
-//   layout.c    offsets in the arenas, packing of leafs         hazards.c who has to wait for whom
+//   layout.c    offsets in the arenas, packing of leafs         replay.c  the same, from an earlier plan
+//   hazards.c   who has to wait for whom
 //   memory.c    the buffers: arenas, leaf stores, retired ones  replica.c copies that are kept from run to run
 //   bind.c      writes data and buffer of the user's tensors    plan.c    making, comparing and keeping plans
 //   run.c       executes a plan                                 check.c   judges the order while it runs
@@ -100,6 +101,7 @@ struct gb_item { // a tensor that uses memory of one root id or copy: where in i
     bool   valid;        // is placed by the plan
     int64_t lower, upper; // of those in an arena: positions in the program (layout.c), half-open
     int64_t line;         // of those in an arena: those with the same number share their memory one after the other
+    size_t  room;         // bytes that may be used there: a plan of the same structure takes the place for as much (replay.c)
 };
 
 struct gb_id { // what the plan knows of a tensor of the graph
@@ -223,6 +225,7 @@ struct gb_sched_plan {
     const struct gb_sched_relief * relief; // borrowed, while the plan is made; NULL: none
     bool                  predicted; // placed by costs:
     struct ggml_backend_sched_prediction prediction;
+    const struct gb_sched_plan * model; // borrowed, while the plan is made: its offsets were taken; NULL: none
     bool                  lean;     // memory was short: no replicas, no copies ahead of time
     int                   n_backends;
     GB_VEC(struct gb_split) splits;
@@ -373,12 +376,20 @@ bool             gb_sched_map_storage(const struct gb_sched_plan * p, struct gb_
 enum ggml_status gb_sched_lay_out_leafs(struct ggml_backend_sched * s, struct gb_sched_plan * p);
 enum ggml_status gb_sched_lay_out(struct ggml_backend_sched * s, struct gb_sched_plan * p);
 
+// replay.c
+struct gb_liveness;
+const struct gb_item * gb_sched_arena_item(const struct gb_sched_plan * p, int64_t id); // tensor ids, then copies; NULL: not in an arena
+bool gb_sched_is_like(const struct gb_sched_plan * p, const struct gb_sched_plan * model); // does the same, whatever the sizes
+// Places of the lines, with their offsets in the model; size_of: bytes, per id. False: they do not fit, or memory is out.
+bool gb_sched_take_offsets(const struct gb_sched_plan * model, const struct gb_liveness * live, const size_t * size_of, struct gb_item * at);
+
 // memory.c
 struct gb_mem *  gb_sched_mem_new(struct ggml_backend_sched * s, int backend, size_t size, enum gb_mem_kind kind);
 struct gb_mem *  gb_sched_mem_of(const struct ggml_backend_sched * s, ggml_backend_buffer_t buffer); // NULL: not ours
 void             gb_sched_mem_ref(struct gb_mem * mem);
 void             gb_sched_mem_unref(struct ggml_backend_sched * s, struct gb_mem * mem);
 struct gb_mem *  gb_sched_take_store(struct ggml_backend_sched * s, int backend, size_t size); // for leafs, with one ref
+enum ggml_status gb_sched_reserve_stores(struct ggml_backend_sched * s, const struct gb_sched_plan * p); // spares, for leafs of such a plan
 enum ggml_status gb_sched_reserve_arena(struct ggml_backend_sched * s, int backend, size_t size); // its first chunk
 enum ggml_status gb_sched_reserve_arenas(struct ggml_backend_sched * s, struct gb_sched_plan * p);
 void             gb_sched_free_mems(struct ggml_backend_sched * s);
