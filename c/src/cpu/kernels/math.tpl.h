@@ -1,8 +1,8 @@
 // math.tpl.h - exp, log, tanh in single precision, and the activations made of them.
 //
-// One algorithm for all levels: argument reduction to a small interval, a polynomial (minimax, fitted for this file), and a
-// reconstruction that reaches infinities and denormals the way IEEE arithmetic does. Errors against the exact value, in units in the
-// last place of the result (tests/c/test_kernels.c checks them; fused levels differ by no more than these bounds):
+// Argument reduction to a small interval, a polynomial (minimax, fitted for this file), and a reconstruction that reaches infinities and
+// denormals the way IEEE arithmetic does. Levels that look up sixteen floats at once have shorter paths (math_lookup.tpl.h). Errors
+// against the exact value, in units in the last place of the result (tests/c/test_kernels.c checks them at all levels):
 //   exp 2, log 2, tanh 3, elu 3; silu 4;
 //   gelu, gelu_quick 6 + 3 |t|, gelu_erf 8 + 3 |t|, where t is the argument of the exponential in them (it was rounded).
 // Below 2^-126 the bound is absolute: that many times 2^-149 for exp; 2^-140 for the sigmoid family, whose factor is a denormal there.
@@ -30,19 +30,6 @@ static inline vf expm1_small_(vf r) {
     return v_fma(v_mul(r, r), q, r);
 }
 
-// A denormal result is rounded once and an overflow becomes infinity (v_scale2). What would round to zero is cut off before (no slow
-// denormal arithmetic for masked attention scores). A NaN fails the comparisons and runs through. x at most 0:
-static inline vf exp_negative_(vf x) {
-    const vm              tiny = v_lt(x, v_set(-0x1.9fe369p6f)); // less than 2^-150
-    const struct reduced_ s    = reduce_ln2_(v_sel(tiny, v_set(0.0f), x));
-    const vf              p    = v_add(expm1_small_(s.r), v_set(1.0f));
-    return v_sel(tiny, v_set(0.0f), v_scale2(p, s.n));
-}
-
-static inline vf exp_(vf x) {
-    return exp_negative_(v_min(v_set(89.0f), x));
-}
-
 // x = m 2^e with m in [sqrt 1/2, sqrt 2); with f = m - 1, s = f / (2 + f): ln m = 2 atanh s = f - s (f - R), R = 2/3 s^2 + 2/5 s^4 + ...
 static inline vf log_(vf x) {
     const vm denormal = v_lt(x, v_set(0x1p-126f));
@@ -65,6 +52,31 @@ static inline vf log_(vf x) {
     return v_sel(v_lt(x, v_set(0.0f)), v_set(NAN), y);
 }
 
+// exp(x) - 1 for x <= 0, without cancellation: 2^n (e^r - 1) + (2^n - 1)
+static inline vf elu_(vf x) {
+    const struct reduced_ s = reduce_ln2_(v_max(v_set(-30.0f), v_min(v_set(0.0f), x)));
+    const vf              p = v_scale2(v_set(1.0f), s.n);
+    const vf              y = v_fma(p, expm1_small_(s.r), v_sub(p, v_set(1.0f)));
+    return v_sel(v_gt(x, v_set(0.0f)), x, v_sel(v_eq(x, v_set(0.0f)), x, y));
+}
+
+#ifdef V_LOOKUP
+#include "math_lookup.tpl.h"
+#else
+
+// A denormal result is rounded once and an overflow becomes infinity (v_scale2). What would round to zero is cut off before (no slow
+// denormal arithmetic for masked attention scores). A NaN fails the comparisons and runs through. x at most 0:
+static inline vf exp_negative_(vf x) {
+    const vm              tiny = v_lt(x, v_set(-0x1.9fe369p6f)); // less than 2^-150
+    const struct reduced_ s    = reduce_ln2_(v_sel(tiny, v_set(0.0f), x));
+    const vf              p    = v_add(expm1_small_(s.r), v_set(1.0f));
+    return v_sel(tiny, v_set(0.0f), v_scale2(p, s.n));
+}
+
+static inline vf exp_(vf x) {
+    return exp_negative_(v_min(v_set(89.0f), x));
+}
+
 // |x| < 0.625: odd polynomial; else 1 - 2 / (exp(2 |x|) + 1)
 static inline vf tanh_(vf x) {
     const vf a = v_abs(x);
@@ -81,20 +93,20 @@ static inline vf tanh_(vf x) {
     return v_copysign(v_sel(v_lt(a, v_set(0.625f)), small, large), x); // also of zero, whose sign the sum loses
 }
 
-// exp(x) - 1 for x <= 0, without cancellation: 2^n (e^r - 1) + (2^n - 1)
-static inline vf elu_(vf x) {
-    const struct reduced_ s = reduce_ln2_(v_max(v_set(-30.0f), v_min(v_set(0.0f), x)));
-    const vf              p = v_scale2(v_set(1.0f), s.n);
-    const vf              y = v_fma(p, expm1_small_(s.r), v_sub(p, v_set(1.0f)));
-    return v_sel(v_gt(x, v_set(0.0f)), x, v_sel(v_eq(x, v_set(0.0f)), x, y));
-}
-
 // x / (1 + exp(-t)) for a t of the sign of x. The exponential is taken of -|t|, so it cannot overflow and small results keep their
 // digits: e / (1 + e) for negative t. x is at least -1000, where the result has long been -0: no infinity times zero.
 static inline vf times_sigmoid_(vf x, vf t) {
     const vf e = exp_negative_(v_neg(v_abs(t)));
     const vf n = v_sel(v_lt(t, v_set(0.0f)), e, v_set(1.0f));
     return v_mul(v_max(v_set(-1000.0f), x), v_mul(n, v_recip(v_add(v_set(1.0f), e))));
+}
+
+static inline vf silu_(vf x) {
+    return times_sigmoid_(x, x);
+}
+
+static inline vf gelu_quick_(vf x) {
+    return times_sigmoid_(x, v_mul(x, v_set(1.702f)));
 }
 
 // x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))) = x / (1 + exp(-2 sqrt(2/pi) (x + 0.044715 x^3)))
@@ -122,14 +134,34 @@ static inline vf gelu_erf_(vf x) {
     return v_mul(v_max(v_set(-1000.0f), x), phi);
 }
 
-ROWS_1(exp_f32, UNARY, exp_(a))
+#endif
+
+// The chains of operations are long: four vectors side by side.
+#define ROWS_LONG(name, F)                                                                                             \
+    static void name UNARY {                                                                                           \
+        int64_t i = 0;                                                                                                 \
+        for (; i + 4 * V_N <= n; i += 4 * V_N) {                                                                       \
+            const vf a = F(v_load(x + i)), b = F(v_load(x + i + V_N));                                                 \
+            const vf c = F(v_load(x + i + 2 * V_N)), d = F(v_load(x + i + 3 * V_N));                                   \
+            v_store(y + i, a);                                                                                         \
+            v_store(y + i + V_N, b);                                                                                   \
+            v_store(y + i + 2 * V_N, c);                                                                               \
+            v_store(y + i + 3 * V_N, d);                                                                               \
+        }                                                                                                              \
+        for (; i < n; i += V_N) {                                                                                      \
+            const int left = (int) (n - i < V_N ? n - i : V_N);                                                        \
+            v_store_n(y + i, F(v_load_n(x + i, left)), left);                                                          \
+        }                                                                                                              \
+    }
+
+ROWS_LONG(exp_f32, exp_)
 ROWS_1(log_f32, UNARY, log_(a))
-ROWS_1(tanh_f32, UNARY, tanh_(a))
+ROWS_LONG(tanh_f32, tanh_)
 ROWS_1(elu_f32, UNARY, elu_(a))
-ROWS_1(silu_f32, UNARY, times_sigmoid_(a, a))
-ROWS_1(gelu_f32, UNARY, gelu_(a))
-ROWS_1(gelu_erf_f32, UNARY, gelu_erf_(a))
-ROWS_1(gelu_quick_f32, UNARY, times_sigmoid_(a, v_mul(a, v_set(1.702f))))
+ROWS_LONG(silu_f32, silu_)
+ROWS_LONG(gelu_f32, gelu_)
+ROWS_LONG(gelu_erf_f32, gelu_erf_)
+ROWS_LONG(gelu_quick_f32, gelu_quick_)
 
 static double exp_sum_f32(int64_t n, float * y, const float * x, float max) {
     const vf m = v_set(max);

@@ -40,9 +40,9 @@ static inline vf v_min(vf a, vf b) { return _mm512_min_ps(a, b); }
 static inline vf v_max(vf a, vf b) { return _mm512_max_ps(a, b); }
 static inline vf v_abs(vf a) { return _mm512_andnot_ps(_mm512_set1_ps(-0.0f), a); }
 static inline vf v_neg(vf a) { return _mm512_xor_ps(_mm512_set1_ps(-0.0f), a); }
-static inline vf v_copysign(vf magnitude, vf sign) {
-    const vf bit = _mm512_set1_ps(-0.0f);
-    return _mm512_or_ps(_mm512_andnot_ps(bit, magnitude), _mm512_and_ps(bit, sign));
+static inline vf v_copysign(vf magnitude, vf sign) { // bit ? sign : magnitude
+    const __m512i bit = _mm512_set1_epi32(INT32_MIN);
+    return _mm512_castsi512_ps(_mm512_ternarylogic_epi32(bit, _mm512_castps_si512(sign), _mm512_castps_si512(magnitude), 0xca));
 }
 
 static inline vm v_gt(vf a, vf b) { return _mm512_cmp_ps_mask(a, b, _CMP_GT_OQ); }
@@ -125,6 +125,15 @@ static inline vf v_recip(vf a) { // one Newton step from 14 bits
     return _mm512_fmadd_ps(r, _mm512_fnmadd_ps(a, r, _mm512_set1_ps(1.0f)), r);
 }
 static inline vf v_scale2(vf p, vf n) { return _mm512_scalef_ps(p, n); }
+
+// What math_lookup.tpl.h needs beside the rest.
+#define V_LOOKUP
+static inline vf v_lookup(const float table[16], vi index) { // by the low four bits
+    return _mm512_permutexvar_ps(index, _mm512_loadu_ps(table));
+}
+static inline vf v_scale_floor(vf p, vf n) { return _mm512_scalef_ps(p, n); } // p 2^(n rounded down)
+static inline vf v_recip_rough(vf a) { return _mm512_rcp14_ps(a); }           // 14 bits
+
 static inline vf v_swap_pairs(vf a) { return _mm512_permute_ps(a, 0xb1); } // lanes 2j and 2j + 1
 
 #endif // GB_CPU_KERNELS_VEC_H
