@@ -16,6 +16,7 @@ from ._ffi import ffi, lib
 from ._gguf_cli import add_gguf_commands
 from .backend import backends, cpu_levels
 from .buffer import BufferType, text
+from .cli_bench import add_bench_command
 from .cli_plan import add_plan_command
 from .dtypes import dtypes
 
@@ -90,6 +91,7 @@ def main(argv: list[str] | None = None) -> int:
     add_gguf_commands(commands)
     add_plan_command(commands)
     add_calibrate_command(commands)
+    add_bench_command(commands)
     options = parser.parse_args(argv)
     if hasattr(options, "run"):
         return int(options.run(options))

@@ -1,0 +1,79 @@
+"""Matrix products: weights of every type times activations of 1 to 16 rows, and of many."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from typing import Any
+
+import numpy as np
+
+from .. import ops
+from .._errors import GgmlError
+from .._quantize import quantize
+from ..backend import Backend
+from ..dtypes import DType, dtypes, float32
+from ..graph import Context
+from .measure import Arithmetic, Case, Limits
+
+__all__ = ["arithmetic_of", "product_cases", "product_types", "weights"]
+
+#: By which instructions a product goes at best (docs/PERFORMANCE.md); the rest are bytes.
+_ARITHMETIC: dict[str, Arithmetic] = {"float32": "f32", "float16": "f32", "bfloat16": "bf16", "nvfp4": "f32"}
+
+
+def arithmetic_of(dtype: DType, level: str) -> Arithmetic:
+    if dtype.name == "bfloat16" and level != "avx512bf16":
+        return "f32"
+    return _ARITHMETIC.get(dtype.name, "bytes")
+
+
+def product_types(backend: Backend) -> list[DType]:
+    """Types that weights of a product can have."""
+    found = []
+    for dtype in dtypes.values():
+        if dtype.name in ("float32", "float16", "bfloat16") or dtype.is_quantized:
+            with Context() as ctx:
+                try:
+                    if backend.supports(ops.mul_mat(ctx.tensor((32, 256), dtype), ctx.tensor((1, 256)))):
+                        found.append(dtype)
+                except GgmlError:
+                    continue
+    return found
+
+
+def weights(dtype: DType, rows: int, columns: int) -> np.ndarray[Any, Any]:
+    """Rows of weights as a tensor takes them: a few different ones, again and again. What a product costs does not depend on them."""
+    few = np.random.default_rng(0).standard_normal((min(4, rows), columns), dtype=np.float32) / np.float32(columns**0.5)
+    if dtype.name in ("float32", "float16"):
+        tile: Any = few.astype(dtype.numpy)
+    else:
+        try:
+            tile = quantize(few, dtype, np.ones(columns, np.float32) if dtype.is_quantized else None)
+        except GgmlError:  # cannot be written: any bytes will do, if no scale becomes infinite or NaN
+            tile = np.full((1, dtype.row_size(columns)), 0x2C, np.uint8)
+        if dtype.name == "bfloat16":
+            tile = tile.view(np.uint16)
+    return np.resize(tile, (rows, tile.shape[1]))
+
+
+def product_cases(backend: Backend, limits: Limits, types: Sequence[DType], *, quick: bool = False) -> Iterator[Case]:
+    """A matrix of weights at a time: it is freed before the next is made."""
+    m, k = (256, 512) if quick else (4096, 14336)
+    for dtype in types:
+        w = weights(dtype, m, k)
+        for n in (1, 2, 4, 8, 16, 64 if quick else 512):
+            with ExitStack() as stack:
+                ctx = stack.enter_context(Context())
+                a, x = ctx.tensor((m, k), dtype, name="w"), ctx.tensor((n, k), float32, name="x")
+                graph = ctx.graph(ops.mul_mat(a, x))
+                stack.enter_context(ctx.allocate(backend))
+                a.set(w)
+                x.set(np.random.default_rng(1).standard_normal((n, k), dtype=np.float32))
+                flops, name = 2.0 * m * k * n, f"{dtype.ggml_name} m={m} k={k} n={n}"
+                common: dict[str, Any] = {"memory": float(w.nbytes), "flops": flops, "arithmetic": arithmetic_of(dtype, limits.level)}
+                run = lambda graph=graph: graph.compute(backend)  # noqa: E731
+                if n <= 16:
+                    yield Case(name, "products", "GB/s", float(w.nbytes), run, **common)
+                else:
+                    yield Case(name, "products", "GFLOP/s", flops, run, **common)

@@ -1,0 +1,220 @@
+"""``python -m ggml_backend bench``: how fast operators, products and models are here, as share of what this machine can do."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from ._bench import Case, Limits, Result, measure, model_cases, op_cases, product_cases, product_types
+from ._calibrate import _bar, _describe
+from ._errors import GgmlError, InvalidArgumentError
+from ._ffi import lib
+from .backend import Backend, cpu_levels
+from .buffer import text
+from .dtypes import DType, as_dtype
+
+__all__ = ["add_bench_command"]
+
+FORMAT = 1
+_SUITES = ("ops", "products", "models")
+
+
+def _types(words: list[str] | None, backend: Backend) -> list[DType] | None:
+    if words is None:
+        return None
+    possible = product_types(backend)
+    names = [name for word in words for name in word.split(",") if name]
+    found = []
+    for name in names:
+        try:
+            dtype = as_dtype(name)
+        except TypeError:
+            dtype = None
+        if dtype is None or dtype not in possible:
+            raise InvalidArgumentError(f"--types: {name!r} is no type of weights; there are {', '.join(t.ggml_name for t in possible)}")
+        found.append(dtype)
+    if not found:
+        raise InvalidArgumentError("--types: needs the name of a type")
+    return found
+
+
+def _cases(options: argparse.Namespace, backend: Backend, limits: Limits, stack: ExitStack) -> Iterator[Case]:
+    types = _types(options.types, backend)
+    suites = options.suites or list(_SUITES)
+    if "ops" in suites:
+        with ExitStack() as own:
+            yield from op_cases(backend, limits, own, quick=options.quick)
+    if "products" in suites:
+        yield from product_cases(backend, limits, types or product_types(backend), quick=options.quick)
+    if "models" in suites:
+        yield from model_cases(backend, limits, types, quick=options.quick)
+
+
+def _count(options: argparse.Namespace, backend: Backend) -> int:
+    """About how many cases there are, for the bar: making them to count them would take long."""
+    types = _types(options.types, backend)
+    suites = options.suites or list(_SUITES)
+    n = 42 if "ops" in suites else 0
+    n += 6 * len(types or product_types(backend)) if "products" in suites else 0
+    n += (4 * len(types) if types else 4 if options.quick else 12) if "models" in suites else 0
+    return n
+
+
+def _caches() -> dict[str, int]:
+    """Half of each cache for data, as Linux tells, and what fits none; guesses elsewhere."""
+    found = {"L1": 32 << 10, "L2": 1 << 20}
+    for folder in sorted(Path("/sys/devices/system/cpu/cpu0/cache").glob("index*")):
+        try:
+            kind, level = (folder / "type").read_text().strip(), (folder / "level").read_text().strip()
+            size = (folder / "size").read_text().strip()
+            if kind != "Instruction" and size.endswith("K"):
+                found[f"L{level}"] = int(size[:-1]) << 10
+        except (OSError, ValueError):
+            continue
+    sizes = {name: size // 2 for name, size in found.items()}
+    sizes["memory"] = 256 << 20
+    return sizes
+
+
+def _table(limits: Limits, quick: bool) -> dict[str, float]:
+    per_core = {"L1", "L2"}
+    sizes = {n: s * limits.threads if n in per_core else s for n, s in _caches().items() if not (quick and n not in per_core)}
+    return limits.table(sizes, 1 if quick else 3)
+
+
+def _load() -> float | None:
+    return os.getloadavg()[0] if hasattr(os, "getloadavg") else None
+
+
+# --------------------------------------------------------------------------------------------------------------------------- output
+
+
+def _print_row(result: Result) -> None:
+    line = f"{result.case.name:<52} {result.median:12.4g} {result.case.unit:<11}"
+    if result.limit is not None and result.share is not None:
+        line += f" of {result.limit:10.4g}  {result.share:6.1%}  {result.bound}"
+    print(line.rstrip(), flush=True)
+
+
+def _read_old(path: str) -> dict[str, Any]:
+    """The cases of a file that --json wrote."""
+    try:
+        data = json.loads(Path(path).read_text(encoding="utf-8"))
+        if data["benchmark"] != "bench" or data["format"] != FORMAT:
+            raise ValueError(f"written by another version (format {data['format']})")
+        cases = {str(name): {"median": float(row["median"]), "share": row["share"]} for name, row in data["cases"].items()}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise InvalidArgumentError(f"--compare: {path} is no result of bench --json: {error!r}") from None
+    return cases
+
+
+def _compare(path: str, old: dict[str, Any], results: list[Result]) -> None:
+    print(f"\nthis run by {path}")
+    for r in results:
+        before = old.get(r.case.name)
+        if before is None or before["median"] <= 0:
+            print(f"{r.case.name:<52} not in the file")
+            continue
+        line = f"{r.case.name:<52} {before['median']:12.4g} -> {r.median:12.4g} {r.case.unit:<11} ratio {r.median / before['median']:6.3f}"
+        if before["share"] is not None and r.share is not None:
+            line += f"   share {before['share']:6.1%} -> {r.share:6.1%}"
+        print(line)
+
+
+def _to_json(options: argparse.Namespace, backend: Backend, table: dict[str, float], results: list[Result]) -> dict[str, Any]:
+    return {
+        "benchmark": "bench", "format": FORMAT, "version": text(lib.gbpy_version()), "build": text(lib.gbpy_build()),
+        "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "device": _describe(backend), "level": backend.level,
+        "threads": backend.n_threads, "load": _load(), "rounds": options.rounds, "seconds": options.seconds, "quick": options.quick,
+        "limits": table, "cases": {r.case.name: r.to_json() for r in results},
+    }  # fmt: skip
+
+
+def _write(path: str, data: dict[str, Any]) -> None:
+    target = Path(path)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
+
+
+# -------------------------------------------------------------------------------------------------------------------------- command
+
+
+def _run(options: argparse.Namespace) -> list[Result]:
+    backend = Backend("CPU", n_threads=options.threads, level=options.level)
+    old = _read_old(options.compare) if options.compare else None
+    limits = Limits(backend, options.seconds / 2)
+    total, show = _count(options, backend), _bar("bench")
+    table = _table(limits, options.quick)
+    load = _load()
+    print(f"{_describe(backend)}{'' if load is None else f'; load average {load:.2f}'}")
+    for name, rate in table.items():
+        print(f"  {name:<24} {rate / 1e9:10.1f} {'GB/s' if ',' in name else 'G operations/s'}")
+    results: list[Result] = []
+    with ExitStack() as stack:
+        for case in _cases(options, backend, limits, stack):
+            if options.only and not any(word in case.name for word in options.only):
+                continue
+            show(min(len(results), total - 1), total, case.name[:24])
+            results.append(measure(case, limits, options.rounds, options.seconds))
+            if sys.stderr.isatty():
+                print("\r\033[K", end="", file=sys.stderr, flush=True)
+            _print_row(results[-1])
+    if options.json:
+        _write(options.json, _to_json(options, backend, table, results))
+    if old is not None:
+        _compare(options.compare, old, results)
+    return results
+
+
+def _bench(options: argparse.Namespace) -> int:
+    if options.quick:
+        options.rounds, options.seconds = min(options.rounds, 2), min(options.seconds, 0.005)
+    try:
+        _run(options)
+    except (GgmlError, OSError) as error:
+        print(f"bench: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _positive(kind: type[int] | type[float]) -> Any:
+    def parse(word: str) -> float:
+        try:
+            value = kind(word)
+        except ValueError:
+            raise argparse.ArgumentTypeError(f"{word!r} is no number") from None
+        if not 0 < value < 10000:
+            raise argparse.ArgumentTypeError(f"{word} is not above 0 and below 10000")
+        return value
+
+    return parse
+
+
+def add_bench_command(commands: Any) -> None:
+    """Adds ``bench`` to the subparsers of the command line."""
+    parser = commands.add_parser("bench", help="how fast operators, products and models are, as share of what this machine can do")
+    parser.add_argument("suites", nargs="*", metavar="ops|products|models", help="what to measure (all)")
+    parser.add_argument("--threads", type=_positive(int), metavar="N", help="of the CPU backend (as many as it takes by itself)")
+    parser.add_argument("--level", choices=list(cpu_levels()), help="kernel level (the best of this processor)")
+    parser.add_argument("--types", nargs="+", metavar="TYPE", help="of weights, such as q4_0,f16 (products: all; models: four)")
+    parser.add_argument("--only", nargs="+", metavar="TEXT", help="cases with one of these in their names")
+    parser.add_argument("--rounds", type=_positive(int), default=5, metavar="N", help="limits and case in turns; medians count (5)")
+    parser.add_argument("--seconds", type=_positive(float), default=0.05, metavar="S", help="of a round, at least (0.05)")
+    parser.add_argument("--quick", action="store_true", help="tiny sizes and short rounds: to see that it works, the figures mean little")
+    parser.add_argument("--json", metavar="FILE", help="write every round")
+    parser.add_argument("--compare", metavar="FILE", help="a file of --json: prints ratios to it")
+
+    def run(options: argparse.Namespace) -> int:
+        unknown = [s for s in options.suites if s not in _SUITES]
+        if unknown:
+            parser.error(f"argument ops|products|models: {unknown[0]!r} is none of these")
+        return _bench(options)
+
+    parser.set_defaults(run=run)
