@@ -327,5 +327,34 @@ static void reserves_memory_of_inputs(void) {
     close_place(&p);
 }
 
-TEST_MAIN(TEST(random_graphs_take_smaller_sizes), TEST(plans_anew_what_is_larger_or_different), TEST(prompt_and_step_stay_side_by_side),
+// The sum is computed into `b` where the two have one shape; where b is repeated, b and the sum are two, and what was place for one is none.
+static void sum_with(struct place * p, int64_t rows) {
+    struct ggml_cgraph * graph = ggml_new_graph_custom(p->ctx, 16, false);
+    struct ggml_tensor * a = ggml_sqr(p->ctx, ggml_new_tensor_2d(p->ctx, GGML_TYPE_F32, 8, 4));
+    struct ggml_tensor * b = ggml_sqr(p->ctx, ggml_new_tensor_2d(p->ctx, GGML_TYPE_F32, 8, rows));
+    OK(ggml_build_forward_expand(graph, a));
+    OK(ggml_build_forward_expand(graph, ggml_mul(p->ctx, ggml_add(p->ctx, a, b), a)));
+    OK(ggml_backend_sched_alloc_graph(p->sched, graph));
+    check_offsets(p);
+}
+
+static void not_where_less_is_computed_in_place(void) {
+    OPEN(p, "CPU");
+    sum_with(&p, 4);
+    static struct ggml_backend_sched_block blocks[8];
+    const int n = ggml_backend_sched_get_blocks(p.sched, blocks, 8);
+    int       n_joined = 0;
+    for (int i = 0; i < n; i++) {
+        n_joined += blocks[i].root != i;
+    }
+    CHECK(n_joined >= 1);
+    sum_with(&p, 4);
+    CHECK_INT(stats_of(p.sched).n_plans_replayed, 1);
+    sum_with(&p, 1);
+    CHECK_INT(stats_of(p.sched).n_plans_replayed, 1);
+    CHECK_INT(stats_of(p.sched).n_plans_made, 2);
+    close_place(&p);
+}
+
+TEST_MAIN(TEST(not_where_less_is_computed_in_place), TEST(random_graphs_take_smaller_sizes), TEST(plans_anew_what_is_larger_or_different), TEST(prompt_and_step_stay_side_by_side),
           TEST(a_reserved_plan_lasts), TEST(reserves_memory_of_inputs))
