@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import ggml_backend as gb
-from ggml_backend._calibrate import Copy, Costs, Device, Op
+from ggml_backend import CopyCost, Costs, DeviceCosts, OpCost
 
 SPLIT_MS, COPY_MS, OP_MS = 4.0, 8.0, (1.0, 3.0)
 
@@ -91,8 +91,8 @@ def simulate(build: Callable[[gb.Context, Placed], gb.Tensor], policy: str, repe
     times, result = [], {}
     for _ in range(repeats):
         devices = [gb.Backend(f"SIM:name={name}", op_delay=f"{ms}ms", **params) for name, ms in zip("AB", OP_MS, strict=True)]
-        leg = Copy(COPY_MS * 1e3 / 2)
-        costs = Costs([Device((Op(launch_us=ms * 1e3),), leg, leg) for ms in OP_MS], split_us=SPLIT_MS * 1e3)
+        leg = CopyCost(COPY_MS * 1e3 / 2)
+        costs = Costs([DeviceCosts((OpCost(launch_us=ms * 1e3),), leg, leg) for ms in OP_MS], split_us=SPLIT_MS * 1e3)
         with gb.Context() as ctx, gb.Scheduler(devices, policy=policy, costs=costs) as sched:
             place = Placed(ctx, devices)
             graph = ctx.graph(build(ctx, place))
@@ -123,8 +123,8 @@ def simulated_rows(repeats: int) -> list[dict[str, Any]]:
 # ------------------------------------------------------------------------------------------------------------------- model-sized
 
 
-GPU = Device((Op(launch_us=5.0, bytes_per_us=800e3, flops_per_us=30e6),), Copy(15.0, 12e3), Copy(15.0, 12e3))
-CPU = Device((Op(launch_us=1.0, bytes_per_us=50e3, flops_per_us=0.5e6),), Copy(), Copy(), host=True)
+GPU = DeviceCosts((OpCost(launch_us=5.0, bytes_per_us=800e3, flops_per_us=30e6),), CopyCost(15.0, 12e3), CopyCost(15.0, 12e3))
+CPU = DeviceCosts((OpCost(launch_us=1.0, bytes_per_us=50e3, flops_per_us=0.5e6),), CopyCost(), CopyCost(), host=True)
 
 
 def model(layers: int, on_gpu: int, rows: int, gpus: int, kv_on_host: bool) -> dict[str, Any]:

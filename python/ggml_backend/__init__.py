@@ -24,6 +24,7 @@ from __future__ import annotations
 from . import dtypes as _dtypes
 from . import gguf
 from . import ops as _ops
+from ._calibrate import CopyCost, Costs, DeviceCosts, OpCost, Prediction, calibrate
 from ._callbacks import set_abort_callback, set_log
 from ._errors import (
     AllocationError,
@@ -43,22 +44,28 @@ from .buffer import Buffer, BufferType, cpu_buffer_type
 from .cli import show_config
 from .custom import map_custom
 from .dtypes import DType, as_dtype, bfloat16, float16, float32, float64, int8, int16, int32, int64
+from .event import Event
 from .graph import Comparison, Context, Graph
 from .ops import *  # noqa: F403
+from .pending import Pending
 from .plan import ArenaPlan, CopyInfo, Plan, PlanBlock, SplitInfo
 from .planning import MemoryPlan, plan_memory
 from .sched import Memory, Scheduler, Split
+from .stats import SchedulerStats, SplitTime, Traffic
 from .tensor import Tensor
+from .trace import Trace, TraceEvent
 
 __version__: str = _ffi_object.string(_lib.gbpy_version()).decode()
 
 globals().update(_dtypes.dtypes)  # the quantized formats too: q4_0, q8_0, ...
 
 __all__ = [
-    "AllocationError", "ArenaPlan", "Backend", "Buffer", "BufferType", "Comparison", "Context", "CopyInfo", "DType",
-    "DeviceError", "FileError", "GgmlError", "Graph", "GraphAllocator", "InvalidArgumentError", "LoadRecord", "Memory",
-    "MemoryPlan", "Plan", "PlanBlock", "Scheduler", "Split", "SplitInfo", "StateError", "Tensor", "TensorAllocator",
-    "UnsupportedError", "__version__", "as_dtype", "backends", "bfloat16", "cpu_buffer_type", "cpu_levels", "dequantize",
-    "float16", "float32", "float64", "get_include", "gguf", "int16", "int32", "int64", "int8", "load_backend", "load_report",
-    "map_custom", "plan_memory", "quantize", "set_abort_callback", "set_log", "show_config", *_dtypes.dtypes, *_ops.__all__,
+    "AllocationError", "ArenaPlan", "Backend", "Buffer", "BufferType", "Comparison", "Context", "CopyCost", "CopyInfo", "Costs",
+    "DType", "DeviceCosts", "DeviceError", "Event", "FileError", "GgmlError", "Graph", "GraphAllocator", "InvalidArgumentError",
+    "LoadRecord", "Memory", "MemoryPlan", "OpCost", "Pending", "Plan", "PlanBlock", "Prediction", "Scheduler", "SchedulerStats",
+    "Split", "SplitInfo", "SplitTime", "StateError", "Tensor", "TensorAllocator", "Trace", "TraceEvent", "Traffic",
+    "UnsupportedError", "__version__", "as_dtype", "backends", "bfloat16", "calibrate", "cpu_buffer_type", "cpu_levels",
+    "dequantize", "float16", "float32", "float64", "get_include", "gguf", "int16", "int32", "int64", "int8", "load_backend",
+    "load_report", "map_custom", "plan_memory", "quantize", "set_abort_callback", "set_log", "show_config",
+    *_dtypes.dtypes, *_ops.__all__,
 ]  # fmt: skip

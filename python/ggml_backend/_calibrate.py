@@ -37,14 +37,14 @@ from .dtypes import dtypes
 from .graph import Context
 from .sched import Scheduler
 
-__all__ = ["Copy", "Costs", "Device", "Op", "Prediction", "add_calibrate_command", "calibrate"]
+__all__ = ["CopyCost", "Costs", "DeviceCosts", "OpCost", "Prediction", "add_calibrate_command", "calibrate"]
 
 CLASSES = {"any": 0, "matmul": 1, "rows": 2, "elements": 3, "moves": 4, "windows": 5}
 FORMAT = 1
 
 
 @dataclass(frozen=True)
-class Op:
+class OpCost:
     """An op of a class on arrays of a type takes ``launch_us + max(bytes / bytes_per_us, flops / flops_per_us)``."""
 
     op_class: str = "any"
@@ -57,7 +57,7 @@ class Op:
 
 
 @dataclass(frozen=True)
-class Copy:
+class CopyCost:
     """A copy takes ``launch_us + bytes / bytes_per_us``."""
 
     launch_us: float = 0.0
@@ -65,12 +65,12 @@ class Copy:
 
 
 @dataclass(frozen=True)
-class Device:
+class DeviceCosts:
     """Costs of one device. ``ops`` holds at least one entry for any class and type."""
 
-    ops: tuple[Op, ...] = (Op(),)
-    from_host: Copy = Copy()
-    to_host: Copy = Copy()
+    ops: tuple[OpCost, ...] = (OpCost(),)
+    from_host: CopyCost = CopyCost()
+    to_host: CopyCost = CopyCost()
     host: bool = False
     """Its memory is the host's: copies from and to it cost nothing of its own."""
 
@@ -103,8 +103,8 @@ class Costs:
     max_bytes: for each backend, what the scheduler may allocate there for a graph; 0: no limit
     """
 
-    devices: Sequence[Device]
-    copies: dict[tuple[int, int], Copy] = field(default_factory=dict)
+    devices: Sequence[DeviceCosts]
+    copies: dict[tuple[int, int], CopyCost] = field(default_factory=dict)
     split_us: float = 10.0
     weight_runs: float = 1.0
     max_bytes: Sequence[int] | None = None
@@ -115,7 +115,7 @@ class Costs:
         found = [_read(b) for b in backends]
         return None if any(d is None for d in found) else cls([d for d in found if d is not None], **options)
 
-    def copy(self, source: int, target: int) -> Copy:
+    def copy(self, source: int, target: int) -> CopyCost:
         """What a copy from one backend to another costs."""
         given = self.copies.get((source, target))
         if given is not None:
@@ -123,7 +123,7 @@ class Costs:
         away, here = self.devices[source], self.devices[target]
         legs = [leg for d, leg in ((away, away.to_host), (here, here.from_host)) if not d.host]
         legs = legs or [away.to_host]  # from the host to the host
-        return Copy(sum(leg.launch_us for leg in legs), 1 / max(sum(1 / leg.bytes_per_us for leg in legs), 1e-300))
+        return CopyCost(sum(leg.launch_us for leg in legs), 1 / max(sum(1 / leg.bytes_per_us for leg in legs), 1e-300))
 
     def _set(self, sched: Any, n_backends: int) -> None:
         """Gives them to a scheduler."""
@@ -173,7 +173,7 @@ def _path(backend: Backend) -> Path:
     return base / f"costs-{re.sub(r'[^A-Za-z0-9]+', '-', backend.name).strip('-')}-{key}.json"
 
 
-def _to_json(device: Device) -> dict[str, Any]:
+def _to_json(device: DeviceCosts) -> dict[str, Any]:
     """JSON has no infinity: null stands for it."""
 
     def plain(value: Any) -> Any:
@@ -190,19 +190,19 @@ def _rates(entry: dict[str, Any]) -> dict[str, Any]:
     return {k: math.inf if v is None and k.endswith("_per_us") else v for k, v in entry.items()}
 
 
-def _read(backend: Backend) -> Device | None:
+def _read(backend: Backend) -> DeviceCosts | None:
     try:
         data = json.loads(_path(backend).read_text(encoding="utf-8"))
         if data["format"] != FORMAT or data["device"] != _describe(backend) or data["version"] != text(lib.gbpy_version()):
             return None
         costs = data["costs"]
-        found = tuple(Op(**_rates(op)) for op in costs["ops"])
-        return Device(found, Copy(**_rates(costs["from_host"])), Copy(**_rates(costs["to_host"])), bool(costs["host"]))
+        found = tuple(OpCost(**_rates(op)) for op in costs["ops"])
+        return DeviceCosts(found, CopyCost(**_rates(costs["from_host"])), CopyCost(**_rates(costs["to_host"])), bool(costs["host"]))
     except (OSError, ValueError, KeyError, TypeError):
         return None  # missing, or not what we wrote: measured again
 
 
-def _write(backend: Backend, device: Device) -> Path:
+def _write(backend: Backend, device: DeviceCosts) -> Path:
     path = _path(backend)
     path.parent.mkdir(parents=True, exist_ok=True)
     data = {"format": FORMAT, "version": text(lib.gbpy_version()), "device": _describe(backend), "costs": _to_json(device)}
@@ -276,30 +276,30 @@ def _fit(launch: float, us: float, work: float) -> float:
     return work / max(us - launch, 1e-3)
 
 
-def _jobs(backend: Backend, size: int) -> list[tuple[str, Callable[[], Op]]]:
+def _jobs(backend: Backend, size: int) -> list[tuple[str, Callable[[], OpCost]]]:
     """What to measure, one after the other."""
 
-    def matmul(dtype: str) -> Op:
+    def matmul(dtype: str) -> OpCost:
         def product(rows: int, n: int) -> float:
             return _time_op(backend, lambda c, t, n: _matmul(c, t, n, rows), dtype, n)
 
         launch = product(1, 32)
-        return Op(
+        return OpCost(
             "matmul", dtype, launch, _fit(launch, product(1, size), float(size * dtypes[dtype].row_size(size))),
             _fit(launch, product(64, size), 2.0 * 64 * size * size),
         )  # fmt: skip
 
-    def plain(op_class: str, build: Build, n_arrays: int) -> Op:
+    def plain(op_class: str, build: Build, n_arrays: int) -> OpCost:
         launch = _time_op(backend, build, "float32", 32)
-        return Op(op_class, None, launch, _fit(launch, _time_op(backend, build, "float32", size), 4.0 * n_arrays * size * size))
+        return OpCost(op_class, None, launch, _fit(launch, _time_op(backend, build, "float32", size), 4.0 * n_arrays * size * size))
 
     types = ("float32", "float16", "q8_0", "q4_0")
-    jobs: list[tuple[str, Callable[[], Op]]] = [(f"matmul {t}", partial(matmul, t)) for t in types]
+    jobs: list[tuple[str, Callable[[], OpCost]]] = [(f"matmul {t}", partial(matmul, t)) for t in types]
     others: list[tuple[str, Build, int]] = [("elements", _elements, 3), ("rows", _rows, 2), ("moves", _moves, 2)]
     return [*jobs, *((op_class, partial(plain, op_class, build, n)) for op_class, build, n in others)]
 
 
-def _measure_copy(backend: Backend, *, read: bool) -> Copy:
+def _measure_copy(backend: Backend, *, read: bool) -> CopyCost:
     """Least squares over sizes from 4 KiB to 16 MiB, weighted so that each counts alike."""
     sizes, times = [1 << k for k in range(12, 25, 3)], []
     for size in sizes:
@@ -313,12 +313,12 @@ def _measure_copy(backend: Backend, *, read: bool) -> Copy:
     weights = 1 / np.array(times)
     a = np.stack([np.ones(len(sizes)), np.array(sizes, float)], 1) * weights[:, None]
     launch, per_byte = np.linalg.lstsq(a, np.ones(len(sizes)), rcond=None)[0]
-    return Copy(max(float(launch), 0.0), 1 / max(float(per_byte), 1e-9))
+    return CopyCost(max(float(launch), 0.0), 1 / max(float(per_byte), 1e-9))
 
 
 def calibrate(
     backend: Backend, *, size: int = 768, write: bool = True, progress: Callable[[int, int, str], None] | None = None
-) -> Device:
+) -> DeviceCosts:
     """Measures what work costs on a device, which should have nothing else to do, and keeps it on disk.
 
     size: matrices have ``size`` x ``size`` elements, a multiple of 32
@@ -328,18 +328,18 @@ def calibrate(
         raise InvalidArgumentError(f"calibrate: size must be a multiple of 32, at least 64, not {size}")
     jobs = _jobs(backend, size)
     tell = progress or (lambda done, total, what: None)
-    found: list[Op] = []
+    found: list[OpCost] = []
     for i, (what, job) in enumerate(jobs):
         tell(i, len(jobs) + 2, what)
         with contextlib.suppress(UnsupportedError):
             found.append(job())
     if not found:
         raise UnsupportedError(f"calibrate: {backend.name} runs none of the ops that are measured")
-    found.append(Op("any", None, max(op.launch_us for op in found), min(op.bytes_per_us for op in found)))  # for what was not measured
+    found.append(OpCost("any", None, max(op.launch_us for op in found), min(op.bytes_per_us for op in found)))  # for what was not measured
     tell(len(jobs), len(jobs) + 2, "copies to the device")
     from_host = _measure_copy(backend, read=False)
     tell(len(jobs) + 1, len(jobs) + 2, "copies from the device")
-    device = Device(tuple(found), from_host, _measure_copy(backend, read=True), backend.buffer_type.is_host)
+    device = DeviceCosts(tuple(found), from_host, _measure_copy(backend, read=True), backend.buffer_type.is_host)
     if write:
         _write(backend, device)
     tell(len(jobs) + 2, len(jobs) + 2, "")

@@ -232,6 +232,7 @@ class OwnerCore(Core):
     graveyard: ClassVar[list[Tomb]] = []
     pin_lock: ClassVar[Any] = threading.RLock()
     epoch: ClassVar[int] = 0  # changes whenever any tensor may have got or lost memory
+    working: ClassVar[dict[int, weakref.ref[OwnerCore]]] = {}  # those that compute asynchronously: schedulers
 
     def __init__(self, ptr: Any, parents: tuple[Core, ...], freer: Any, keep: object = None) -> None:
         self.memory = memory = Memory()
@@ -284,6 +285,23 @@ class OwnerCore(Core):
 
     def synchronize(self) -> None:
         """Waits for work that still writes here."""
+
+    def before_set(self, tensor: Any) -> None:
+        """Waits for work that still needs what a tensor holds."""
+        self.synchronize()
+
+    def uses(self, owner: OwnerCore) -> bool:
+        """Does work that may still run read or write the memory of another owner?"""
+        return False
+
+    def wait_for_users(self, tensor: Any, setting: bool) -> None:
+        """Waits for work of others on a tensor that lies here."""
+        for ref in list(self.working.values()):
+            user = ref()
+            if user is not None and user is not self and user.uses(self):
+                with user.lock:
+                    if not user.busy:  # called from one of its callbacks
+                        user.before_set(tensor) if setting else user.synchronize()
 
 
 class Tomb:

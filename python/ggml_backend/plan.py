@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from ._errors import check, raise_last
+from ._ffi import ffi, lib
 from ._pictures import PlanPictures
+from .buffer import text
 from .graph import Graph
 from .tensor import Tensor
 
 if TYPE_CHECKING:
     from .sched import Scheduler
 
-__all__ = ["ArenaPlan", "CopyInfo", "Plan", "PlanBlock", "SplitInfo"]
+__all__ = ["ArenaPlan", "CopyInfo", "Plan", "PlanBlock", "SplitInfo", "read_plan"]
 
 
 @dataclass(frozen=True)
@@ -132,3 +135,64 @@ class Plan(PlanPictures):
         arenas = ", ".join(f"{a.backend} {a.total} bytes{' (optimal)' if a.proved and a.peak else ''}" for a in self.arenas)
         copied = sum(c.size for c in self.copies if c.reason != "kept")
         return f"<Plan of {self._graph.n_nodes} nodes: {len(self.splits)} splits, {copied} bytes copied a run, {arenas}>"
+
+
+# ------------------------------------------------------------------------------------------------------------------- reading it from C
+
+_Backends = Sequence[tuple[Any, str]]  # (C backend, name), in the scheduler's order
+
+
+def read_plan(sched: Any, graph: Any, backends: _Backends) -> tuple[tuple[ArenaPlan, ...], tuple[SplitInfo, ...], tuple[CopyInfo, ...]]:
+    """What a C scheduler has decided about the C graph that it planned last."""
+    names = dict(backends)
+    return _arenas(sched, backends, _blocks(sched, names)), _splits(sched, graph, names), _copies(sched, names)
+
+
+def _blocks(sched: Any, names: dict[Any, str]) -> dict[str, list[PlanBlock]]:
+    n = lib.ggml_backend_sched_get_blocks(sched, ffi.NULL, 0)
+    blocks = ffi.new("struct ggml_backend_sched_block[]", max(n, 0))
+    if n < 0 or (n and lib.ggml_backend_sched_get_blocks(sched, blocks, n) < 0):
+        raise_last("Scheduler.prepare")
+    found: dict[str, list[PlanBlock]] = {name: [] for name in names.values()}
+    number: list[int] = []  # of each block in its arena
+    for i, b in enumerate(blocks):
+        backend = names[b.backend]
+        number.append(len(found[backend]))
+        name = text(b.tensor.name)
+        op = text(lib.ggml_op_desc(b.tensor))
+        what = (f"{backend}#{name}", "copy") if b.is_copy else (name, op)
+        where = (int(b.lower), int(b.upper), int(b.size), int(b.offset), int(b.chunk))
+        found[backend].append(PlanBlock(number[i], *what, backend, *where, None if b.root == i else number[b.root]))
+    return found
+
+
+def _arenas(sched: Any, backends: _Backends, blocks: dict[str, list[PlanBlock]]) -> tuple[ArenaPlan, ...]:
+    arena = ffi.new("struct ggml_backend_sched_arena *")
+    found = []
+    for ptr, name in backends:
+        check(lib.ggml_backend_sched_get_arena(sched, ptr, arena), "Scheduler.prepare")
+        sizes = (int(arena.peak), int(arena.bound), bool(arena.proved), tuple(blocks[name]))
+        found.append(ArenaPlan(name, *sizes, int(arena.leafs), int(arena.replicas), int(arena.no_reuse)))
+    return tuple(found)
+
+
+def _splits(sched: Any, graph: Any, names: dict[Any, str]) -> tuple[SplitInfo, ...]:
+    info, span = ffi.new("struct ggml_backend_sched_split_info *"), ffi.new("int64_t[2]")
+    found = []
+    for i in range(lib.ggml_backend_sched_get_n_splits(sched)):
+        check(lib.ggml_backend_sched_get_split(sched, i, info), "Scheduler.prepare")
+        check(lib.ggml_backend_sched_get_split_span(sched, i, span, span + 1), "Scheduler.prepare")
+        nodes = tuple(text(graph.nodes[j].name) for j in range(info.i_start, info.i_end))
+        found.append(SplitInfo(i, names[info.backend], nodes, int(span[0]), int(span[1]), int(info.n_inputs), int(info.input_bytes)))
+    return tuple(found)
+
+
+def _copies(sched: Any, names: dict[Any, str]) -> tuple[CopyInfo, ...]:
+    t = ffi.new("struct ggml_backend_sched_transfer *")
+    found = []
+    for i in range(lib.ggml_backend_sched_get_n_transfers(sched)):
+        check(lib.ggml_backend_sched_get_transfer(sched, i, t), "Scheduler.prepare")
+        reason = "write-back" if t.is_write_back else "kept" if t.is_kept else "input"
+        src, dst = names.get(t.source, "host"), names.get(t.target, "host")
+        found.append(CopyInfo(text(t.tensor.name), src, dst, int(t.size), int(t.split), reason))
+    return tuple(found)

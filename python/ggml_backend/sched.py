@@ -4,20 +4,26 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import os
 import weakref
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from ._callbacks import Eval, Run, Wanted
-from ._errors import InvalidArgumentError, StateError, check, non_null, raise_last
+from ._errors import InvalidArgumentError, StateError, non_null, raise_last
+from ._errors import check as _check
 from ._ffi import ffi, lib
 from ._handles import ContextCore, OwnerCore, Use, address, reap
 from .backend import Backend, BackendCore
 from .buffer import BufferType, text
 from .graph import ABORTED, Graph, GraphCore, finish, start
-from .plan import ArenaPlan, CopyInfo, Plan, PlanBlock, SplitInfo
+from .pending import Flight, Pending
+from .plan import Plan, read_plan
+from .stats import SchedulerStats, read_stats
 from .tensor import Tensor
+from .trace import Trace, read_events
 
 if TYPE_CHECKING:
     from ._calibrate import Costs, Prediction
@@ -60,8 +66,7 @@ class Split:
 class SchedCore(OwnerCore):
     """A ``ggml_backend_sched``, and what the graph that it has planned last needs."""
 
-    __slots__ = ("async_run", "dirty", "graph", "holding", "n_buffers", "n_nodes", "versions")
-    working: ClassVar[dict[int, weakref.ref[OwnerCore]]] = {}  # those that compute asynchronously
+    __slots__ = ("async_run", "dirty", "flights", "graph", "holding", "n_buffers", "n_copies", "n_nodes", "versions", "written")
 
     def __init__(self, ptr: Any, backends: tuple[BackendCore, ...]) -> None:
         super().__init__(ptr, backends, lib.ggml_backend_sched_free)
@@ -69,12 +74,15 @@ class SchedCore(OwnerCore):
         self.n_buffers = 0
         self.forget()
         self.async_run: tuple[GraphCore, Run | None] | None = None
+        self.flights: deque[Flight] = deque()  # runs that may not be complete
+        self.n_copies = 1
 
     def forget(self) -> None:
         self.graph: GraphCore | None = None
         self.n_nodes = 0
         self.holding: tuple[OwnerCore, ...] = ()  # memory of others that the plan uses
         self.versions: tuple[int, ...] = ()
+        self.written: frozenset[int] | None = None  # addresses of the tensors whose memory nodes write
         self.dirty = True
 
     @property
@@ -102,6 +110,30 @@ class SchedCore(OwnerCore):
     def has(self, tensor: Any) -> bool:
         return bool(lib.gbpy_sched_has(self.ptr, tensor))
 
+    def make_way(self, graph: GraphCore) -> None:
+        """Before another asynchronous run: waits until there may be one more."""
+        if self.async_run is None:
+            return
+        if self.n_copies < 2 or self.async_run[1] is not None or self.async_run[0] is not graph or not self.planned(graph):
+            self.synchronize()
+        while len(self.flights) >= self.n_copies:
+            self.flights[0].wait(self)
+            self.flights.popleft()
+
+    def uses(self, owner: OwnerCore) -> bool:
+        return self.async_run is not None and owner in self.holding
+
+    def before_set(self, tensor: Any) -> None:
+        root, buffer = tensor.view_src or tensor, lib.gbpy_buffer(tensor)
+        is_input = lib.ggml_is_input(root) and buffer and lib.ggml_backend_buffer_is_host(buffer)
+        if self.async_run is not None and self.n_copies > 1 and is_input:
+            if self.written is None:
+                graph = self.async_run[0].ptr
+                self.written = frozenset(address(n.view_src or n) for n in ffi.unpack(graph.nodes, graph.n_nodes))
+            if address(root) not in self.written:
+                return  # its content was taken when the run was issued
+        self.synchronize()
+
     def synchronize(self) -> None:
         """Waits for the asynchronous computation, if there is one; raises its failure."""
         if self.async_run is None:
@@ -109,6 +141,9 @@ class SchedCore(OwnerCore):
         graph, run = self.async_run
         status = lib.ggml_backend_sched_synchronize(self.ptr)
         self.async_run = None
+        for flight in self.flights:
+            flight.state = "failed" if status != 0 or flight.state == "failed" else "done"
+        self.flights = deque()
         self.entry.keep = None
         self.working.pop(id(self), None)
         for b in self.backends:
@@ -138,6 +173,9 @@ class Scheduler:
         them; ``"sources"``: to where their best source is; ``"cost"``: so that the graph takes the least time, without costs as
         ``"weights"`` (docs/PLACEMENT.md)
     costs: for the policy ``"cost"``; default: what ``python -m ggml_backend calibrate`` measured, if it did for each backend
+    n_copies: how many runs of a graph may be on their way at once (:meth:`compute_async`), 1 to 64
+    check: judge each run: is every access ordered behind those that it must not meet, does every read find the content that is meant? A
+        violation is an error that names the two. Slow: one step after the other, and dead memory is filled with NaN
 
     ``allocate`` gives every tensor of a graph that has none memory; then inputs can be set, and ``compute`` runs the graph as often as
     wanted. Several graphs may take turns: inputs keep their data, results are there until another graph is allocated or computed.
@@ -149,7 +187,7 @@ class Scheduler:
     Calls from several threads wait for each other.
     """
 
-    __slots__ = ("__weakref__", "_assigned", "_backends", "_buffer_types", "_core", "_eval", "_graph", "_lock")
+    __slots__ = ("__weakref__", "_assigned", "_backends", "_buffer_types", "_core", "_eval", "_graph", "_lock", "_trace")
 
     def __init__(
         self,
@@ -158,6 +196,8 @@ class Scheduler:
         *,
         policy: Literal["weights", "sources", "cost"] = "weights",
         costs: Costs | None = None,
+        n_copies: int = 1,
+        check: bool = False,
     ) -> None:
         reap()
         self._core: SchedCore | None = None
@@ -171,10 +211,15 @@ class Scheduler:
         self._eval: Eval | None = None
         self._graph: Graph | None = None  # allocated last
         self._lock: tuple[SchedCore, Use] | None = None
+        self._trace: Trace | None = None  # that is being recorded
         if policy not in _POLICIES:
             raise InvalidArgumentError(f"Scheduler: policy must be one of {', '.join(map(repr, _POLICIES))}, not {policy!r}")
         self._core = self._make(tuple(b._live() for b in self._backends))
-        check(lib.ggml_backend_sched_set_policy(self._core.ptr, _POLICIES[policy]), "Scheduler")
+        _check(lib.ggml_backend_sched_set_policy(self._core.ptr, _POLICIES[policy]), "Scheduler")
+        if check:  # else the environment decides
+            _check(lib.ggml_backend_sched_set_check(self._core.ptr, True), "Scheduler")
+        if n_copies != 1:
+            self.n_copies = n_copies
         if policy == "cost":
             from ._calibrate import Costs  # it uses this module
 
@@ -211,7 +256,7 @@ class Scheduler:
         self._graph = front
         self._ready(core)
         holding = tuple(o for o in graph.hold() if o is not core)
-        check(lib.ggml_backend_sched_alloc_graph(core.ptr, graph.ptr), "Scheduler.allocate")
+        _check(lib.ggml_backend_sched_alloc_graph(core.ptr, graph.ptr), "Scheduler.allocate")
         core.own_new()
         OwnerCore.epoch += 1
         for c in graph.contexts():
@@ -229,7 +274,7 @@ class Scheduler:
         for key, (tensor, context) in list(self._assigned.items()):
             if context() is None:  # the address may serve another tensor by now
                 del self._assigned[key]
-                check(lib.ggml_backend_sched_set_node_backend(core.ptr, tensor, ffi.NULL), "Scheduler")
+                _check(lib.ggml_backend_sched_set_node_backend(core.ptr, tensor, ffi.NULL), "Scheduler")
 
     def allocate(self, graph: Graph) -> None:
         """Assigns the graph's nodes to backends and gives memory to every tensor that has none.
@@ -251,67 +296,7 @@ class Scheduler:
             core.synchronize()
             if not core.planned(graph_core):  # another thread was faster
                 self._plan(core, graph, graph_core)
-            return Plan(self, graph, self._arenas(core), self._split_infos(core, graph_core), self._transfers(core))
-
-    def _name_of(self, core: SchedCore, pointer: Any) -> str:
-        return next((b.name for b in core.backends if b.ptr == pointer), "host")
-
-    def _arenas(self, core: SchedCore) -> tuple[ArenaPlan, ...]:
-        n = lib.ggml_backend_sched_get_blocks(core.ptr, ffi.NULL, 0)
-        if n < 0:
-            raise_last("Scheduler.prepare")
-        blocks = ffi.new("struct ggml_backend_sched_block[]", n)
-        if n and lib.ggml_backend_sched_get_blocks(core.ptr, blocks, n) < 0:
-            raise_last("Scheduler.prepare")
-        found: dict[str, list[PlanBlock]] = {b.name: [] for b in core.backends}
-        number: list[int] = []  # of each block in its arena
-        for i in range(n):
-            b = blocks[i]
-            backend = self._name_of(core, b.backend)
-            number.append(len(found[backend]))
-            name, op = text(b.tensor.name), text(lib.ggml_op_desc(b.tensor))
-            found[backend].append(
-                PlanBlock(
-                    id=number[i],
-                    name=f"{backend}#{name}" if b.is_copy else name,
-                    op="copy" if b.is_copy else op,
-                    backend=backend,
-                    lower=int(b.lower),
-                    upper=int(b.upper),
-                    size=int(b.size),
-                    offset=int(b.offset),
-                    chunk=int(b.chunk),
-                    root=None if b.root == i else number[b.root],
-                )
-            )
-        arena = ffi.new("struct ggml_backend_sched_arena *")
-        plans = []
-        for b in core.backends:
-            check(lib.ggml_backend_sched_get_arena(core.ptr, b.ptr, arena), "Scheduler.prepare")
-            sizes = (int(arena.peak), int(arena.bound), bool(arena.proved), tuple(found[b.name]))
-            plans.append(ArenaPlan(b.name, *sizes, int(arena.leafs), int(arena.replicas), int(arena.no_reuse)))
-        return tuple(plans)
-
-    def _split_infos(self, core: SchedCore, graph: GraphCore) -> tuple[SplitInfo, ...]:
-        info, span = ffi.new("struct ggml_backend_sched_split_info *"), ffi.new("int64_t[2]")
-        found = []
-        for i in range(lib.ggml_backend_sched_get_n_splits(core.ptr)):
-            check(lib.ggml_backend_sched_get_split(core.ptr, i, info), "Scheduler.prepare")
-            check(lib.ggml_backend_sched_get_split_span(core.ptr, i, span, span + 1), "Scheduler.prepare")
-            nodes = tuple(text(graph.ptr.nodes[j].name) for j in range(info.i_start, info.i_end))
-            backend = self._name_of(core, info.backend)
-            found.append(SplitInfo(i, backend, nodes, int(span[0]), int(span[1]), int(info.n_inputs), int(info.input_bytes)))
-        return tuple(found)
-
-    def _transfers(self, core: SchedCore) -> tuple[CopyInfo, ...]:
-        t = ffi.new("struct ggml_backend_sched_transfer *")
-        found = []
-        for i in range(lib.ggml_backend_sched_get_n_transfers(core.ptr)):
-            check(lib.ggml_backend_sched_get_transfer(core.ptr, i, t), "Scheduler.prepare")
-            reason = "write-back" if t.is_write_back else "kept" if t.is_kept else "input"
-            src, dst = self._name_of(core, t.source), self._name_of(core, t.target)
-            found.append(CopyInfo(text(t.tensor.name), src, dst, int(t.size), int(t.split), reason))
-        return tuple(found)
+            return Plan(self, graph, *read_plan(core.ptr, graph_core.ptr, [(b.ptr, b.name) for b in core.backends]))
 
     def reserve(self, graph: Graph) -> None:
         """Makes the compute buffers large enough for the results of the graph, so that no later ``allocate`` of graphs up to its size has
@@ -322,7 +307,7 @@ class Scheduler:
             core.synchronize()
             core.forget()
             self._ready(core)
-            check(lib.ggml_backend_sched_reserve(core.ptr, graph_core.ptr), "Scheduler.reserve")
+            _check(lib.ggml_backend_sched_reserve(core.ptr, graph_core.ptr), "Scheduler.reserve")
 
     def reset(self) -> None:
         """Forgets assignments and placements; tensors that it placed lose their place. The compute buffers are kept."""
@@ -331,7 +316,7 @@ class Scheduler:
             core.synchronize()
             core.forget()
             self._assigned.clear()
-            check(lib.ggml_backend_sched_reset(core.ptr), "Scheduler.reset")
+            _check(lib.ggml_backend_sched_reset(core.ptr), "Scheduler.reset")
             core.unplace()
 
     # --------------------------------------------------------------------------------------------------------------- computing
@@ -371,7 +356,7 @@ class Scheduler:
         run = start(graph_core, core.backends, core) or Run(core.backends, core)
         if state is not None:
             state.run, state.pool, state.stopped = run, graph._ctx, False
-            check(lib.ggml_backend_sched_set_eval_callback(core.ptr, lib.gbpy_eval, state.handle), "Scheduler.compute")
+            _check(lib.ggml_backend_sched_set_eval_callback(core.ptr, lib.gbpy_eval, state.handle), "Scheduler.compute")
         try:
             status = int(_graph_compute(core.ptr, graph_core.ptr))
         finally:
@@ -384,27 +369,46 @@ class Scheduler:
             status = ABORTED
         return status
 
-    def compute_async(self, graph: Graph) -> None:
-        """Starts the computation and returns. ``synchronize`` waits for it, and so does whatever needs its results or starts another
-        one."""
+    def compute_async(self, graph: Graph, results: Sequence[Tensor] = ()) -> Pending:
+        """Starts the computation and returns. ``synchronize`` waits for it, and so does whatever needs its results.
+
+        results: outputs of the graph to be fetched behind this run: ``pending.results()`` returns them
+
+        With ``n_copies`` of 2 or more, the same graph may be started again before it is complete. Inputs in host memory may be set as soon
+        as this call returns, because what they held was taken; whatever else is set waits. Results of each run are in its
+        ``results``; ``numpy()`` waits for all runs and shows the last one's. With ``n_copies`` runs on their way this waits for the first.
+        """
         core, graph_core = self._live(), graph._live()
         with self._use(core):
-            core.synchronize()
+            core.make_way(graph_core)
             if not core.planned(graph_core):
                 self._plan(core, graph, graph_core)
+            flight = Flight(core, results)
             run = start(graph_core, core.backends, core)
             status = lib.ggml_backend_sched_graph_compute_async(core.ptr, graph_core.ptr)
             core.own_new()
             core.async_run = (graph_core, run)
+            core.flights.append(flight)
             # The work goes on even if everything is dropped now, until the scheduler is freed.
             tokens = [o.token for o in core.holding]
-            core.entry.keep = ([c.token for c in graph_core.contexts()], tokens, run, graph_core.customs, [b.abort for b in core.backends])
+            kept = ([c.token for c in graph_core.contexts()], tokens, run, graph_core.customs, [b.abort for b in core.backends])
+            core.entry.keep = (*kept, core.flights)
             SchedCore.working[id(core)] = core.ref
             for b in core.backends:
                 b.pending = core.ref
             if status != 0:
+                flight.state = "failed"
                 core.synchronize()
                 raise_last("Scheduler.compute_async", status)
+            flight.issued(core)
+            return Pending(self, flight)
+
+    def _wait_for(self, flight: Flight) -> None:
+        if self._core is None or self._core.async_run is None:
+            flight.wait_without_work()
+            return
+        with self._use(self._core):
+            flight.wait(self._core)
 
     def synchronize(self) -> bool:
         """Waits for ``compute_async``; raises its failure."""
@@ -434,7 +438,7 @@ class Scheduler:
         with self._use(core):
             core.synchronize()
             target = device.ptr if device is not None else ffi.NULL
-            check(lib.ggml_backend_sched_set_node_backend(core.ptr, pointer, target), f"Scheduler.set_backend({node.describe()})")
+            _check(lib.ggml_backend_sched_set_node_backend(core.ptr, pointer, target), f"Scheduler.set_backend({node.describe()})")
             if device is None:
                 self._assigned.pop(address(pointer), None)
             else:
@@ -460,6 +464,66 @@ class Scheduler:
         with core.lock:
             return text(lib.ggml_backend_sched_explain(core.ptr, node._live()))
 
+    # ------------------------------------------------------------------------------------------------------ what it does, in numbers
+
+    @property
+    def stats(self) -> SchedulerStats:
+        """What it has done since it was made, or since :meth:`reset_stats`: runs, plans, bytes by reason, waits, times."""
+        core = self._live()
+        with core.lock:
+            return read_stats(core.ptr, [(b.ptr, b.name) for b in core.backends])
+
+    def reset_stats(self) -> None:
+        """Counts from zero again."""
+        core = self._live()
+        with core.lock:
+            _check(lib.ggml_backend_sched_reset_stats(core.ptr), "Scheduler.reset_stats")
+
+    def trace(self, path: str | os.PathLike[str] | None = None) -> Trace:
+        """Begins a record of what runs when on which device. The end of the ``with`` block, ``stop()``, or ``close`` of the scheduler, ends
+        it and writes it as Chrome trace JSON, which https://ui.perfetto.dev opens::
+
+            with sched.trace("run.json") as trace:
+                sched.compute(graph)
+            print(trace.events[0])
+
+        While it is on, each run is waited for; within a run devices overlap as ever. A run that fails is not in it.
+        """
+        core = self._live()
+        with self._use(core):
+            if self._trace is not None:
+                raise StateError("Scheduler.trace: a trace is being recorded already; stop() it first")
+            if path is not None:
+                with open(path, "w", encoding="utf-8"):
+                    pass  # fails now rather than when everything is done
+            core.synchronize()
+            _check(lib.ggml_backend_sched_set_trace(core.ptr, True), "Scheduler.trace")
+            self._trace = Trace(self, path)
+            return self._trace
+
+    def _stop_trace(self, trace: Trace) -> None:
+        core = self._live()
+        with self._use(core):
+            core.synchronize()
+            _check(lib.ggml_backend_sched_set_trace(core.ptr, False), "Scheduler.trace")
+            events = read_events(core.ptr)
+            self._trace = None
+        trace._ended(events)
+
+    @property
+    def n_copies(self) -> int:
+        """How many runs of a graph may be on their way at once. It counts from the next allocation on."""
+        return self._live().n_copies
+
+    @n_copies.setter
+    def n_copies(self, n: int) -> None:
+        core = self._live()
+        with self._use(core):
+            core.synchronize()
+            _check(lib.ggml_backend_sched_set_n_copies(core.ptr, n), "Scheduler.n_copies")
+            core.n_copies = int(lib.ggml_backend_sched_get_n_copies(core.ptr))
+            core.dirty = True
+
     @property
     def prediction(self) -> Prediction | None:
         """What the last graph takes by the costs; None if it was not placed by them."""
@@ -467,7 +531,7 @@ class Scheduler:
 
         core, out = self._live(), ffi.new("struct ggml_backend_sched_prediction *")
         with core.lock:
-            check(lib.ggml_backend_sched_get_prediction(core.ptr, out), "Scheduler.prediction")
+            _check(lib.ggml_backend_sched_get_prediction(core.ptr, out), "Scheduler.prediction")
         return None if out.us < 0 else Prediction(out.us, out.weights_us, out.bound_us, bool(out.proved))
 
     @property
@@ -492,7 +556,7 @@ class Scheduler:
             info = ffi.new("struct ggml_backend_sched_split_info *")
             found = []
             for i in range(self.n_splits):
-                check(lib.ggml_backend_sched_get_split(core.ptr, i, info), "Scheduler.splits")
+                _check(lib.ggml_backend_sched_get_split(core.ptr, i, info), "Scheduler.splits")
                 nodes = [Tensor(front._ctx, graph.ptr.nodes[j]) for j in range(info.i_start, info.i_end)]
                 inputs = [Tensor(front._ctx, lib.ggml_backend_sched_get_split_input(core.ptr, i, j)) for j in range(info.n_inputs)]
                 found.append(Split(i, self._backend_of(info.backend), nodes, inputs, int(info.input_bytes)))
@@ -509,7 +573,7 @@ class Scheduler:
         core, device = self._live(), self._device(backend)
         out = ffi.new("size_t[2]")
         with core.lock:
-            check(lib.ggml_backend_sched_get_memory(core.ptr, device.ptr, out, out + 1), "Scheduler.memory")
+            _check(lib.ggml_backend_sched_get_memory(core.ptr, device.ptr, out, out + 1), "Scheduler.memory")
         return Memory(int(out[0]), int(out[1]))
 
     # ---------------------------------------------------------------------------------------------------------------- lifetime
@@ -517,6 +581,13 @@ class Scheduler:
     def close(self) -> None:
         """Gives the compute buffers back (arrays keep them until they are gone): tensors in them lose their place. Closing twice is
         fine."""
+        try:
+            if self._trace is not None and self._core is not None and not self._core.busy:
+                self._trace.stop()
+        finally:
+            self._close()
+
+    def _close(self) -> None:
         core, self._core = self._core, None
         if core is None:
             return
@@ -525,7 +596,7 @@ class Scheduler:
             if not core.busy:
                 with self._use(core):
                     core.synchronize()
-                    check(lib.ggml_backend_sched_reset(core.ptr), "Scheduler.close")
+                    _check(lib.ggml_backend_sched_reset(core.ptr), "Scheduler.close")
                     core.unplace()
         finally:
             core.closed = True

@@ -442,15 +442,20 @@ class Tensor:
             raise StateError(f"the memory of {self.describe()} was freed")
         raise StateError(f"{self.describe()} has no memory: give it some with Context.allocate, Buffer.place or Scheduler.allocate")
 
-    def _lock(self) -> Core:
+    def _lock(self, setting: bool = False) -> Core:
         """Locks the owner of the memory and makes sure that the data is there. Returns the owner; the caller releases its lock."""
         while True:
             owner = self._owner()
+            if OwnerCore.working and isinstance(owner, OwnerCore):
+                owner.wait_for_users(self._p, setting)
             owner.lock.acquire()
             try:
                 if self._owner() is owner:  # not moved meanwhile
                     if isinstance(owner, OwnerCore):
-                        owner.synchronize()
+                        if setting:
+                            owner.before_set(self._p)
+                        else:
+                            owner.synchronize()
                         if not owner.has(self._p):
                             raise StateError(
                                 f"the scheduler has used the memory of {self.describe()} for another graph, or was reset"
@@ -556,7 +561,7 @@ class Tensor:
         else:
             array = exact_array(value.numpy() if isinstance(value, Tensor) else value, dtype, f"set: {self.describe()}")
         shape, _ = layout(self._p, dtype)
-        owner = self._lock()
+        owner = self._lock(setting=True)
         try:
             if isinstance(owner, OwnerCore) and owner.readonly:
                 raise StateError(f"set: {self.describe()} is in a read-only buffer")

@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 import ggml_backend as gb
-from ggml_backend import _calibrate
-from ggml_backend._calibrate import Copy, Costs, Device, Op, calibrate
+from ggml_backend import CopyCost, Costs, DeviceCosts, OpCost, _calibrate, calibrate
 from ggml_backend.cli import main
 
 
@@ -21,8 +20,8 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "ggml_backend"
 
 
-def device(bytes_per_us: float, **fields: Any) -> Device:
-    return Device((Op(bytes_per_us=bytes_per_us),), Copy(1.0, 1000.0), Copy(1.0, 1000.0), **fields)
+def device(bytes_per_us: float, **fields: Any) -> DeviceCosts:
+    return DeviceCosts((OpCost(bytes_per_us=bytes_per_us),), CopyCost(1.0, 1000.0), CopyCost(1.0, 1000.0), **fields)
 
 
 def test_the_cheaper_device_computes() -> None:
@@ -70,10 +69,10 @@ def test_memory_limits() -> None:
     ("costs", "message"),
     [
         (Costs([device(1)]), "1 devices, the scheduler has 2"),
-        (Costs([device(1), Device(())]), "has no entry for ops of any class"),
+        (Costs([device(1), DeviceCosts(())]), "has no entry for ops of any class"),
         (Costs([device(1), device(1)], max_bytes=[1]), "max_bytes has 1"),
-        (Costs([device(1), Device((Op("nothing"),))]), "no class 'nothing'"),
-        (Costs([device(1), Device((Op(dtype="float31"),))]), "no type 'float31'"),
+        (Costs([device(1), DeviceCosts((OpCost("nothing"),))]), "no class 'nothing'"),
+        (Costs([device(1), DeviceCosts((OpCost(dtype="float31"),))]), "no type 'float31'"),
         (Costs([device(1), device(-1)]), "rates above 0"),
         (Costs([device(1), device(1)], split_us=float("nan")), "split_us"),
     ],
@@ -84,10 +83,10 @@ def test_bad_costs(costs: Costs, message: str) -> None:
 
 
 def test_copies_go_through_the_host() -> None:
-    costs = Costs([device(1), device(1), device(1, host=True)], copies={(2, 0): Copy(7.0, 3.0)})
-    assert costs.copy(0, 1) == Copy(2.0, 500.0)
-    assert costs.copy(0, 2) == Copy(1.0, 1000.0)
-    assert costs.copy(2, 0) == Copy(7.0, 3.0)
+    costs = Costs([device(1), device(1), device(1, host=True)], copies={(2, 0): CopyCost(7.0, 3.0)})
+    assert costs.copy(0, 1) == CopyCost(2.0, 500.0)
+    assert costs.copy(0, 2) == CopyCost(1.0, 1000.0)
+    assert costs.copy(2, 0) == CopyCost(7.0, 3.0)
 
 
 def test_measured_once_and_kept(cache: Path) -> None:

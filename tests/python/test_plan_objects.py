@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import ggml_backend as gb
+from ggml_backend._examples import NAMES
 
 
 def chain(ctx, layers=4, n=16):
@@ -133,7 +134,7 @@ def test_closed(ctx, cpu):
         sched.prepare(graph)
 
 
-@pytest.mark.parametrize("name", ["llama", "moe", "embed"])
+@pytest.mark.parametrize("name", NAMES)
 def test_examples_are_planned(name, capsys):
     from ggml_backend.cli import main
 
@@ -143,4 +144,4 @@ def test_examples_are_planned(name, capsys):
     for arena in result["arenas"]:
         assert arena["lower_bound"] <= arena["peak"]
     assert main(["plan", "none-of-them"]) != 0
-    assert "llama, moe, embed" in capsys.readouterr().err
+    assert ", ".join(NAMES) in capsys.readouterr().err

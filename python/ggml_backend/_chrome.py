@@ -1,0 +1,186 @@
+"""The record of a scheduler as Chrome trace JSON, which Perfetto (ui.perfetto.dev) and ``chrome://tracing`` open.
+
+One process; a lane (thread) for the host and one for each backend. Slices of a lane are disjoint or nested, since viewers misplace others:
+a slice that overlaps another one in part goes to a further lane of the same name. Copies are tied by flow arrows to the split that made the
+bytes and to the split that reads them. Counters show the live bytes and the size of each arena.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from typing import Any, Protocol
+
+__all__ = ["HOST", "EventLike", "chrome_trace"]
+
+HOST = -1  # the lane of the calling thread
+_PID = 1
+
+
+class EventLike(Protocol):
+    """What happened from ``start_ns`` to ``end_ns``."""
+
+    @property
+    def kind(self) -> str: ...
+    @property
+    def reason(self) -> str: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def run(self) -> int: ...
+    @property
+    def start_ns(self) -> int: ...
+    @property
+    def end_ns(self) -> int: ...
+    @property
+    def backend(self) -> int: ...
+    @property
+    def source(self) -> int: ...
+    @property
+    def by_host(self) -> bool: ...
+    @property
+    def split(self) -> int: ...
+    @property
+    def node(self) -> int: ...
+    @property
+    def n_nodes(self) -> int: ...
+    @property
+    def bytes(self) -> int: ...
+    @property
+    def live_bytes(self) -> int: ...
+    @property
+    def arena_bytes(self) -> int: ...
+
+
+class Slice:
+    """An event, and where it is drawn."""
+
+    __slots__ = ("end", "event", "index", "start", "tid")
+
+    def __init__(self, event: EventLike, index: int, origin: int) -> None:
+        self.event = event
+        self.index = index
+        self.start = event.start_ns - origin
+        self.end = max(event.end_ns - origin, self.start + 1)  # what takes no time could not be seen, nor tied to an arrow
+        self.tid = 0
+
+
+def _lane(event: EventLike, queueless: Collection[int]) -> int:
+    """The backend in whose lane an event is drawn, or HOST."""
+    if event.kind == "compute":
+        return event.backend
+    if event.by_host or event.kind in ("plan", "wait"):
+        return HOST
+    return event.source if event.kind == "write-back" or event.backend in queueless else event.backend
+
+
+def _pack(slices: Iterable[Slice]) -> list[list[Slice]]:
+    """Rows in which slices are disjoint or nested."""
+    rows: list[tuple[list[int], list[Slice]]] = []  # the ends of what is open, innermost last
+    for s in sorted(slices, key=lambda s: (s.start, -s.end, s.index)):
+        for open_ends, row in rows:
+            while open_ends and open_ends[-1] <= s.start:
+                open_ends.pop()
+            if not open_ends or s.end <= open_ends[-1]:
+                open_ends.append(s.end)
+                row.append(s)
+                break
+        else:
+            rows.append(([s.end], [s]))
+    return [row for _, row in rows]
+
+
+def _us(ns: int) -> float:
+    return ns / 1000
+
+
+def _meta(what: str, tid: int, **args: Any) -> dict[str, Any]:
+    return {"name": what, "ph": "M", "pid": _PID, "tid": tid, "args": args}
+
+
+def _named(index: int, names: Sequence[str]) -> str:
+    return names[index] if 0 <= index < len(names) else "host"
+
+
+def _title(event: EventLike, names: Sequence[str]) -> str:
+    if event.kind == "compute":
+        return f"split {event.split}: {event.name}" + (f" +{event.n_nodes - 1}" if event.n_nodes > 1 else "")
+    if event.kind == "plan":
+        return f"plan: {event.name}" if event.name else "plan"
+    if event.kind == "wait":
+        return f"wait for {event.name}" if event.name else "wait"
+    return f"{event.kind} {event.name} to {_named(event.backend, names)}"
+
+
+def _args(event: EventLike, names: Sequence[str]) -> dict[str, Any]:
+    args: dict[str, Any] = {"run": event.run}
+    if event.split >= 0:
+        args["split"] = event.split
+    if event.kind == "compute":
+        args.update(backend=_named(event.backend, names), first_node=event.node, nodes=event.n_nodes, name=event.name)
+    elif event.kind in ("copy", "write-back"):
+        source, target = _named(event.source, names), _named(event.backend, names)
+        args.update({"bytes": event.bytes, "reason": event.reason, "from": source, "to": target, "tensor": event.name})
+    return args
+
+
+def _slice(s: Slice, names: Sequence[str]) -> dict[str, Any]:
+    return {
+        "name": _title(s.event, names), "cat": s.event.kind, "ph": "X", "ts": _us(s.start), "dur": _us(s.end - s.start), "pid": _PID,
+        "tid": s.tid, "args": _args(s.event, names),
+    }  # fmt: skip
+
+
+def _arrow(ph: str, at: Slice, ts: int, number: int, name: str) -> dict[str, Any]:
+    arrow = {"name": name, "cat": "flow", "ph": ph, "id": number, "ts": _us(ts), "pid": _PID, "tid": at.tid}
+    return {**arrow, "bp": "e"} if ph == "f" else arrow
+
+
+def _arrows(slices: Sequence[Slice], names: Sequence[str]) -> list[dict[str, Any]]:
+    """From the split that made the bytes of a copy, if one did, through the copy to the split that reads them."""
+    computes: dict[tuple[int, int], list[Slice]] = {}  # by run and backend
+    for s in slices:
+        if s.event.kind == "compute":
+            computes.setdefault((s.event.run, s.event.backend), []).append(s)
+    found = []
+    for number, s in enumerate(slices):
+        e = s.event
+        if e.kind not in ("copy", "write-back"):
+            continue
+        before = [c for c in computes.get((e.run, e.source), ()) if c.end <= s.start and e.reason != "input" and e.reason != "weight"]
+        reader = [c for c in computes.get((e.run, e.backend), ()) if c.event.split == e.split and c.start >= s.end]
+        stops = [*before[-1:], s, *(reader[:1] if e.kind == "copy" else ())]
+        if len(stops) > 1:
+            phases = ["s", *["t"] * (len(stops) - 2), "f"]
+            name = f"{e.name} to {_named(e.backend, names)}"
+            times = [stop.end - 1 if ph == "s" else stop.start for ph, stop in zip(phases, stops, strict=True)]
+            found += [_arrow(ph, stop, ts, number, name) for ph, stop, ts in zip(phases, stops, times, strict=True)]
+    return found
+
+
+def _counters(slices: Sequence[Slice], names: Sequence[str]) -> list[dict[str, Any]]:
+    return [
+        {"name": f"memory {_named(s.event.backend, names)}", "ph": "C", "ts": _us(s.start), "pid": _PID, "tid": 0,
+         "args": {"live bytes": s.event.live_bytes, "arena bytes": s.event.arena_bytes}}
+        for s in slices if s.event.backend >= 0 and s.event.arena_bytes and s.event.kind not in ("plan", "wait")
+    ]  # fmt: skip
+
+
+def chrome_trace(events: Sequence[EventLike], names: Sequence[str], queueless: Collection[int] = ()) -> dict[str, Any]:
+    """``names`` are those of the backends, in the scheduler's order; ``queueless`` those (indices) that do nothing on their own, so that
+    others bring copies to them."""
+    origin = min((e.start_ns for e in events), default=0)
+    lanes: dict[int, list[Slice]] = {lane: [] for lane in (HOST, *range(len(names)))}
+    for i, e in enumerate(events):
+        lanes[_lane(e, queueless)].append(Slice(e, i, origin))
+    written: list[dict[str, Any]] = [_meta("process_name", 0, name="ggml_backend")]
+    tid = 0
+    for lane, members in lanes.items():
+        for row in _pack(members) or [[]]:
+            for s in row:
+                s.tid = tid
+            written += [_meta("thread_name", tid, name=_named(lane, names)), _meta("thread_sort_index", tid, sort_index=tid)]
+            tid += 1
+    slices = sorted((s for members in lanes.values() for s in members), key=lambda s: (s.start, -s.end, s.index))
+    timed = [*(_slice(s, names) for s in slices), *_arrows(slices, names), *_counters(slices, names)]
+    timed.sort(key=lambda e: e["ts"])  # slices stay before the arrows that bind to them
+    return {"traceEvents": written + timed, "displayTimeUnit": "ms", "otherData": {"backends": list(names)}}

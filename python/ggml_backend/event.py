@@ -1,0 +1,91 @@
+"""Marks in the work of a device, which other devices and the host can wait for: ``Backend.event()``."""
+
+from __future__ import annotations
+
+from ._errors import StateError, check, non_null
+from ._ffi import lib
+from ._handles import Core, Use, calling, reap
+from .backend import Backend, BackendCore
+
+__all__ = ["Event", "EventCore"]
+
+
+class EventCore(Core):
+    """A ``ggml_backend_event``."""
+
+    __slots__ = ("backend",)
+
+    def __init__(self, backend: BackendCore) -> None:
+        ptr = non_null(lib.ggml_backend_event_new(backend.ptr), "Event")
+        super().__init__(ptr, (backend,), calling(lib.ggml_backend_event_free, ptr))
+        self.backend = backend
+
+    def record(self) -> None:
+        check(lib.ggml_backend_event_record(self.ptr), "Event.record")
+
+    def synchronize(self) -> None:
+        check(lib.ggml_backend_event_synchronize(self.ptr), "Event.synchronize")
+
+
+class Event:
+    """A mark in the work that is queued on a backend. ``Event(sim).record()`` sets it behind everything queued so far.
+
+    With it one waits for a part of what :meth:`Scheduler.compute_async` has started, instead of for all of it. An event that was never
+    recorded is complete. A device without a queue, such as the CPU, has nothing to wait for; a device with a queue but without events is
+    waited for as a whole. A failure of the device is reported by the scheduler, whose ``synchronize`` still has to be called.
+    """
+
+    __slots__ = ("_backend", "_core")
+
+    def __init__(self, backend: Backend) -> None:
+        reap()
+        self._core: EventCore | None = None
+        self._backend = backend
+        self._core = EventCore(backend._live())
+
+    def _live(self) -> EventCore:
+        if self._core is None:
+            raise StateError("the event is closed")
+        return self._core
+
+    @property
+    def backend(self) -> Backend:
+        return self._backend
+
+    def record(self) -> Event:
+        """Sets the mark behind what is queued on its backend now. Returns the event."""
+        core = self._live()
+        with Use("Event.record", core.backend):
+            core.record()
+        return self
+
+    def wait(self, backend: Backend) -> None:
+        """What is queued on ``backend`` from now on waits for the mark. The host waits instead if that device cannot."""
+        core, other = self._live(), backend._live()
+        with Use("Event.wait", core.backend, other):
+            check(lib.ggml_backend_event_wait(other.ptr, core.ptr), "Event.wait")
+
+    def synchronize(self) -> None:
+        """The host waits for the mark."""
+        core = self._live()
+        with Use("Event.synchronize", core.backend):
+            core.synchronize()
+
+    def close(self) -> None:
+        """Gives it back. Closing twice is fine."""
+        self._core = None
+        reap()
+
+    @property
+    def closed(self) -> bool:
+        return self._core is None
+
+    def __enter__(self) -> Event:
+        self._live()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return "<Event closed>" if self._core is None else f"<Event of {self._backend.name}>"

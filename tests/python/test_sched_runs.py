@@ -1,0 +1,382 @@
+"""How a scheduler runs: checked runs, several on their way, results fetched behind them, marks in queues, statistics."""
+
+from __future__ import annotations
+
+import gc
+import time
+
+import numpy as np
+import pytest
+
+import ggml_backend as gb
+
+
+class Line:
+    """y = ((x @ w.T) + 1) ** 2, the product on the first device, the rest on the second."""
+
+    def __init__(self, ctx: gb.Context, weights: gb.Buffer | None = None, n: int = 16) -> None:
+        self.x = ctx.tensor((4, n), name="x").set_input()
+        self.w = ctx.tensor((n, n), name="w")
+        self.h = (self.x @ self.w.T).named("h")
+        self.y = gb.sqr(self.h + 1.0).named("y").set_output()
+        self.graph = ctx.graph(self.y)
+        self.n = n
+
+    def set_weights(self, rng):
+        self.W = rng.standard_normal((self.n, self.n)).astype(np.float32)
+        self.w.set(self.W)
+
+    def expected(self, X):
+        return (X.astype(np.float64) @ self.W.T + 1) ** 2
+
+
+def batches(rng, count, n=16):
+    return [rng.standard_normal((4, n)).astype(np.float32) for _ in range(count)]
+
+
+@pytest.fixture
+def slow():
+    return gb.Backend("SIM:name=SLOW,delay=3ms")
+
+
+@pytest.fixture
+def line(ctx):
+    return Line(ctx)
+
+
+# ------------------------------------------------------------------------------------------------------------- runs on their way
+
+
+@pytest.mark.parametrize("n_copies", [1, 2, 3])
+@pytest.mark.parametrize("on_device", [("h", "y"), ("h",), ()], ids=str)
+def test_inputs_are_set_while_the_graph_runs(line, rng, cpu, slow, n_copies, on_device):
+    """Each run sees the input that was set before it was started, and its results are its own."""
+    with gb.Scheduler([slow, cpu], n_copies=n_copies) as sched:
+        assert sched.n_copies == n_copies
+        for node in line.graph.nodes:
+            sched.set_backend(node, slow if ("h" if node.name == "h" else "y") in on_device else cpu)
+        sched.allocate(line.graph)
+        line.set_weights(rng)
+        inputs = batches(rng, 7)
+        pending = []
+        for X in inputs:
+            line.x.set(X)
+            pending.append(sched.compute_async(line.graph, results=[line.y]))
+            assert len(sched._core.flights) <= n_copies
+        for X, p in zip(inputs, pending, strict=True):
+            (y,) = p.results()
+            np.testing.assert_allclose(y, line.expected(X), rtol=1e-4, atol=1e-4)
+            assert p.results()[0] is y
+            assert "done" in repr(p)
+        np.testing.assert_allclose(line.y.numpy(), line.expected(inputs[-1]), rtol=1e-4, atol=1e-4)
+
+
+def test_two_copies_do_not_wait(line, rng, cpu):
+    """Setting the next input and starting the next run returns while the device still works on the first."""
+    device = gb.Backend("SIM:delay=80ms")
+    with gb.Scheduler([device, cpu], n_copies=2) as sched:
+        for node in line.graph.nodes:
+            sched.set_backend(node, device)
+        sched.allocate(line.graph)
+        line.set_weights(rng)
+        line.x.set(0)
+        sched.compute(line.graph)
+        first, second = batches(rng, 2)
+        start = time.perf_counter()
+        line.x.set(first)
+        one = sched.compute_async(line.graph, [line.y])
+        line.x.set(second)
+        two = sched.compute_async(line.graph, [line.y])
+        issued = time.perf_counter() - start
+        np.testing.assert_allclose(one.results()[0], line.expected(first), rtol=1e-4, atol=1e-4)
+        one_done = time.perf_counter() - start
+        np.testing.assert_allclose(two.results()[0], line.expected(second), rtol=1e-4, atol=1e-4)
+        two_done = time.perf_counter() - start
+    assert one_done >= 0.075
+    assert two_done >= 0.155
+    assert issued < one_done  # (by how much is the machine's affair)
+    assert one_done < two_done - 0.05  # the first was waited for alone
+
+
+def test_results_in_order_whatever_the_order_of_asking(line, rng, cpu, slow):
+    with gb.Scheduler([slow, cpu], n_copies=4) as sched:
+        sched.allocate(line.graph)
+        line.set_weights(rng)
+        inputs = batches(rng, 4)
+        pending = []
+        for X in inputs:
+            line.x.set(X)
+            pending.append(sched.compute_async(line.graph, [line.y, line.y]))
+        for i in (2, 0, 3, 1):
+            a, b = pending[i].results()
+            np.testing.assert_array_equal(a, b)
+            np.testing.assert_allclose(a, line.expected(inputs[i]), rtol=1e-4, atol=1e-4)
+
+
+def test_results_outlive_the_scheduler(line, rng, cpu, slow):
+    sched = gb.Scheduler([slow, cpu], n_copies=2)
+    sched.allocate(line.graph)
+    line.set_weights(rng)
+    (X,) = batches(rng, 1)
+    line.x.set(X)
+    pending = sched.compute_async(line.graph, [line.y])
+    sched.close()
+    np.testing.assert_allclose(pending.results()[0], line.expected(X), rtol=1e-4, atol=1e-4)
+    del sched
+    gc.collect()
+    pending.wait()
+
+
+def test_results_in_strange_places(ctx, rng, cpu, slow):
+    """In a buffer of another device, where the run's result is written back to; and as a view."""
+    home = gb.Context()
+    kept = home.tensor((4, 8), name="kept")
+    home.allocate(cpu)
+    x = ctx.tensor((4, 8), name="x").set_input()
+    written = gb.cpy(x * 2.0, kept).set_output()
+    view = (x + 1.0).named("z").set_output()[1]
+    graph = ctx.graph(written, view)
+    with gb.Scheduler([slow, cpu], n_copies=2) as sched:
+        sched.allocate(graph)
+        for X in batches(rng, 3, 8):
+            x.set(X)
+            a, b = sched.compute_async(graph, [written, view]).results()
+            np.testing.assert_array_equal(a, X * 2)
+            np.testing.assert_array_equal(b, X[1] + 1)
+            np.testing.assert_array_equal(kept.numpy(), X * 2)
+
+
+def test_host_memory_waits_for_the_device_that_writes_it(ctx, rng, cpu):
+    """numpy() of a tensor in a buffer of one's own: a device that is still computing brings it later."""
+    device = gb.Backend("SIM:delay=30ms")
+    home = gb.Context()
+    source, kept = home.tensor((4, 8), name="source"), home.tensor((4, 8), name="kept")
+    home.allocate(cpu)
+    kept.set(0)
+    y = gb.cpy(source * 2.0, kept)
+    graph = ctx.graph(y)
+    with gb.Scheduler([device, cpu]) as sched:
+        for node in graph.nodes:
+            sched.set_backend(node, device)
+        for X in batches(rng, 3, 8):
+            source.set(X)
+            sched.compute_async(graph)
+            source.set(0)  # waits as well: the device may still read it
+            np.testing.assert_array_equal(kept.numpy(), X * 2)
+
+
+def test_only_outputs_can_be_fetched(line, rng, cpu, slow):
+    with gb.Scheduler([slow, cpu]) as sched:
+        sched.allocate(line.graph)
+        line.set_weights(rng)
+        line.x.set(1)
+        with pytest.raises(gb.InvalidArgumentError, match="set_output"):
+            sched.compute_async(line.graph, [line.h])
+        with gb.Context() as other:
+            elsewhere = other.tensor(4, name="elsewhere").set_output()
+            with pytest.raises(gb.InvalidArgumentError, match="elsewhere"):
+                sched.compute_async(line.graph, [elsewhere])
+        assert sched.compute(line.graph)  # still usable
+
+
+def test_failure_of_a_run(line, rng, cpu):
+    bad = gb.Backend("SIM:delay=1ms,fail_op=sqr")
+    with gb.Scheduler([bad, cpu], n_copies=2) as sched:
+        for node in line.graph.nodes:
+            sched.set_backend(node, bad)
+        sched.allocate(line.graph)
+        line.set_weights(rng)
+        line.x.set(1)
+        pending = [sched.compute_async(line.graph, [line.y]) for _ in range(2)]
+        with pytest.raises(gb.DeviceError):
+            pending[0].results()
+        for p in pending:
+            with pytest.raises(gb.StateError, match="failed"):
+                p.results()
+            assert "failed" in repr(p)
+        for node in line.graph.nodes:
+            sched.set_backend(node, cpu)
+        line.x.set(0)
+        assert sched.compute(line.graph)
+        np.testing.assert_array_equal(line.y.numpy(), np.ones((4, 16), np.float32))
+
+
+def test_number_of_copies(line, rng, cpu, slow):
+    for wrong in (0, -1, 65):
+        with pytest.raises(gb.InvalidArgumentError):
+            gb.Scheduler([cpu], n_copies=wrong)
+    with gb.Scheduler([slow, cpu]) as sched:
+        assert sched.n_copies == 1
+        sched.allocate(line.graph)
+        line.set_weights(rng)
+        for n in (1, 3, 2, 1):
+            sched.n_copies = n
+            assert sched.n_copies == n
+            for X in batches(rng, 3):
+                line.x.set(X)
+                y = sched.compute_async(line.graph, [line.y]).results()[0]
+                np.testing.assert_allclose(y, line.expected(X), rtol=1e-4, atol=1e-4)
+        with pytest.raises(gb.InvalidArgumentError):
+            sched.n_copies = 0
+        assert sched.n_copies == 1
+
+
+# ----------------------------------------------------------------------------------------------------------------- checked runs
+
+
+def test_checked_runs(line, rng, cpu, slow):
+    with gb.Scheduler([slow, cpu], check=True, n_copies=2) as sched:
+        sched.set_backend(line.h, slow)
+        sched.allocate(line.graph)
+        line.set_weights(rng)
+        for X in batches(rng, 3):
+            line.x.set(X)
+            assert sched.compute(line.graph)
+            np.testing.assert_allclose(line.y.numpy(), line.expected(X), rtol=1e-4, atol=1e-4)
+            y = sched.compute_async(line.graph, [line.y]).results()[0]
+            np.testing.assert_allclose(y, line.expected(X), rtol=1e-4, atol=1e-4)
+
+
+def test_checked_runs_poison_what_is_dead(ctx, cpu):
+    """The memory of an intermediate result is filled with NaN as soon as nobody needs it."""
+    x = ctx.tensor((8, 8), name="x")
+    h = (x @ x).named("h")
+    k = (h @ h).named("k")
+    y = (k @ x).named("y")
+    graph = ctx.graph(y)
+    for check in (False, True):
+        with gb.Scheduler([cpu], check=check) as sched:
+            sched.allocate(graph)
+            x.set(np.eye(8, dtype=np.float32))
+            sched.compute(graph)
+            np.testing.assert_array_equal(y.numpy(), np.eye(8))
+            assert np.isnan(h.numpy()).all() == check
+
+
+# ------------------------------------------------------------------------------------------------------------------------ events
+
+
+def test_events(line, rng, cpu, slow):
+    with gb.Event(slow) as event, gb.Scheduler([slow, cpu]) as sched:
+        event.synchronize()  # never recorded: complete
+        assert event.backend is slow
+        for node in line.graph.nodes:
+            sched.set_backend(node, slow)
+        sched.allocate(line.graph)
+        line.set_weights(rng)
+        line.x.set(1)
+        start = time.perf_counter()
+        sched.compute_async(line.graph)
+        assert event.record() is event
+        event.wait(cpu)  # the host waits: the CPU has no queue
+        assert time.perf_counter() - start >= 2.9e-3
+        event.wait(slow)  # in its own queue: nothing to do
+        event.synchronize()
+        sched.synchronize()
+    assert event.closed
+    assert "closed" in repr(event)
+    for act in (event.record, event.synchronize, lambda: event.wait(cpu), event.__enter__):
+        with pytest.raises(gb.StateError, match="closed"):
+            act()
+    event.close()
+
+
+def test_event_of_one_device_holds_back_another(cpu):
+    a, b = gb.Backend("SIM:name=A,delay=40ms"), gb.Backend("SIM:name=B")
+    with gb.Context() as left, gb.Context() as right, gb.Scheduler([a, cpu]) as one, gb.Scheduler([b, cpu]) as two:
+        graphs = []
+        for ctx, sched, device in ((left, one, a), (right, two, b)):
+            x = ctx.tensor((4, 4), name="x")
+            graph = ctx.graph(gb.relu(x))
+            sched.set_backend(graph.nodes[0], device)
+            sched.allocate(graph)
+            x.set(1)
+            sched.compute(graph)
+            graphs.append(graph)
+        start = time.perf_counter()
+        one.compute_async(graphs[0])
+        mark = gb.Event(a).record()
+        mark.wait(b)
+        b.synchronize()
+        assert time.perf_counter() - start >= 39e-3
+
+
+def test_events_in_any_order_of_closing():
+    a = gb.Backend("SIM")
+    event = gb.Event(a)
+    a.close()
+    with pytest.raises(gb.StateError):
+        gb.Event(a)
+    event.record().synchronize()
+    event.close()
+    with gb.Event(gb.Backend("CPU")) as on_cpu:
+        on_cpu.record().synchronize()
+    assert "Event of CPU" in repr(gb.Event(gb.Backend("CPU")))
+
+
+# -------------------------------------------------------------------------------------------------------------------- statistics
+
+
+def test_stats(rng, cpu, slow):
+    with gb.Context() as weights, gb.Context() as ctx, gb.Scheduler([slow, cpu]) as sched:
+        w = weights.tensor((16, 16), name="w")
+        weights.allocate(cpu, usage="weights")
+        w.set(np.eye(16, dtype=np.float32))
+        x = ctx.tensor((4, 16), name="x").set_input()
+        h = (x @ w.T).named("h")
+        y = gb.relu(h + 1.0).named("y").set_output()
+        graph = ctx.graph(y)
+        fresh = sched.stats
+        assert fresh.runs == fresh.bytes_copied == fresh.plans_made == 0
+        for node in graph.nodes:
+            sched.set_backend(node, slow if node is h or node.name == "h" else cpu)
+        sched.allocate(graph)
+        x.set(1)
+        for _ in range(4):
+            sched.compute(graph)
+        s = sched.stats
+        assert s.runs == 4
+        assert (s.plans_made, s.plans_replayed) == (1, 0)
+        assert s.plan_hits >= 3
+        assert s.weights == (1, 16 * 16 * 4)  # once
+        assert s.up_to_date == (3, 3 * 16 * 16 * 4)
+        assert s.results == (4, 4 * 4 * 16 * 4)  # h, each run
+        assert s.inputs.n in (0, 4)  # x, unless it lies where it is read
+        assert s.write_backs == (0, 0)
+        assert s.bytes_copied == s.weights.bytes + s.inputs.bytes + s.results.bytes
+        assert s.run_seconds > 0
+        assert s.plan_seconds > 0
+        assert s.run_seconds + s.wait_seconds >= 4 * 2.9e-3
+        assert s.waits_host >= 4  # the CPU has no queue
+        assert [t.runs for t in s.splits] == [0, 0]
+        assert [t.mean for t in s.splits] == [0.0, 0.0]
+        for word in ("4 runs", "1 made", "1,024 bytes in 1 copies", "waits"):
+            assert word in str(s), word
+        assert "runs=4" in repr(s)
+        with pytest.raises(AttributeError):
+            s.runs = 5
+        w.set(np.eye(16, dtype=np.float32) * 2)  # the kept copy is out of date
+        sched.reset_stats()
+        assert sched.stats.runs == 0
+        sched.compute(graph)
+        assert sched.stats.weights == (1, 1024)
+        assert (y.numpy() == 3).all()
+    for act in (lambda: sched.stats, sched.reset_stats, lambda: sched.n_copies):
+        with pytest.raises(gb.StateError, match="closed"):
+            act()
+
+
+def test_stats_of_results_written_back(ctx, cpu, slow):
+    home = gb.Context()
+    kept = home.tensor((4, 8), name="kept")
+    home.allocate(cpu)
+    kept.set(1)
+    y = gb.cpy(kept * 2.0, kept)
+    graph = ctx.graph(y)
+    with gb.Scheduler([slow, cpu]) as sched:
+        for node in graph.nodes:
+            sched.set_backend(node, slow)
+        for i in range(3):
+            sched.compute(graph)
+            assert (kept.numpy() == 2.0 ** (i + 1)).all()
+        assert sched.stats.write_backs == (3, 3 * 4 * 8 * 4)
