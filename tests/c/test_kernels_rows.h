@@ -196,7 +196,32 @@ static void check_from_blocks(const char * name, void (*fn)(int64_t, float *, co
     }
 }
 
-static void test_f32_to_q8_0(const struct gb_kernels * k) { check_to_blocks("f32_to_q8_0", k->f32_to_q8_0, GGML_TYPE_Q8_0); }
+// With 127 in the block the scale is 1: a level is the element rounded, halves away from zero. All halves and the floats beside them.
+static void check_halves(const struct gb_kernels * k) {
+    for (int i = -126; i <= 126; i++) {
+        float         x[32] = { 127.0f };
+        unsigned char y[34];
+        const float   half = (float) i + 0.5f;
+        x[1] = half;
+        x[2] = nextafterf(half, INFINITY);
+        x[3] = nextafterf(half, -INFINITY);
+        x[31] = -half;
+        k->f32_to_q8_0(32, y, x);
+        for (int j = 0; j < 32; j++) {
+            CHECK_MSG((signed char) y[2 + j] == lround((double) x[j]), "%s f32_to_q8_0 rounds %a to %d", level_name, x[j], (signed char) y[2 + j]);
+        }
+    }
+    float         x[32] = { 1e-44f, -1e-44f, NAN, 0.0f, 3e-45f }; // 1 / scale is infinite
+    unsigned char y[34], wish[34];
+    gb_quant_format_of(GGML_TYPE_Q8_0)->from_float_reference(x, wish, 32);
+    k->f32_to_q8_0(32, y, x);
+    CHECK_MSG(memcmp(y, wish, sizeof(y)) == 0, "%s f32_to_q8_0 of denormals differs from the format's", level_name);
+}
+
+static void test_f32_to_q8_0(const struct gb_kernels * k) {
+    check_to_blocks("f32_to_q8_0", k->f32_to_q8_0, GGML_TYPE_Q8_0);
+    check_halves(k);
+}
 static void test_f32_to_q4_0(const struct gb_kernels * k) { check_to_blocks("f32_to_q4_0", k->f32_to_q4_0, GGML_TYPE_Q4_0); }
 static void test_q8_0_to_f32(const struct gb_kernels * k) { check_from_blocks("q8_0_to_f32", k->q8_0_to_f32, GGML_TYPE_Q8_0); }
 static void test_q4_0_to_f32(const struct gb_kernels * k) { check_from_blocks("q4_0_to_f32", k->q4_0_to_f32, GGML_TYPE_Q4_0); }

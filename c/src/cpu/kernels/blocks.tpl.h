@@ -2,6 +2,8 @@
 //
 // Plain loops over the 32 elements of a block, written so that a compiler makes vectors of them: magnitudes are compared as integers
 // (a NaN counts as 0), and rounding is arithmetic.
+#include <float.h>
+
 #include "base/fp16.h"
 
 enum { BLOCK_N = 32, Q8_0_BYTES = 34, Q4_0_BYTES = 18 };
@@ -21,15 +23,23 @@ static inline uint32_t largest_(const float * restrict x, uint32_t * restrict ma
 }
 #endif
 
-static inline void store_scale_(uint8_t * block, float d) {
+static inline void store_scale_(uint8_t * block, float d) { // not NaN
+#ifdef __F16C__
+    const uint16_t h = _cvtss_sh(d, _MM_FROUND_TO_NEAREST_INT);
+#else
     const uint16_t h = gb_f32_to_f16(d);
+#endif
     memcpy(block, &h, sizeof(h));
 }
 
 static inline float load_scale_(const uint8_t * block) {
     uint16_t h;
     memcpy(&h, block, sizeof(h));
+#ifdef __F16C__
+    return _cvtsh_ss(h);
+#else
     return gb_f16_to_f32(h);
+#endif
 }
 
 #if V_N == 16
@@ -43,14 +53,18 @@ static inline float extreme_(const float * x, __m512 * a, __m512 * b) { // the f
     return value == value && value != 0 ? value : 0.0f; // nothing but NaN, and zeros of either sign
 }
 
+// To the nearest, halves away from zero, of |x id| below 128, or NaN, which becomes 0. Cutting off after adding the largest float
+// below 1/2 does it: that lifts exactly k + 1/2 to k + 1 (rounded: the rest is half a unit at most, and the tie at 1/2 goes to 1), and
+// nothing less, since the float before k + 1/2 is a whole unit away.
 static inline __m128i byte_levels_(__m512 x, __m512 id) {
-    const vf v   = v_mul(x, id);
-    const vf w   = v_max(v_set(-127.0f), v_min(v_set(127.0f), _mm512_maskz_mov_ps(v_eq(v, v), v)));
-    const vf r   = _mm512_roundscale_ps(w, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-    const vf off = v_sub(w, r);
-    const vf up   = _mm512_mask_add_ps(r, v_eq(off, v_set(0.5f)) & v_gt(w, v_set(0.0f)), r, v_set(1.0f));
-    const vf down = _mm512_mask_sub_ps(up, v_eq(off, v_set(-0.5f)) & v_lt(w, v_set(0.0f)), up, v_set(1.0f));
-    return _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(down));
+    const vf v = v_mul(x, id);
+    return _mm512_cvtepi32_epi8(_mm512_cvttps_epi32(v_add(v, v_copysign(v_set(0x1.fffffep-2f), v))));
+}
+
+// The same for factors that are infinite (of blocks of denormals).
+static inline __m128i byte_levels_cut_(__m512 x, __m512 id) {
+    const vf v = v_mul(x, id);
+    return byte_levels_(v_max(v_set(-127.0f), v_min(v_set(127.0f), v)), v_set(1.0f));
 }
 
 static inline vi nibble_levels_(__m512 x, __m512 id) { // the sum apart from the product: two roundings
@@ -61,12 +75,18 @@ static inline vi nibble_levels_(__m512 x, __m512 id) { // the sum apart from the
 static void f32_to_q8_0(int64_t n, void * y, const float * x) {
     uint8_t * block = y;
     for (int64_t i = 0; i < n; i += BLOCK_N, block += Q8_0_BYTES) {
-        __m512      a, b;
-        const float d  = gb_f32_from_bits(gb_f32_bits(extreme_(x + i, &a, &b)) & 0x7fffffffu) / 127;
-        const vf    id = v_set(d != 0 ? 1 / d : 0);
+        const vf    a = v_load(x + i), b = v_load(x + i + 16);
+        const float d = v_largest(v_max(v_abs(b), v_max(v_abs(a), v_set(0.0f)))) / 127; // NaN apart
+        const float f = d != 0 ? 1 / d : 0;
+        const vf   id = v_set(f);
         store_scale_(block, d);
-        _mm_storeu_si128((__m128i *) (block + 2), byte_levels_(a, id));
-        _mm_storeu_si128((__m128i *) (block + 18), byte_levels_(b, id));
+        if (f <= FLT_MAX) {
+            _mm_storeu_si128((__m128i *) (block + 2), byte_levels_(a, id));
+            _mm_storeu_si128((__m128i *) (block + 18), byte_levels_(b, id));
+        } else {
+            _mm_storeu_si128((__m128i *) (block + 2), byte_levels_cut_(a, id));
+            _mm_storeu_si128((__m128i *) (block + 18), byte_levels_cut_(b, id));
+        }
     }
 }
 
