@@ -64,6 +64,11 @@ GGML_API size_t           ggml_gallocr_alloc_graph(ggml_gallocr_t galloc, ggml_t
 GGML_API enum ggml_status ggml_gallocr_alloc_graph_n(ggml_gallocr_t galloc, struct ggml_cgraph * graph,
                                                      struct ggml_hash_set hash_set, ggml_tallocr_t * hash_node_talloc);
 
+// A graph of the same nodes in an order in which fewer bytes are alive at once, if one is found, else in the same order. It refers to the
+// tensors of cgraph, which is not changed; the copy lives in ctx. Each node comes after all that it needs, writes into memory that others
+// use included, so results are the same bits. To be called before the graph gets memory: tensors that have some do not count. NULL on failure.
+GGML_API struct ggml_cgraph * ggml_graph_reorder(struct ggml_context * ctx, struct ggml_cgraph * cgraph);
+
 // Hash sets of tensor addresses: open addressing, linear probing. FULL = SIZE_MAX, ALREADY_EXISTS = SIZE_MAX - 1.
 GGML_API struct ggml_hash_set ggml_hash_set_new(size_t min_size); // keys NULL on failure
 GGML_API void                 ggml_hash_set_free(struct ggml_hash_set hash_set);

@@ -130,6 +130,30 @@ static inline void random_graph_free(struct random_graph * g) {
     ggml_free(g->ctx);
 }
 
+static inline bool random_reads(const struct ggml_tensor * node, const struct ggml_tensor * root) {
+    for (int s = 0; s < GGML_MAX_SRC; s++) {
+        if (node->src[s] && gb_root(node->src[s]) == root) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static inline bool random_writes(const struct ggml_tensor * node, const struct ggml_tensor * root) {
+    return !gb_op_is_view(node->op) && gb_root(node) == root;
+}
+
+// Node b must run after node a, which stands before it: it uses what a writes, or writes what a uses. A view comes after its source.
+static inline bool random_must_follow(const struct ggml_tensor * b, const struct ggml_tensor * a) {
+    const struct ggml_tensor * root = gb_root(a);
+    for (int s = 0; s < GGML_MAX_SRC; s++) {
+        if (b->src[s] == a) {
+            return true;
+        }
+    }
+    return (random_writes(a, root) && (random_reads(b, root) || random_writes(b, root))) || (!gb_op_is_view(b->op) && random_reads(a, gb_root(b)));
+}
+
 // ---------------------------------------------------------------------------------------------------------- simulation
 
 struct memory_sim {

@@ -78,30 +78,6 @@ static void reference(ggml_backend_t cpu, struct random_graph_params params, uin
     random_graph_free(&g);
 }
 
-static bool reads(const struct ggml_tensor * node, const struct ggml_tensor * root) {
-    for (int s = 0; s < GGML_MAX_SRC; s++) {
-        if (node->src[s] && gb_root(node->src[s]) == root) {
-            return true;
-        }
-    }
-    return false;
-}
-
-static bool writes(const struct ggml_tensor * node, const struct ggml_tensor * root) {
-    return !gb_op_is_view(node->op) && gb_root(node) == root;
-}
-
-// Node b must run after node a, which stands before it: it uses what a writes, or writes what a uses. A view comes after its source.
-static bool must_follow(const struct ggml_tensor * b, const struct ggml_tensor * a) {
-    const struct ggml_tensor * root = gb_root(a);
-    for (int s = 0; s < GGML_MAX_SRC; s++) {
-        if (b->src[s] == a) {
-            return true;
-        }
-    }
-    return (writes(a, root) && (reads(b, root) || writes(b, root))) || (!gb_op_is_view(b->op) && reads(a, gb_root(b)));
-}
-
 // The sequence: groups of nodes in an order of their own, where each node stands in the earliest group that it can.
 static int make_sequence(const struct ggml_cgraph * graph, int * seq, int * order) {
     int group[RANDOM_MAX], n = 0, n_order = 0;
@@ -109,7 +85,7 @@ static int make_sequence(const struct ggml_cgraph * graph, int * seq, int * orde
     for (int i = 0; i < graph->n_nodes; i++) {
         group[i] = 0;
         for (int j = 0; j < i; j++) {
-            if (must_follow(graph->nodes[i], graph->nodes[j])) {
+            if (random_must_follow(graph->nodes[i], graph->nodes[j])) {
                 group[i] = GB_MAX(group[i], group[j] + 1);
             }
         }
@@ -216,10 +192,12 @@ static void scheduled_round(ggml_backend_t * devices, int n, struct random_graph
             CHECK_INT(ggml_backend_sched_set_node_backend(sched, g.graph->nodes[i], device), GGML_STATUS_SUCCESS);
         }
     }
-    CHECK_INT(ggml_backend_sched_alloc_graph(sched, g.graph), GGML_STATUS_SUCCESS);
+    struct ggml_cgraph * run = test_random_int(0, 1) ? ggml_graph_reorder(g.ctx, g.graph) : g.graph;
+    REQUIRE(run);
+    CHECK_INT(ggml_backend_sched_alloc_graph(sched, run), GGML_STATUS_SUCCESS);
     for (int again = 0; again < 2; again++) {
         set_leafs(&g, leafs); // some are overwritten by nodes
-        CHECK_INT(ggml_backend_sched_graph_compute(sched, g.graph), GGML_STATUS_SUCCESS);
+        CHECK_INT(ggml_backend_sched_graph_compute(sched, run), GGML_STATUS_SUCCESS);
         CHECK_INT(compare_results(g.graph, &expected), 0);
     }
     *n_splits += (size_t) ggml_backend_sched_get_n_splits(sched);

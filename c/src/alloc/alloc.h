@@ -3,7 +3,7 @@
 //   offset_pool.c  free list of offsets        plan.c      offsets for known lifetimes
 //   liveness.c     lifetimes of a node list    tallocr.c   tensors, one by one, into one buffer
 //   gallocr.c      the tensors of a graph      allocr.c    one of each, the older interface
-//   inplace.c      ops that write over sources
+//   inplace.c      ops that write over sources reorder.c   an order that needs less
 //
 // What is placed where. A tensor is placed when it has data. The one exception: a tensor placed by a tensor allocator
 // that was reset since then has old data, and counts as unplaced for that allocator, so that one graph can be allocated
