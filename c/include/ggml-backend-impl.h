@@ -110,6 +110,10 @@ struct ggml_backend_i {
     // clock, of the last time it was recorded; called when that is complete. For traces.
     ggml_backend_event_t (*GGML_CALL event_new_timed)(ggml_backend_t backend);
     int64_t              (*GGML_CALL event_time)(ggml_backend_event_t event);
+
+    // Bytes of scratch memory that computing the graph takes beside its tensors, which need not have any yet. Graphs that are computed one
+    // after the other share it. A failure is reported.
+    size_t               (*GGML_CALL graph_work_size)(ggml_backend_t backend, const struct ggml_cgraph * cgraph);
 };
 
 struct ggml_backend {

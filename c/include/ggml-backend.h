@@ -266,6 +266,10 @@ struct ggml_backend_sched_arena {
 };
 GGML_API enum ggml_status ggml_backend_sched_get_arena(ggml_backend_sched_t sched, ggml_backend_t backend, struct ggml_backend_sched_arena * arena);
 
+// Bytes of scratch memory that the backend takes besides, to compute the last graph: for matrices that are repacked, sums by thread and the
+// like. Its splits share it. 0 if the backend does not tell.
+GGML_API size_t ggml_backend_sched_get_work_size(ggml_backend_sched_t sched, ggml_backend_t backend);
+
 // One tensor's stay in an arena. Time is the position in the plan's program: the nodes in order, and between them the copies.
 struct ggml_backend_sched_block {
     ggml_backend_t             backend;

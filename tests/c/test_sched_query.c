@@ -127,4 +127,32 @@ static void three_devices(void) {
     describes("SIM SIM CPU", true);
 }
 
-TEST_MAIN(TEST(one_device), TEST(two_devices), TEST(three_devices))
+// Splits of one backend share it, so the most that a split needs: what ggml_graph_plan says of each product by itself, with the same threads.
+static void scratch_memory(void) {
+    OPEN(p, "SIM:name=A,noops=mul_mat CPU");
+    ggml_backend_cpu_set_n_threads(p.backends[1], 2);
+    CHECK_INT(ggml_backend_sched_get_work_size(p.sched, p.backends[1]), 0);
+    CHECK_ERROR(GGML_STATUS_INVALID_STATE, "no graph was given yet");
+    struct ggml_tensor * x      = leaf(&p, "x", 64, 3);
+    size_t               expect = 0;
+    for (int i = 0; i < 3; i++) {
+        struct ggml_tensor * w = ggml_new_tensor_2d(p.ctx, i == 1 ? GGML_TYPE_Q4_0 : GGML_TYPE_F16, 64, 64);
+        x                      = ggml_mul_mat(p.ctx, w, ggml_sqr(p.ctx, x));
+        struct ggml_cgraph one = { .n_nodes = 1, .size = 1, .nodes = &x };
+        const size_t       size = ggml_graph_plan(&one, 2).work_size;
+        expect                  = size > expect ? size : expect;
+    }
+    expand(&p, x);
+    OK(ggml_backend_sched_reserve(p.sched, p.graph));
+    CHECK(ggml_backend_sched_get_n_splits(p.sched) >= 5 && expect > 0);
+    CHECK_INT(ggml_backend_sched_get_work_size(p.sched, p.backends[1]), expect);
+    CHECK_INT(ggml_backend_sched_get_work_size(p.sched, p.backends[0]), 0); // does not tell
+    ggml_clear_error();
+    CHECK_INT(ggml_backend_sched_get_work_size(p.sched, NULL), 0);
+    CHECK_ERROR(GGML_STATUS_INVALID_ARGUMENT, "'backend'");
+    CHECK_INT(ggml_backend_sched_get_work_size(NULL, p.backends[0]), 0);
+    CHECK_ERROR(GGML_STATUS_INVALID_ARGUMENT, "'sched'");
+    close_place(&p);
+}
+
+TEST_MAIN(TEST(scratch_memory), TEST(one_device), TEST(two_devices), TEST(three_devices))

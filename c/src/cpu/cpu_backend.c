@@ -25,7 +25,7 @@ struct cpu {
     int                     n_threads;
     const struct gb_level * level;
     struct gb_cpu_pool *    pool; // owned; NULL until needed, and after n_threads changed
-    struct work             work; // of graph_compute; plans have their own
+    struct work             work; // of one graph at a time
     bool (*abort_callback)(void * data);
     void * abort_data;
 };
@@ -33,7 +33,6 @@ struct cpu {
 struct cpu_graph_plan {
     struct gb_cpu_plan * plan;
     int                  n_threads; // that it was made for
-    struct work          work;
 };
 
 static GGML_CALL const char * name_of(ggml_backend_t backend) {
@@ -70,11 +69,11 @@ static bool ensure_pool(struct cpu * cpu, const struct gb_cpu_plan * plan) {
     return true;
 }
 
-static enum ggml_status run_plan(struct cpu * cpu, struct gb_cpu_plan * plan, struct work * work) {
-    if (!work_reserve(work, gb_cpu_plan_work_size(plan)) || !ensure_pool(cpu, plan)) {
+static enum ggml_status run_plan(struct cpu * cpu, struct gb_cpu_plan * plan) {
+    if (!work_reserve(&cpu->work, gb_cpu_plan_work_size(plan)) || !ensure_pool(cpu, plan)) {
         return ggml_last_status();
     }
-    const struct gb_cpu_run run = { cpu->level->kernels, work->data, cpu->abort_callback, cpu->abort_data };
+    const struct gb_cpu_run run = { cpu->level->kernels, cpu->work.data, cpu->abort_callback, cpu->abort_data };
     return gb_cpu_plan_run(plan, cpu->pool, &run);
 }
 
@@ -84,7 +83,7 @@ static GGML_CALL bool graph_compute(ggml_backend_t backend, struct ggml_cgraph *
     if (plan == NULL) {
         return false;
     }
-    const enum ggml_status status = run_plan(cpu, plan, &cpu->work);
+    const enum ggml_status status = run_plan(cpu, plan);
     gb_cpu_plan_free(plan);
     if (status == GGML_STATUS_SUCCESS) {
         cgraph->perf_runs = (int) ((unsigned) cgraph->perf_runs + 1u);
@@ -97,7 +96,6 @@ static GGML_CALL void plan_free(ggml_backend_t backend, ggml_backend_graph_plan_
     struct cpu_graph_plan * p = graph_plan;
     if (p != NULL) {
         gb_cpu_plan_free(p->plan);
-        gb_free(p->work.data);
         gb_free(p);
     }
 }
@@ -110,7 +108,7 @@ static GGML_CALL ggml_backend_graph_plan_t plan_create(ggml_backend_t backend, c
     }
     p->n_threads = cpu->n_threads;
     p->plan      = gb_cpu_plan_new(cgraph->nodes, cgraph->n_nodes, cpu->n_threads);
-    if (p->plan == NULL || !work_reserve(&p->work, gb_cpu_plan_work_size(p->plan))) {
+    if (p->plan == NULL || !work_reserve(&cpu->work, gb_cpu_plan_work_size(p->plan))) {
         plan_free(backend, p);
         return NULL;
     }
@@ -136,8 +134,16 @@ static GGML_CALL void plan_compute(ggml_backend_t backend, ggml_backend_graph_pl
     struct cpu *            cpu = backend->context;
     struct cpu_graph_plan * p   = graph_plan;
     if (renew_plan(p, cpu->n_threads)) {
-        run_plan(cpu, p->plan, &p->work); // a failure is reported: that is how the caller learns of it
+        run_plan(cpu, p->plan); // a failure is reported: that is how the caller learns of it
     }
+}
+
+static GGML_CALL size_t work_size(ggml_backend_t backend, const struct ggml_cgraph * cgraph) {
+    const struct cpu *   cpu  = backend->context;
+    struct gb_cpu_plan * plan = gb_cpu_plan_new(cgraph->nodes, cgraph->n_nodes, cpu->n_threads);
+    const size_t         size = plan != NULL ? gb_cpu_plan_work_size(plan) : 0;
+    gb_cpu_plan_free(plan);
+    return size;
 }
 
 static GGML_CALL const char * unsupported_reason(ggml_backend_t backend, const struct ggml_tensor * op) {
@@ -174,6 +180,7 @@ static const struct ggml_backend_i hooks = {
     .graph_compute           = graph_compute,
     .supports_op             = supports_op,
     .unsupported_reason      = unsupported_reason,
+    .graph_work_size         = work_size,
 };
 
 static ggml_backend_t backend_new(int n_threads, const struct gb_level * level) {

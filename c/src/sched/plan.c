@@ -99,6 +99,21 @@ static enum ggml_status cut(struct gb_sched_plan * p) {
     return ok ? GGML_STATUS_SUCCESS : GGML_STATUS_ALLOC_FAILED;
 }
 
+// What the backends need for themselves: the most of any split.
+static enum ggml_status measure_work(struct ggml_backend_sched * s, struct gb_sched_plan * p) {
+    const uint64_t before = gb_fail_count();
+    for (size_t k = 0; k < p->splits.n; k++) {
+        const struct gb_split * split   = &p->splits.data[k];
+        const ggml_backend_t    backend = s->devices[split->backend].backend;
+        struct ggml_cgraph      graph   = { .n_nodes = (int) (split->exec_end - split->exec_begin), .nodes = p->exec.data + split->exec_begin };
+        graph.size                      = graph.n_nodes;
+        if (backend->iface.graph_work_size && graph.n_nodes > 0) {
+            p->need[split->backend].work = GB_MAX(p->need[split->backend].work, backend->iface.graph_work_size(backend, &graph));
+        }
+    }
+    return gb_status_since(before);
+}
+
 static enum ggml_status fill(struct ggml_backend_sched * s, struct gb_sched_plan * p, const struct ggml_cgraph * graph) {
     GB_TRY(gb_sched_collect(s, p, graph));
     GB_TRY(gb_sched_assign_plan(s, p));
@@ -107,6 +122,7 @@ static enum ggml_status fill(struct ggml_backend_sched * s, struct gb_sched_plan
     GB_TRY(gb_sched_make_program(s, p));
     GB_TRY(gb_sched_order_steps(s, p));
     GB_TRY(gb_sched_lay_out(s, p));
+    GB_TRY(measure_work(s, p));
     return gb_sched_find_hazards(s, p);
 }
 

@@ -27,6 +27,19 @@ enum ggml_status ggml_backend_sched_get_arena(ggml_backend_sched_t sched, ggml_b
     return GGML_STATUS_INVALID_STATE;
 }
 
+size_t ggml_backend_sched_get_work_size(ggml_backend_sched_t sched, ggml_backend_t backend) {
+    GB_CHECK_ARG(sched, 0);
+    GB_CHECK_ARG(backend, 0);
+    const struct gb_sched_plan * p = last_plan(sched, __func__);
+    for (int b = 0; p != NULL && b < sched->n_backends; b++) {
+        if (sched->devices[b].backend == backend) {
+            return p->need[b].work;
+        }
+    }
+    GB_FAIL_IF(p != NULL, 0, INVALID, "%s: argument 'backend': not one of this scheduler's", __func__);
+    return 0;
+}
+
 // ---------------------------------------------------------------------------------------------------------------------- blocks
 
 static int64_t n_items(const struct gb_sched_plan * p) {
