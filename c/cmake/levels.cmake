@@ -3,6 +3,7 @@
 # Sets `level_objects`, and tells ggml_backend_objects which levels exist (GB_HAVE_LEVEL_<NAME>, for levels.def). A level is one object
 # file with one global symbol, its table: nothing compiled with its flags can leak into code that runs everywhere. Hence no link-time
 # optimization here.
+include(CheckCCompilerFlag)
 set(level_objects)
 
 function(ggml_backend_level name)
@@ -34,4 +35,12 @@ if(processor MATCHES "^(x86_64|amd64)$" AND CMAKE_SIZEOF_VOID_P EQUAL 8)
     endif()
 elseif(processor MATCHES "^(aarch64|arm64)$")
     ggml_backend_level(neon)
+    if(NOT MSVC)
+        # Processors with these are of version 8.2 in all that matters here: kernels hold no atomics.
+        ggml_backend_level(dotprod -march=armv8.2-a+dotprod)
+        check_c_compiler_flag(-march=armv8.2-a+dotprod+i8mm GGML_BACKEND_COMPILES_I8MM)
+        if(GGML_BACKEND_COMPILES_I8MM) # from gcc 10 and clang 11 on
+            ggml_backend_level(i8mm -march=armv8.2-a+dotprod+i8mm)
+        endif()
+    endif()
 endif()
