@@ -134,7 +134,7 @@ class Plan(PlanPictures):
     def __repr__(self) -> str:
         arenas = ", ".join(f"{a.backend} {a.total} bytes{' (optimal)' if a.proved and a.peak else ''}" for a in self.arenas)
         copied = sum(c.size for c in self.copies if c.reason != "kept")
-        return f"<Plan of {self._graph.n_nodes} nodes: {len(self.splits)} splits, {copied} bytes copied a run, {arenas}>"
+        return f"<Plan of {sum(len(s.nodes) for s in self.splits)} nodes: {len(self.splits)} splits, {copied} bytes copied a run, {arenas}>"
 
 
 # ------------------------------------------------------------------------------------------------------------------- reading it from C

@@ -1,0 +1,232 @@
+"""What plans say about memory against what is then allocated, and plans side by side: prompts and single tokens, old and new, large and small."""
+
+from __future__ import annotations
+
+import gc
+
+import numpy as np
+import pytest
+
+import ggml_backend as gb
+from ggml_backend._ffi import ffi, lib
+
+
+def allocated(sched: gb.Scheduler) -> dict[str, int]:
+    """Bytes of the buffers that a scheduler holds, by the name of their type; counted at the buffers themselves, without what a type of
+    buffer adds to each (the CPU's: room to align)."""
+    core = sched._core
+    added = {b.buffer_type.name: b.alloc(4096).size - 4096 for b in sched.backends}
+    found: dict[str, int] = {}
+    for i in range(lib.gbpy_sched_n_buffers(core.ptr)):
+        buffer = lib.gbpy_sched_buffer(core.ptr, i)
+        if lib.ggml_backend_buffer_get_size(buffer):  # else it was given back
+            name = ffi.string(lib.ggml_backend_buft_name(lib.ggml_backend_buffer_get_type(buffer))).decode()
+            found[name] = found.get(name, 0) + lib.ggml_backend_buffer_get_size(buffer) - added[name]
+    return found
+
+
+def random_graph(ctx: gb.Context, rng: np.random.Generator, weights: list[gb.Tensor]) -> gb.Graph:
+    """Square matrices of several sizes: products, sums, views, things computed in place, results read much later."""
+    live = [ctx.tensor((int(rng.integers(1, 40)), 32), name=f"in{i}") for i in range(int(rng.integers(1, 4)))]
+    for i in range(int(rng.integers(3, 40))):
+        a = live[int(rng.integers(len(live)))]
+        match rng.integers(7):
+            case 0:
+                y = a @ weights[int(rng.integers(len(weights)))].T
+            case 1:
+                y = a + a
+            case 2:
+                y = gb.relu(a)
+            case 3:
+                y = gb.cont(gb.transpose(gb.cont(gb.transpose(a))))
+            case 4:
+                y = gb.soft_max(a)
+            case 5:
+                y = gb.concat(a, live[int(rng.integers(len(live)))], axis=0) if a.shape[0] < 200 else gb.sqr(a)
+            case _:
+                y = gb.scale(a[: max(1, a.shape[0] // 2)], 2.0)
+        live.append(y.named(f"n{i}"))
+        if len(live) > 6:
+            live.pop(int(rng.integers(len(live))))
+    return ctx.graph(*live[-3:])
+
+
+@pytest.mark.parametrize("devices", [["CPU"], ["SIM:name=A", "CPU"], ["SIM:name=A", "SIM:name=B,align=256", "CPU"]], ids=len)
+def test_what_a_plan_says_is_what_is_allocated(devices, rng):
+    for _ in range(40):
+        backends = [gb.Backend(d) for d in devices]
+        names = [b.buffer_type.name for b in backends]
+        with gb.Context() as kept, gb.Context() as ctx, gb.Scheduler(backends) as sched:
+            weights = [kept.tensor((32, 32), name=f"w{i}") for i in range(3)]
+            kept.allocate(backends[-1], usage="weights")
+            for w in weights:
+                w.set(rng.standard_normal((32, 32)).astype(np.float32))
+            graph = random_graph(ctx, rng, weights)
+            for node in graph.nodes:
+                if rng.random() < 0.3:
+                    sched.set_backend(node, backends[int(rng.integers(len(backends)))])
+            assert allocated(sched) == {}
+            plan = sched.prepare(graph)
+            said = {name: plan.memory[b.name].total for name, b in zip(names, backends, strict=True)}
+            assert allocated(sched) == {name: n for name, n in said.items() if n}
+            assert sum(said.values()) == sum(sched.buffer_size(b) for b in backends)
+            for t in graph.leafs:
+                if t.name.startswith("in"):
+                    t.set(1)
+            for _ in range(2):  # running allocates nothing more
+                assert plan.run()
+            assert allocated(sched) == {name: n for name, n in said.items() if n}
+            for arena in plan.arenas:
+                assert arena.lower_bound <= arena.peak <= arena.no_reuse
+
+
+# ---------------------------------------------------------------------------------------------------------------- side by side
+
+
+class Block:
+    """A step of something like a language model: tokens in, a cache written at a position and read up to it."""
+
+    def __init__(self, weights: dict[str, gb.Tensor], cache: gb.Tensor, tokens: int, position: int) -> None:
+        self.ctx = ctx = gb.Context()
+        self.tokens, self.position = tokens, position
+        self.x = ctx.tensor((tokens, 16), name="x").set_input()
+        k = self.x @ weights["k"].T
+        write = gb.cpy(k, cache[position : position + tokens])
+        q = self.x @ weights["q"].T
+        seen = cache[: position + tokens]
+        self.scores = (q @ seen.T).named("scores").set_output()
+        self.graph = ctx.graph(write, self.scores)
+
+
+@pytest.mark.parametrize("devices", [["CPU"], ["SIM:name=A", "CPU"]], ids=len)
+def test_prompt_and_tokens_side_by_side(rng, devices):
+    """One plan for the prompt and one for a token: after the first of each nothing is planned and nothing is allocated any more."""
+    backends = [gb.Backend(d) for d in devices]
+    values = {n: rng.standard_normal((16, 16)).astype(np.float32) for n in "kq"}
+    with gb.Context() as kept, gb.Scheduler(backends) as sched:
+        weights = {n: kept.tensor((16, 16), name=n) for n in "kq"}
+        cache = kept.tensor((64, 16), name="cache")
+        kept.allocate(backends[0], usage="weights")
+        for n, w in weights.items():
+            w.set(values[n])
+        cache.set(0)
+        prompt = Block(weights, cache, 8, 0)
+        token = Block(weights, cache, 1, 8)
+        plans = {step: sched.prepare(step.graph) for step in (prompt, token)}
+        known = np.zeros((64, 16))
+        memory = None
+        for i in range(4):
+            for step in (prompt, token):
+                X = rng.standard_normal((step.tokens, 16)).astype(np.float32)
+                step.x.set(X)
+                assert plans[step].run()
+                known[step.position : step.position + step.tokens] = X.astype(np.float64) @ values["k"].T
+                expected = X.astype(np.float64) @ values["q"].T @ known[: step.position + step.tokens].T
+                np.testing.assert_allclose(step.scores.numpy(), expected, rtol=1e-4, atol=1e-3)
+            if i == 0:
+                memory = allocated(sched)
+                sched.reset_stats()
+        stats = sched.stats
+        assert (stats.runs, stats.plans_made, stats.plans_replayed) == (6, 0, 0)
+        assert stats.weights.n == 0
+        assert allocated(sched) == memory
+
+
+def test_smaller_steps_take_the_places_of_the_reserved_one(rng, cpu):
+    """A pass over fewer tokens, of the same structure as the one that was reserved: no layout is solved and nothing is allocated."""
+    values = {n: rng.standard_normal((16, 16)).astype(np.float32) for n in "kq"}
+    with gb.Context() as kept, gb.Scheduler([cpu]) as sched:
+        weights = {n: kept.tensor((16, 16), name=n) for n in "kq"}
+        cache = kept.tensor((64, 16), name="cache")
+        kept.allocate(cpu, usage="weights")
+        for n, w in weights.items():
+            w.set(values[n])
+        cache.set(0)
+        sched.reserve(Block(weights, cache, 32, 0).graph)
+        before = sched.stats
+        for tokens in (31, 17, 2):
+            step = Block(weights, cache, tokens, 0)
+            sched.allocate(step.graph)
+            X = rng.standard_normal((tokens, 16)).astype(np.float32)
+            step.x.set(X)
+            assert sched.compute(step.graph)
+            expected = X.astype(np.float64) @ values["q"].T @ (X.astype(np.float64) @ values["k"].T).T
+            np.testing.assert_allclose(step.scores.numpy(), expected, rtol=1e-4, atol=1e-3)
+        after = sched.stats
+        assert after.plans_replayed - before.plans_replayed == 3
+        assert after.plans_made == before.plans_made
+
+
+def chain(ctx, n):
+    x = ctx.tensor((4, n), name="x").set_input()
+    y = gb.relu(gb.sqr(x) + x).named("y").set_output()
+    return x, y, ctx.graph(y)
+
+
+def test_an_older_plan_runs(cpu):
+    """Also after more graphs than the scheduler remembers."""
+    with gb.Scheduler([cpu]) as sched:
+        contexts = [gb.Context() for _ in range(20)]
+        nets = [chain(c, 8 + i) for i, c in enumerate(contexts)]
+        plans = [sched.prepare(graph) for _, _, graph in nets]
+        for i, ((x, y, graph), plan) in enumerate(zip(nets, plans, strict=True)):
+            sched.allocate(graph)
+            x.set(i + 1)
+            assert plan.run()
+            np.testing.assert_array_equal(y.numpy(), np.full(y.shape, (i + 1) ** 2 + i + 1))
+            assert plan.memory["CPU"].blocks
+            assert plan.explain(y)
+
+
+def test_plans_outlive_everything(cpu):
+    ctx = gb.Context()
+    sched = gb.Scheduler([cpu])
+    x, y, graph = chain(ctx, 8)
+    plan = sched.prepare(graph)
+    words = repr(plan)
+    ctx.close()
+    for act in (plan.run, lambda: plan.explain(y)):
+        with pytest.raises(gb.StateError, match=r"context.*closed"):
+            act()
+    assert plan.arenas[0].peak > 0
+    assert plan.to_csv().count("\n") >= 2
+    assert repr(plan) == words
+    with gb.Context() as other:
+        x, y, graph = chain(other, 8)
+        plan = sched.prepare(graph)
+        x.set(1)
+        sched.close()
+        for act in (plan.run, lambda: plan.explain(y)):
+            with pytest.raises(gb.StateError, match=r"scheduler.*closed"):
+                act()
+        del sched
+        gc.collect()
+        with pytest.raises(gb.StateError, match=r"scheduler.*closed"):
+            plan.run()
+        assert plan.graph is graph
+        assert plan.to_text()
+
+
+def test_plans_hold_their_scheduler_and_graph(cpu):
+    """Nothing else refers to them."""
+    ctx = gb.Context()
+    x, y, graph = chain(ctx, 8)
+    plan = gb.Scheduler([cpu]).prepare(graph)
+    del graph
+    gc.collect()
+    x.set(2)
+    assert plan.run()
+    assert (y.numpy() == 6).all()
+
+
+def test_a_plan_of_a_scheduler_that_was_reset(cpu):
+    with gb.Context() as ctx, gb.Scheduler([cpu]) as sched:
+        x, y, graph = chain(ctx, 8)
+        plan = sched.prepare(graph)
+        sched.reset()
+        with pytest.raises(gb.StateError):
+            x.set(1)
+        sched.allocate(graph)
+        x.set(1)
+        assert plan.run()
+        assert (y.numpy() == 2).all()
