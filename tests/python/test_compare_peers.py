@@ -1,0 +1,38 @@
+"""benchmarks/compare_peers.py in tiny sizes: it runs with what is there, and says what is not."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+SCRIPT = [sys.executable, str(ROOT / "benchmarks" / "compare_peers.py")]
+QUICK = ["--quick", "--threads", "1", "--rounds", "2", "--seconds", "0.001", "--pause", "0"]
+
+
+def test_it_compares_what_is_there(tmp_path):
+    file = tmp_path / "new" / "peers.json"
+    words = ["products", "ops", "attention", *QUICK, "--markdown", "--json", str(file)]
+    out = subprocess.run([*SCRIPT, *words], capture_output=True, text=True, check=True).stdout
+    data = json.loads(file.read_text())
+    for peer in ("numpy", "torch", "onnxruntime"):
+        assert (peer in data["versions"]) != (peer in data["absent"])
+        assert (f"absent: {peer}" in out) == (peer in data["absent"])
+        if find_spec(peer) is None:
+            assert peer in data["absent"]
+    assert "numpy" in data["versions"]
+    add = data["cases"]["add [32 x 256]"]
+    assert add["unit"] == "GB/s" and len(add["rounds"]["ours"]) == len(add["rounds"]["numpy"]) == 2
+    assert add["ratios"]["numpy"] > 0
+    table = [line for line in out.splitlines() if line.startswith("|")]
+    assert len({line.count("|") for line in table}) == 1 and len(table) == 2 + len(data["cases"])
+    assert not [c for c in data["cases"].values() if "numpy" in c["left_out"]]  # every result of NumPy agreed
+
+
+def test_bad_arguments():
+    for words in (["nonsense"], ["--rounds", "0"]):
+        run = subprocess.run([*SCRIPT, *words], capture_output=True, text=True, check=False)
+        assert run.returncode == 2 and words[-1] in run.stderr
