@@ -54,6 +54,7 @@ class ArenaPlan:
     leafs: int  #: inputs and the like that the scheduler placed; they keep their memory from run to run
     replicas: int  #: kept copies of weights
     no_reuse: int  #: the arena, if no tensors shared memory
+    scratch: int = 0  #: what the device takes besides, to compute: for matrices that it repacks, sums by thread and the like
 
     @property
     def gap(self) -> float:
@@ -61,9 +62,14 @@ class ArenaPlan:
         return self.peak / self.lower_bound - 1 if self.lower_bound else 0.0
 
     @property
-    def total(self) -> int:
-        """All that the plan needs on this backend."""
+    def allocated(self) -> int:
+        """What the scheduler allocates there for this plan."""
         return self.peak + self.leafs + self.replicas
+
+    @property
+    def total(self) -> int:
+        """All that the plan needs on this backend: ``allocated`` and ``scratch``."""
+        return self.allocated + self.scratch
 
 
 @dataclass(frozen=True)
@@ -119,7 +125,8 @@ class Plan(PlanPictures):
 
     @property
     def memory(self) -> Mapping[str, ArenaPlan]:
-        """By name of the backend. ``total`` is what the scheduler allocates there for this plan."""
+        """By name of the backend: ``allocated`` is what the scheduler allocates there for this plan, ``total`` is that and the scratch
+        memory of the device."""
         return {a.backend: a for a in self.arenas}
 
     def run(self) -> bool:
@@ -132,7 +139,7 @@ class Plan(PlanPictures):
         return self._scheduler.explain(tensor)
 
     def __repr__(self) -> str:
-        arenas = ", ".join(f"{a.backend} {a.total} bytes{' (optimal)' if a.proved and a.peak else ''}" for a in self.arenas)
+        arenas = ", ".join(f"{a.backend} {a.allocated} bytes{' (optimal)' if a.proved and a.peak else ''}" for a in self.arenas)
         copied = sum(c.size for c in self.copies if c.reason != "kept")
         return f"<Plan of {sum(len(s.nodes) for s in self.splits)} nodes: {len(self.splits)} splits, {copied} bytes copied a run, {arenas}>"
 
@@ -172,7 +179,8 @@ def _arenas(sched: Any, backends: _Backends, blocks: dict[str, list[PlanBlock]])
     for ptr, name in backends:
         check(lib.ggml_backend_sched_get_arena(sched, ptr, arena), "Scheduler.prepare")
         sizes = (int(arena.peak), int(arena.bound), bool(arena.proved), tuple(blocks[name]))
-        found.append(ArenaPlan(name, *sizes, int(arena.leafs), int(arena.replicas), int(arena.no_reuse)))
+        scratch = int(lib.ggml_backend_sched_get_work_size(sched, ptr))
+        found.append(ArenaPlan(name, *sizes, int(arena.leafs), int(arena.replicas), int(arena.no_reuse), scratch))
     return tuple(found)
 
 

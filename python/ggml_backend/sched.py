@@ -299,8 +299,8 @@ class Scheduler:
             return Plan(self, graph, *read_plan(core.ptr, graph_core.ptr, [(b.ptr, b.name) for b in core.backends]))
 
     def reserve(self, graph: Graph) -> None:
-        """Makes the compute buffers large enough for the results of the graph, so that no later ``allocate`` of graphs up to its size has
-        to. Touches no tensor."""
+        """Allocates what the graph needs, inputs included, and touches no tensor. Graphs of the same structure whose tensors are no larger
+        take the places that were planned for this one: nothing is planned or allocated for them any more."""
         reap()
         core, graph_core = self._live(), graph._live()
         with self._use(core):

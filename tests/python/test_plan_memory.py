@@ -67,7 +67,7 @@ def test_what_a_plan_says_is_what_is_allocated(devices, rng):
                     sched.set_backend(node, backends[int(rng.integers(len(backends)))])
             assert allocated(sched) == {}
             plan = sched.prepare(graph)
-            said = {name: plan.memory[b.name].total for name, b in zip(names, backends, strict=True)}
+            said = {name: plan.memory[b.name].allocated for name, b in zip(names, backends, strict=True)}
             assert allocated(sched) == {name: n for name, n in said.items() if n}
             assert sum(said.values()) == sum(sched.buffer_size(b) for b in backends)
             for t in graph.leafs:

@@ -28,7 +28,7 @@ def test_one_device(ctx, cpu):
         assert arena.proved
         assert arena.peak == arena.lower_bound
         assert arena.gap == 0.0
-        assert arena.total == sched.memory(cpu).peak
+        assert arena.allocated == sched.memory(cpu).peak
         assert arena.peak <= arena.no_reuse
         assert plan.copies == ()
         (split,) = plan.splits
@@ -47,6 +47,21 @@ def test_one_device(ctx, cpu):
         assert re.fullmatch(r"<Plan of \d+ nodes: 1 splits, 0 bytes copied a run, CPU \d+ bytes \(optimal\)>", repr(plan))
 
 
+def test_scratch_memory(ctx, sim):
+    """A product with several threads needs some; an addition needs none; a device that does not tell has none."""
+    cpu = gb.Backend("CPU", n_threads=2)
+    a, b = ctx.tensor((64, 256), gb.float32, name="a"), ctx.tensor((64, 256), gb.q8_0, name="b")
+    product, total = ctx.graph(a @ b.T), ctx.graph(a + a)
+    with gb.Scheduler([sim, cpu]) as sched:
+        sched.set_backend(product.nodes[0], cpu)
+        sched.set_backend(total.nodes[0], cpu)
+        arena = sched.prepare(product).memory["CPU"]
+        assert arena.scratch > 0
+        assert arena.total == arena.allocated + arena.scratch
+        assert sched.prepare(total).memory["CPU"].scratch == 0
+        assert sched.prepare(total).memory[sim.name].scratch == 0
+
+
 def overlaps(a, b):
     in_time = a.lower < b.upper and b.lower < a.upper
     return in_time and a.chunk == b.chunk and a.offset < b.offset + b.size and b.offset < a.offset + a.size
@@ -63,7 +78,7 @@ def test_blocks_do_not_meet(ctx, devices, rng):
         plan = sched.prepare(graph)
         assert [a.backend for a in plan.arenas] == [b.name for b in backends]
         for arena, backend in zip(plan.arenas, backends, strict=True):
-            assert arena.total == sched.memory(backend).peak
+            assert arena.allocated == sched.memory(backend).peak
             for a in arena.blocks:
                 root = arena.blocks[a.root] if a.in_place else a
                 assert root.offset == a.offset
