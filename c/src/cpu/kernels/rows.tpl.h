@@ -153,8 +153,9 @@ static void soft_max_row_f32(int64_t n, float * y, const float * x, float scale,
 
 // -------------------------------------------------------------------------------------------------------------- rotation
 
-// Cosine and sine of angles below 2^20, within 1 ulp of those of the given double. In double: quarter turns off, then Taylor.
-static void sincos_f64(int64_t n, float * c, float * s, const double * angle) {
+// Cosine and sine of angles below 2^20, within 1 ulp of those of the given double. In double: quarter turns off, then Taylor. Free of
+// branches and of conversions to 64-bit integers, so that compilers make vectors of it at every level.
+static void sincos_f64(int64_t n, float * restrict c, float * restrict s, const double * restrict angle) {
     for (int64_t i = 0; i < n; i++) {
         const double t = angle[i] * 0x1.45f306dc9c883p-1 + 0x1.8p52; // 2 / pi; the integer lies in the lowest bits
         const double k = t - 0x1.8p52;
@@ -164,11 +165,17 @@ static void sincos_f64(int64_t n, float * c, float * s, const double * angle) {
             r + r * z * (-1.0 / 6 + z * (1.0 / 120 + z * (-1.0 / 5040 + z * (1.0 / 362880 + z * (-1.0 / 39916800)))));
         const double cosine =
             1 + z * (-0.5 + z * (1.0 / 24 + z * (-1.0 / 720 + z * (1.0 / 40320 + z * (-1.0 / 3628800 + z * (1.0 / 479001600))))));
-        uint64_t quarter;
+        uint64_t quarter, sine_bits, cosine_bits;
         memcpy(&quarter, &t, sizeof(quarter));
-        const double a = quarter & 1 ? sine : cosine, b = quarter & 1 ? cosine : sine;
-        c[i] = (float) ((quarter + 1) & 2 ? -a : a);
-        s[i] = (float) (quarter & 2 ? -b : b);
+        memcpy(&sine_bits, &sine, sizeof(sine_bits));
+        memcpy(&cosine_bits, &cosine, sizeof(cosine_bits));
+        const uint64_t odd = 0 - (quarter & 1), differ = (sine_bits ^ cosine_bits) & odd; // they change places
+        const uint64_t a = (cosine_bits ^ differ) ^ ((quarter + 1) >> 1 << 63), b = (sine_bits ^ differ) ^ (quarter >> 1 << 63);
+        double         x, y;
+        memcpy(&x, &a, sizeof(x));
+        memcpy(&y, &b, sizeof(y));
+        c[i] = (float) x;
+        s[i] = (float) y;
     }
 }
 

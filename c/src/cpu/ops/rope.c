@@ -114,12 +114,16 @@ static bool is_plain(const struct rope * r) {
 static void fill_plain(const struct gb_kernels * k, const struct rope * r, int32_t position, const struct turns * t) {
     const int64_t n      = n_turns(r);
     const double  factor = position * r->freq_scale * (r->mode & MODE_NEOX ? r->freq_scale : 1.0);
+    int           far    = 0;
     for (int64_t j = 0; j < n; j++) {
         t->angle[j] = factor * t->freq[j];
+        far |= !(fabs(t->angle[j]) < KERNEL_ANGLE);
     }
     k->sincos_f64(n, t->c, t->s, t->angle);
-    for (int64_t j = 0; j < n; j++) {
-        t->s[j] = r->back ? -t->s[j] : t->s[j];
+    if (r->back) {
+        k->neg_f32(n, t->s, t->s);
+    }
+    for (int64_t j = 0; far && j < n; j++) {
         if (!(fabs(t->angle[j]) < KERNEL_ANGLE)) {
             set_turn(t, j, turn_by(r, t->angle[j], 1.0));
         }
@@ -207,41 +211,42 @@ static struct scratch scratch_of(const struct gb_cpu_call * call, const struct g
                              c + 6 * pairs };
 }
 
-static void next_row(const struct ggml_tensor * t, struct gb_row * r) { // rows are short: no division for each
-    if (++r->i1 == t->ne[1]) {
-        r->i1 = 0;
-        if (++r->i2 == t->ne[2]) {
-            r->i2 = 0;
-            r->i3++;
-        }
+// n rows of a token from `at` on: they lie in even steps.
+static void rotate_rows(const struct gb_cpu_call * call, const struct rope * r, const struct ggml_tensor * node,
+                        struct gb_row at, int64_t n, const struct scratch * s) {
+    const struct ggml_tensor * a = node->src[0];
+    char *                     d = gb_row_of(node, at);
+    const char *               p = gb_row_of(a, at);
+    for (int64_t i = 0; i < n; i++, d += node->nb[1], p += a->nb[1]) {
+        const float * x = gb_in(call->k, a, p, r->n, s->row);
+        float *       y = gb_out(node, d, r->n, s->row);
+        rotate_row(call->k, r, y, x, &s->turns);
+        gb_put(call->k, node, d, r->n, y);
     }
 }
 
 static void run_rope(const struct gb_cpu_call * call, struct ggml_tensor * node) {
-    const struct ggml_tensor *a = node->src[0], *b = node->src[1];
-    const struct rope         r        = rope_of(node);
-    const struct scratch      s        = scratch_of(call, node);
-    bool                      filled   = false;
-    int32_t                   position = 0;
-    int64_t                   first, last;
+    const struct ggml_tensor * b        = node->src[1];
+    const struct rope          r        = rope_of(node);
+    const struct scratch       s        = scratch_of(call, node);
+    bool                       filled   = false;
+    int32_t                    position = 0;
+    int64_t                    first, last, rows;
     gb_cpu_share(call, node->ne[0] > 0 ? gb_rows(node) : 0, &first, &last);
     if (first >= last) {
         return;
     }
     fill_frequencies(&r, s.turns.freq);
-    struct gb_row at = gb_row_at(node, first);
-    for (int64_t i = first; i < last; i++, next_row(node, &at)) {
+    for (int64_t i = first; i < last; i += rows) {
+        const struct gb_row at = gb_row_at(node, i);
         const int32_t       p  = gb_get_i32((const char *) b->data + (size_t) at.i2 * b->nb[0]);
         if (!filled || p != position) {
             fill_turns(call->k, &r, p, &s.turns);
             filled   = true;
             position = p;
         }
-        char *        d = gb_row_of(node, at);
-        const float * x = gb_in(call->k, a, gb_row_of(a, at), r.n, s.row);
-        float *       y = gb_out(node, d, r.n, s.row);
-        rotate_row(call->k, &r, y, x, &s.turns);
-        gb_put(call->k, node, d, r.n, y);
+        rows = GB_MIN(last - i, node->ne[1] - at.i1);
+        rotate_rows(call, &r, node, at, rows, &s);
     }
 }
 
