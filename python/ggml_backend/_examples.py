@@ -135,7 +135,7 @@ def _residual(ctx: Context, x: Tensor, time: Tensor, channels: int, name: str) -
     h = (h + moment).named(f"{name}.timed")
     h = _conv(ctx, ops.silu(_normed(ctx, h, f"{name}.norm2")).named(f"{name}.silu2"), channels, f"{name}.conv2")
     skip = x if x.shape[-3] == channels else _conv(ctx, x, channels, f"{name}.skip", 1)
-    return (skip + h).named(f"{name}.out")
+    return (h + skip).named(f"{name}.out")
 
 
 def _look_around(ctx: Context, x: Tensor, name: str) -> Tensor:
