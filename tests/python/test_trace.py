@@ -5,12 +5,17 @@ from __future__ import annotations
 import itertools
 import json
 import math
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 import ggml_backend as gb
 from ggml_backend._chrome import chrome_trace
+
+ROOT = Path(__file__).resolve().parents[2]
 
 # -------------------------------------------------------------------------------------------------------------- an independent judge
 
@@ -314,6 +319,14 @@ class Made:
 
     def __init__(self, **fields):
         self.__dict__.update(fields)
+
+
+def test_example(tmp_path):
+    run = subprocess.run([sys.executable, ROOT / "examples" / "two_devices.py", tmp_path], capture_output=True, text=True, check=True)
+    assert "2 splits" in run.stdout
+    made = judge((tmp_path / "trace.json").read_text())
+    assert {e["args"]["run"] for e in slices_of(made)} == {0, 1}
+    assert "layer3" in (tmp_path / "plan.html").read_text()
 
 
 def test_any_events_make_a_valid_file(rng):

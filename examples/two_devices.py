@@ -1,0 +1,87 @@
+"""Two devices share a network: what the scheduler decides, what it costs, and what runs when.
+
+    python examples/two_devices.py [FOLDER]
+
+The devices are simulated (they take 2 ms for each split and 1 ms for each copy), so this runs anywhere. The first half of the layers runs on
+A, the second on B; batches follow each other without waiting, so that A works on one batch while B works on the one before. Written to
+FOLDER: ``plan.html``, a picture of the memory and the copies, and ``trace.json``, which https://ui.perfetto.dev opens.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+
+import ggml_backend as gb
+
+LAYERS, WIDTH, BATCH, RUNS = 8, 256, 32, 8
+
+
+def build(ctx: gb.Context, weights: list[gb.Tensor]) -> tuple[gb.Tensor, gb.Tensor, gb.Graph]:
+    x = ctx.tensor((BATCH, WIDTH), name="x").set_input()
+    y = x
+    for i, w in enumerate(weights):
+        y = (y + gb.relu(y @ w.T).named(f"layer{i}.out")).named(f"layer{i}")
+    y.set_output()
+    return x, y, ctx.graph(y)
+
+
+def reference(x: np.ndarray, weights: list[np.ndarray]) -> np.ndarray:
+    for w in weights:
+        x = x + np.maximum(x @ w.T, 0)
+    return x
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("folder", nargs="?", type=Path, help="where to write plan.html and trace.json (a new one in the temporary folder)")
+    folder = parser.parse_args().folder or Path(tempfile.mkdtemp(prefix="two-devices-"))
+    folder.mkdir(parents=True, exist_ok=True)
+
+    a = gb.Backend("SIM:name=A,delay=2ms,copy_delay=1ms")
+    b = gb.Backend("SIM:name=B,delay=2ms,copy_delay=1ms")
+    cpu = gb.Backend("CPU")
+    rng = np.random.default_rng(1)
+    values = [(rng.standard_normal((WIDTH, WIDTH)) / WIDTH).astype(np.float32) for _ in range(LAYERS)]
+
+    # Each device holds the weights of its layers: the work follows them.
+    with gb.Context() as first, gb.Context() as second, gb.Context() as ctx, gb.Scheduler([a, b, cpu], n_copies=2) as sched:
+        weights = [(first if i < LAYERS // 2 else second).tensor((WIDTH, WIDTH), name=f"layer{i}.weight") for i in range(LAYERS)]
+        first.allocate(a, usage="weights")
+        second.allocate(b, usage="weights")
+        for w, value in zip(weights, values, strict=True):
+            w.set(value)
+        x, y, graph = build(ctx, weights)
+
+        plan = sched.prepare(graph)
+        print(plan)
+        for copy in plan.copies:
+            print(f"  {copy.name}: {copy.size} bytes from {copy.src_backend} to {copy.dst_backend}, {copy.reason}")
+        print(f"{y.name}: {plan.explain(y)}")
+        plan.to_html(folder / "plan.html")
+
+        batches = [rng.standard_normal((BATCH, WIDTH)).astype(np.float32) for _ in range(RUNS)]
+        start = time.perf_counter()
+        pending = []
+        for batch in batches:  # set while earlier batches are still on their way
+            x.set(batch)
+            pending.append(sched.compute_async(graph, results=[y]))
+        results = [p.results()[0] for p in pending]
+        print(f"{RUNS} batches in {(time.perf_counter() - start) * 1e3:.1f} ms")
+        for batch, result in zip(batches, results, strict=True):
+            np.testing.assert_allclose(result, reference(batch, values), rtol=1e-3, atol=1e-3)
+
+        with sched.trace(folder / "trace.json"):
+            for batch in batches[:2]:
+                x.set(batch)
+                sched.compute(graph)
+        print(sched.stats)
+    print(f"written: {folder / 'plan.html'}, {folder / 'trace.json'}")
+
+
+if __name__ == "__main__":
+    main()
