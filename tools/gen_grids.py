@@ -26,7 +26,10 @@ HEAD = """\
 // grid.c says what the codes stand for. Rows ascend. The lower and the upper four bits of a row's upper byte have 8 or 9
 // states each (a code below 8, two codes below 3): those with states i and j are first[8 j + i] or first[9 j + i] up to
 // the next one's first.
+#ifndef GB_GRID_TABLE // who includes this file for tables in other memory says how they are declared
 #include "tensor/quant/grid.h"
+#define GB_GRID_TABLE const
+#endif
 """
 
 
@@ -43,7 +46,7 @@ def packed(codes: np.ndarray) -> np.ndarray:
 
 
 def print_table(name: str, entries: list[str]) -> None:
-    print(f"\nconst uint16_t {name}[{len(entries)}] = {{")
+    print(f"\nGB_GRID_TABLE uint16_t {name}[{len(entries)}] = {{")
     for i in range(0, len(entries), 14):
         print("    " + " ".join(entries[i : i + 14]))
     print("};")

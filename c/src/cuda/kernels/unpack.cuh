@@ -9,10 +9,10 @@
 
 #include <stdint.h>
 
-#include "cuda/launch.cuh"
+#include "cuda/kernels/bits.cuh"
 #include "ggml.h"
 
-#define GB_GRID_TABLE [[maybe_unused]] static GB_DEVICE_CONST
+#define GB_GRID_TABLE [[maybe_unused]] GB_CONST
 #include "tensor/quant/grids.c"
 #undef GB_GRID_TABLE
 
@@ -27,12 +27,12 @@ struct gb_group { // element i is d[i / 16] level i + m[i / 16]; level i is byte
 struct gb_words {
     const uint32_t * aligned;
     uint32_t         shift; // bits
-    GB_DEVICE explicit gb_words(const uint8_t * p) {
+    GB_METHOD explicit gb_words(const uint8_t * p) {
         const uintptr_t a = (uintptr_t) p;
         aligned           = (const uint32_t *) (a & ~(uintptr_t) 3);
         shift             = (uint32_t) (a & 3) * 8;
     }
-    GB_DEVICE uint32_t operator[](int i) const {
+    GB_METHOD uint32_t operator[](int i) const {
         const uint32_t low = aligned[i], high = shift != 0 ? aligned[i + 1] : 0;
         return gb_funnel_right(low, high, shift);
     }
@@ -126,9 +126,9 @@ template<int TYPE> struct gb_format;
     template<> struct gb_format<GGML_TYPE_##type> {                                                                                \
         static constexpr int  block = n_elements, bytes = n_bytes;                                                                 \
         static constexpr bool offsets = has_offsets;                                                                               \
-        static GB_DEVICE void unpack(const uint8_t * p, int g, gb_group & o);                                                      \
+        static GB_METHOD void unpack(const uint8_t * p, int g, gb_group & o);                                                      \
     };                                                                                                                             \
-    GB_DEVICE void gb_format<GGML_TYPE_##type>::unpack(const uint8_t * p, [[maybe_unused]] int g, gb_group & o)
+    GB_METHOD void gb_format<GGML_TYPE_##type>::unpack(const uint8_t * p, [[maybe_unused]] int g, gb_group & o)
 
 // Sixteen bytes of nibbles: the low ones are the first half of a group, the high ones the second.
 GB_DEVICE void gb_nibbles(const uint8_t * p, gb_group & o) {
@@ -360,7 +360,7 @@ GB_FORMAT(TQ1_0, 256, 54, false) { // digits lie 32 elements apart, then 16, the
 // ------------------------------------------------------------------------------------------------------------------ codebooks
 
 GB_DEVICE uint32_t gb_parity_sign(uint32_t code) { // seven stored signs: the eighth makes their number even
-    return (code & 127) | (uint32_t) (gb_popcount(code & 127) & 1) << 7;
+    return (code & 127) | gb_parity(code & 127) << 7;
 }
 
 GB_DEVICE void gb_signed_row2(uint32_t row, uint32_t signs, int * q) { // 8, 25, 43
@@ -451,9 +451,9 @@ GB_FORMAT(IQ1_M, 256, 56, false) {
     X(Q4_0) X(Q4_1) X(Q5_0) X(Q5_1) X(Q8_0) X(Q8_1) X(Q2_K) X(Q3_K) X(Q4_K) X(Q5_K) X(Q6_K) X(Q8_K) X(IQ4_NL) X(IQ4_XS) X(TQ1_0)   \
     X(TQ2_0) X(MXFP4) X(NVFP4) X(IQ2_XXS) X(IQ2_XS) X(IQ2_S) X(IQ3_XXS) X(IQ3_S) X(IQ1_S) X(IQ1_M)
 
-// Level i of a group as a number.
-GB_DEVICE float gb_level(const gb_group & o, int i) {
-    return (float) (int8_t) ((uint32_t) o.q[i / 4] >> 8 * (i % 4));
+// Signed byte i of a word as a number: as the low bits of 2^23 + 128 + x, without a conversion.
+GB_DEVICE float gb_byte_to_float(int word, int i) {
+    return gb_bits_to_float(gb_perm((uint32_t) word ^ 0x80808080u, 0x4b000000u, 0x7440u + (uint32_t) i)) - 8388736.0f;
 }
 
 #endif // GB_CUDA_KERNELS_UNPACK_CUH

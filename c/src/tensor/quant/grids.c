@@ -4,9 +4,12 @@
 // grid.c says what the codes stand for. Rows ascend. The lower and the upper four bits of a row's upper byte have 8 or 9
 // states each (a code below 8, two codes below 3): those with states i and j are first[8 j + i] or first[9 j + i] up to
 // the next one's first.
+#ifndef GB_GRID_TABLE // who includes this file for tables in other memory says how they are declared
 #include "tensor/quant/grid.h"
+#define GB_GRID_TABLE const
+#endif
 
-const uint16_t gb_grid_rows_iq2_xxs[256] = {
+GB_GRID_TABLE uint16_t gb_grid_rows_iq2_xxs[256] = {
     0x0000, 0x0002, 0x0005, 0x0008, 0x000a, 0x0011, 0x0014, 0x0020, 0x0022, 0x0028, 0x002a, 0x0041, 0x0044, 0x0050,
     0x0058, 0x0061, 0x0064, 0x0080, 0x0082, 0x008a, 0x00a2, 0x0101, 0x0104, 0x0110, 0x0115, 0x0140, 0x0184, 0x0198,
     0x0200, 0x0202, 0x0222, 0x0282, 0x0401, 0x0404, 0x0410, 0x0421, 0x0424, 0x0440, 0x0442, 0x0448, 0x0460, 0x0481,
@@ -28,7 +31,7 @@ const uint16_t gb_grid_rows_iq2_xxs[256] = {
     0xa200, 0xa418, 0xa850, 0xa904,
 };
 
-const uint16_t gb_grid_first_iq2_xxs[82] = {
+GB_GRID_TABLE uint16_t gb_grid_first_iq2_xxs[82] = {
        0,   21,   28,   32,   45,   53,   58,   68,   70,   72,   81,   87,   89,   95,
       97,   99,  104,  107,  108,  115,  117,  119,  124,  127,  128,  131,  131,  132,
      145,  150,  155,  160,  162,  163,  168,  172,  174,  181,  184,  185,  187,  188,
@@ -37,7 +40,7 @@ const uint16_t gb_grid_first_iq2_xxs[82] = {
      247,  248,  248,  251,  252,  253,  254,  254,  254,  255,  256,  256,
 };
 
-const uint16_t gb_grid_rows_iq2_xs[512] = {
+GB_GRID_TABLE uint16_t gb_grid_rows_iq2_xs[512] = {
     0x0000, 0x0002, 0x0005, 0x0008, 0x000a, 0x0011, 0x0014, 0x0016, 0x0019, 0x0020, 0x0022, 0x0025, 0x0028, 0x0041,
     0x0044, 0x0046, 0x0049, 0x0050, 0x0052, 0x0055, 0x0058, 0x0061, 0x0064, 0x0080, 0x0082, 0x0085, 0x0088, 0x0091,
     0x0094, 0x0099, 0x00a0, 0x0101, 0x0104, 0x0106, 0x0109, 0x0110, 0x0112, 0x0115, 0x0118, 0x011a, 0x0121, 0x0124,
@@ -77,7 +80,7 @@ const uint16_t gb_grid_rows_iq2_xs[512] = {
     0xa8a8, 0xa904, 0xa984, 0xa986, 0xaa28, 0xaa2a, 0xaa91, 0xaaaa,
 };
 
-const uint16_t gb_grid_first_iq2_xs[82] = {
+GB_GRID_TABLE uint16_t gb_grid_first_iq2_xs[82] = {
        0,   31,   53,   66,   87,   99,  106,  122,  128,  133,  154,  167,  173,  186,
      190,  193,  200,  203,  205,  218,  224,  228,  233,  237,  240,  247,  249,  254,
      276,  289,  295,  308,  314,  318,  325,  330,  331,  343,  349,  352,  360,  364,
@@ -86,7 +89,7 @@ const uint16_t gb_grid_first_iq2_xs[82] = {
      476,  477,  479,  486,  489,  495,  497,  497,  499,  505,  508,  512,
 };
 
-const uint16_t gb_grid_rows_iq2_s[1024] = {
+GB_GRID_TABLE uint16_t gb_grid_rows_iq2_s[1024] = {
     0x0000, 0x0002, 0x0005, 0x0008, 0x000a, 0x0011, 0x0014, 0x0016, 0x0019, 0x0020, 0x0022, 0x0025, 0x0028, 0x0041,
     0x0044, 0x0046, 0x0049, 0x0050, 0x0052, 0x0055, 0x0058, 0x0061, 0x0064, 0x0066, 0x0069, 0x0080, 0x0082, 0x0085,
     0x0088, 0x0091, 0x0094, 0x00a0, 0x00a5, 0x00aa, 0x0101, 0x0104, 0x0106, 0x0109, 0x0110, 0x0112, 0x0115, 0x0118,
@@ -163,7 +166,7 @@ const uint16_t gb_grid_rows_iq2_s[1024] = {
     0xaa88, 0xaaaa,
 };
 
-const uint16_t gb_grid_first_iq2_s[82] = {
+GB_GRID_TABLE uint16_t gb_grid_first_iq2_s[82] = {
        0,   34,   62,   81,  114,  143,  158,  183,  198,  206,  237,  266,  280,  308,
      328,  339,  356,  368,  372,  393,  408,  418,  437,  448,  453,  462,  466,  471,
      502,  530,  545,  575,  596,  608,  626,  638,  642,  670,  690,  701,  721,  732,
@@ -172,7 +175,7 @@ const uint16_t gb_grid_first_iq2_s[82] = {
      977,  980,  981,  992,  994, 1003, 1009, 1011, 1012, 1015, 1017, 1024,
 };
 
-const uint16_t gb_grid_rows_iq3_xxs[256] = {
+GB_GRID_TABLE uint16_t gb_grid_rows_iq3_xxs[256] = {
     0x0000, 0x0002, 0x0004, 0x0011, 0x0013, 0x0017, 0x0020, 0x0022, 0x0031, 0x0042, 0x0073, 0x0075, 0x0101, 0x0103,
     0x0110, 0x0112, 0x0121, 0x0125, 0x0130, 0x0132, 0x0141, 0x0154, 0x0170, 0x0200, 0x0202, 0x0204, 0x0211, 0x0220,
     0x0222, 0x0231, 0x0233, 0x0237, 0x0251, 0x0257, 0x0275, 0x0301, 0x0307, 0x0310, 0x0312, 0x0325, 0x0370, 0x0413,
@@ -194,7 +197,7 @@ const uint16_t gb_grid_rows_iq3_xxs[256] = {
     0x7500, 0x7502, 0x7524, 0x7630,
 };
 
-const uint16_t gb_grid_first_iq3_xxs[65] = {
+GB_GRID_TABLE uint16_t gb_grid_first_iq3_xxs[65] = {
        0,   12,   23,   35,   41,   47,   51,   53,   58,   69,   74,   81,   87,   90,
       94,   95,   97,  106,  116,  125,  130,  132,  136,  136,  140,  148,  154,  160,
      162,  165,  169,  172,  174,  180,  181,  186,  188,  191,  194,  194,  198,  201,
@@ -202,7 +205,7 @@ const uint16_t gb_grid_first_iq3_xxs[65] = {
      235,  241,  243,  246,  250,  252,  255,  256,  256,
 };
 
-const uint16_t gb_grid_rows_iq3_s[512] = {
+GB_GRID_TABLE uint16_t gb_grid_rows_iq3_s[512] = {
     0x0000, 0x0001, 0x0002, 0x0005, 0x0007, 0x0010, 0x0011, 0x0012, 0x0014, 0x0016, 0x0020, 0x0021, 0x0025, 0x0033,
     0x0040, 0x0042, 0x0045, 0x0047, 0x0051, 0x0053, 0x0060, 0x0062, 0x0071, 0x0074, 0x0077, 0x0100, 0x0101, 0x0102,
     0x0104, 0x0110, 0x0111, 0x0115, 0x0120, 0x0123, 0x0127, 0x0131, 0x0135, 0x0144, 0x0161, 0x0165, 0x0172, 0x0200,
@@ -242,7 +245,7 @@ const uint16_t gb_grid_rows_iq3_s[512] = {
     0x7413, 0x7420, 0x7450, 0x7522, 0x7542, 0x7602, 0x7631, 0x7700,
 };
 
-const uint16_t gb_grid_first_iq3_s[65] = {
+GB_GRID_TABLE uint16_t gb_grid_first_iq3_s[65] = {
        0,   25,   41,   59,   73,   83,   94,  100,  109,  127,  141,  153,  165,  175,
      182,  187,  196,  219,  230,  242,  253,  262,  269,  275,  281,  296,  306,  312,
      324,  332,  340,  342,  347,  357,  367,  377,  384,  390,  394,  397,  402,  412,
@@ -250,7 +253,7 @@ const uint16_t gb_grid_first_iq3_s[65] = {
      477,  486,  491,  498,  502,  507,  509,  511,  512,
 };
 
-const uint16_t gb_grid_rows_iq1[2048] = {
+GB_GRID_TABLE uint16_t gb_grid_rows_iq1[2048] = {
     0x0000, 0x0002, 0x0005, 0x0008, 0x000a, 0x0011, 0x0015, 0x0020, 0x0022, 0x0028, 0x002a, 0x0045, 0x0051, 0x0054,
     0x0056, 0x0065, 0x0080, 0x0082, 0x0088, 0x008a, 0x0095, 0x00a0, 0x00a2, 0x00a8, 0x00aa, 0x0104, 0x0105, 0x0111,
     0x0114, 0x0116, 0x0119, 0x011a, 0x0125, 0x0141, 0x0146, 0x0149, 0x0152, 0x0155, 0x015a, 0x0161, 0x0164, 0x0166,
@@ -400,7 +403,7 @@ const uint16_t gb_grid_rows_iq1[2048] = {
     0xaaa0, 0xaaa2, 0xaaa8, 0xaaaa,
 };
 
-const uint16_t gb_grid_first_iq1[82] = {
+GB_GRID_TABLE uint16_t gb_grid_first_iq1[82] = {
        0,   25,   48,   73,   86,  118,  134,  156,  174,  198,  218,  245,  263,  297,
      342,  375,  395,  422,  440,  465,  485,  508,  528,  552,  567,  588,  607,  629,
      645,  679,  693,  718,  760,  791,  811,  846,  857,  886,  930,  954,  998, 1059,

@@ -1,0 +1,388 @@
+// gemm.cuh - products with many columns: tiles in shared memory, tensor cores for halves and quantized weights, plain arithmetic for floats.
+//
+// gb_gemm_halves: a block makes NT rows of dst times 128 columns. Both operands have the sum along their rows, so both go to shared
+// memory as rows of 64 halves, 16 bytes at a time, and a piece lies in its row at its number xor the row's: loads of fragments then
+// meet no bank twice. Copies run some stages ahead of the products. Quantized weights take the way through registers, a thread
+// unpacks 32 elements of a stage. What lies past the operands is zeros.
+// gb_gemm_exact: the same product in float, from any type and stride; a stage is 32 deep.
+//
+// In MUL_MAT_ID, rows of dst are sorted by expert (gb_route), and a block finds out which expert its tile belongs to.
+#ifndef GB_CUDA_KERNELS_GEMM_CUH
+#define GB_CUDA_KERNELS_GEMM_CUH
+
+#include "cuda/kernels/bits.cuh"
+#include "cuda/kernels/rows.cuh"
+#include "cuda/kernels/unpack.cuh"
+
+enum { GB_GEMM_THREADS = 256, GB_GEMM_M = 128, GB_GEMM_K = 64, GB_HALVES = -1 };
+
+struct gb_gemm {
+    gb_weights  w;
+    const void * x;     // rows of halves, or of floats
+    int64_t      x_row; // elements from row to row
+    float *      dst;
+    int64_t      m, k, rows;  // columns of dst, depth, rows of a slice
+    int64_t      part_rows;   // the depth is cut into parts, whose results lie part_rows rows apart
+    int          parts, part_depth;
+    const int *  first;  // NULL, or of the rows of each expert in `tokens`, and their end
+    const int *  tokens; // row numbers, sorted by expert
+    int          stages; // 2, 3 or 4
+};
+
+// The part of the product that a block has.
+struct gb_tile {
+    const char * a;             // matrix; NULL: there is none
+    int64_t      row, end;      // its rows of the slice, or positions in `tokens`
+    int64_t      column, slice; // first column of dst
+    int64_t      k0, k1;        // depth
+    float *      dst;
+};
+
+template<int NT> GB_DEVICE gb_tile gb_tile_of(const gb_gemm & p, int columns) {
+    gb_tile       t;
+    const int64_t part = blockIdx.z % p.parts;
+    int64_t       y    = blockIdx.y;
+    t.slice            = blockIdx.z / p.parts;
+    t.column           = (int64_t) blockIdx.x * columns;
+    t.k0               = part * p.part_depth;
+    t.k1               = gb_min(p.k, t.k0 + p.part_depth);
+    t.dst              = p.dst + part * p.part_rows * p.m;
+    t.a                = NULL;
+    t.row = t.end = 0;
+    if (p.first == NULL) {
+        t.a   = gb_weights_of_slice(p.w, t.slice);
+        t.row = y * NT;
+        t.end = gb_min(p.rows, t.row + NT);
+        return t;
+    }
+    for (int e = 0; e < p.w.n_experts; e++) {
+        const int64_t begin = p.first[e], end = p.first[e + 1], tiles = (end - begin + NT - 1) / NT;
+        if (y < tiles) {
+            t.a   = p.w.a[e];
+            t.row = begin + y * NT;
+            t.end = gb_min(end, t.row + NT);
+            return t;
+        }
+        y -= tiles;
+    }
+    return t;
+}
+
+// The row of dst and of the other operand, over all slices.
+GB_DEVICE int64_t gb_tile_row(const gb_gemm & p, const gb_tile & t, int64_t r) {
+    return p.first != NULL ? p.tokens[r] : t.slice * p.rows + r;
+}
+
+// Columns c and c + 1 of a row of dst.
+GB_DEVICE void gb_store_two(const gb_gemm & p, const gb_tile & t, int64_t row, int64_t c, float x, float y) {
+    float * to = t.dst + row * p.m + c;
+    if (c + 1 < p.m && p.m % 2 == 0) {
+        *(float2 *) (void *) to = make_float2(x, y);
+        return;
+    }
+    if (c < p.m) {
+        to[0] = x;
+    }
+    if (c + 1 < p.m) {
+        to[1] = y;
+    }
+}
+
+// --------------------------------------------------------------------------------------------------------------- tensor cores
+
+// Piece `piece` (16 bytes) of row r in a tile of rows of 64 halves.
+GB_DEVICE uint16_t * gb_piece(uint16_t * tile, int r, int piece) {
+    return tile + r * GB_GEMM_K + (piece ^ (r & 7)) * 8;
+}
+
+// 8 halves of a group from its element 8 i on, as 16 bytes.
+template<int KIND> GB_DEVICE uint4 gb_group_halves(const gb_group & o, int i) {
+    const float d = o.d[i / 2], m = o.m[i / 2];
+    uint32_t    pair[4];
+    GB_UNROLL for (int j = 0; j < 4; j++) {
+        const int word = o.q[2 * i + j / 2], byte = 2 * (j % 2);
+        pair[j]        = gb_pack2<KIND>(d * gb_byte_to_float(word, byte) + m, d * gb_byte_to_float(word, byte + 1) + m);
+    }
+    return make_uint4(pair[0], pair[1], pair[2], pair[3]);
+}
+
+// Weights of columns [t.column, + 128), depth [k, + 64).
+template<int SOURCE, int KIND> GB_DEVICE void gb_load_weights(const gb_gemm & p, const gb_tile & t, int64_t k, uint16_t * tile) {
+    if constexpr (SOURCE == GB_HALVES) {
+        GB_UNROLL for (int i = 0; i < GB_GEMM_M * 8 / GB_GEMM_THREADS; i++) {
+            const int     at = (int) threadIdx.x + i * GB_GEMM_THREADS, r = at / 8, piece = at % 8;
+            const int64_t column = t.column + r, from = k + piece * 8, left = (t.k1 - from) * 2;
+            const int     bytes = column >= p.m || left <= 0 ? 0 : left >= 16 ? 16 : (int) left;
+            const char *  a     = t.a + (bytes > 0 ? column * (int64_t) p.w.nb_m + from * 2 : 0);
+            gb_cp_async_16(gb_piece(tile, r, piece), a, bytes);
+        }
+    } else {
+        typedef gb_format<SOURCE> format;
+        const int                 r = (int) threadIdx.x / 2, half = (int) threadIdx.x % 2;
+        const int64_t             column = t.column + r, from = k + half * 32;
+        const bool                in = column < p.m && from < t.k1;
+        gb_group                  o;
+        if (in) {
+            const char * block = t.a + column * (int64_t) p.w.nb_m + from / format::block * format::bytes;
+            format::unpack((const uint8_t *) block, (int) (from % format::block / 32), o);
+        }
+        GB_UNROLL for (int i = 0; i < 4; i++) {
+            *(uint4 *) (void *) gb_piece(tile, r, half * 4 + i) = in ? gb_group_halves<KIND>(o, i) : make_uint4(0, 0, 0, 0);
+        }
+    }
+}
+
+// The other operand: `row` has the addresses of the rows that this thread copies, NULL past the end.
+template<int N> GB_DEVICE void gb_load_rows(const gb_tile & t, int64_t k, const uint16_t * const (&row)[N], const void * any, uint16_t * tile) {
+    const int piece = (int) threadIdx.x % 8;
+    GB_UNROLL for (int i = 0; i < N; i++) {
+        const int     r    = (int) threadIdx.x / 8 + i * (GB_GEMM_THREADS / 8);
+        const int64_t from = k + piece * 8, left = (t.k1 - from) * 2;
+        const int     bytes = row[i] == NULL || left <= 0 ? 0 : left >= 16 ? 16 : (int) left;
+        gb_cp_async_16(gb_piece(tile, r, piece), bytes > 0 ? (const void *) (row[i] + from) : any, bytes);
+    }
+}
+
+// WN x WM warps. A warp has FN fragments of 16 rows times FM pairs of 8 columns.
+template<int SOURCE, int KIND, int NT>
+GB_KERNEL GB_BOUNDS(GB_GEMM_THREADS, NT == 128 ? 1 : 2) gb_gemm_halves(gb_gemm p) {
+    constexpr int WN = NT == 128 ? 2 : 1, WM = 8 / WN, FN = NT / WN / 16, FM = GB_GEMM_M / WM / 16, N_ROWS = NT * 8 / GB_GEMM_THREADS;
+    constexpr int STAGE = (GB_GEMM_M + NT) * GB_GEMM_K; // halves
+    GB_DYNAMIC_SHARED(uint16_t, shared);
+    const int     lane = (int) threadIdx.x % 32, warp = (int) threadIdx.x / 32;
+    const gb_tile t = gb_tile_of<NT>(p, GB_GEMM_M);
+    if (t.a == NULL) {
+        return; // the whole block
+    }
+    const uint16_t * row[N_ROWS];
+    GB_UNROLL for (int i = 0; i < N_ROWS; i++) {
+        const int64_t r = t.row + threadIdx.x / 8 + i * (GB_GEMM_THREADS / 8);
+        row[i]          = r < t.end ? (const uint16_t *) p.x + gb_tile_row(p, t, r) * p.x_row : NULL;
+    }
+    const int warp_n = warp % WN * (NT / WN), warp_m = warp / WN * (GB_GEMM_M / WM);
+    float     sum[FN][2 * FM][4] = {};
+    int64_t   ahead             = t.k0;
+    for (int s = 0; s < p.stages - 1; s++, ahead += GB_GEMM_K) {
+        if (ahead < t.k1) {
+            gb_load_weights<SOURCE, KIND>(p, t, ahead, shared + s * STAGE);
+            gb_load_rows<N_ROWS>(t, ahead, row, p.x, shared + s * STAGE + GB_GEMM_M * GB_GEMM_K);
+        }
+        gb_cp_async_commit();
+    }
+    int stage = 0;
+    for (int64_t k = t.k0; k < t.k1; k += GB_GEMM_K, ahead += GB_GEMM_K) {
+        if (p.stages == 2) {
+            gb_cp_async_wait<0>();
+        } else if (p.stages == 3) {
+            gb_cp_async_wait<1>();
+        } else {
+            gb_cp_async_wait<2>();
+        }
+        gb_sync_block(); // this stage is there, and nobody reads the one that is overwritten now
+        if (ahead < t.k1) {
+            uint16_t * to = shared + (stage == 0 ? p.stages - 1 : stage - 1) * STAGE;
+            gb_load_rows<N_ROWS>(t, ahead, row, p.x, to + GB_GEMM_M * GB_GEMM_K);
+            gb_load_weights<SOURCE, KIND>(p, t, ahead, to);
+        }
+        gb_cp_async_commit();
+        uint16_t * weights = shared + stage * STAGE;
+        uint16_t * rows    = weights + GB_GEMM_M * GB_GEMM_K;
+        GB_UNROLL for (int step = 0; step < GB_GEMM_K / 16; step++) {
+            uint32_t a[FN][4], b[2 * FM][2];
+            GB_UNROLL for (int i = 0; i < FN; i++) { // rows 0 - 7, 8 - 15 of the first piece, then of the second
+                gb_ldmatrix_x4(a[i], gb_piece(rows, warp_n + 16 * i + lane % 16, 2 * step + lane / 16));
+            }
+            GB_UNROLL for (int j = 0; j < FM; j++) { // both pieces of columns 0 - 7, then of 8 - 15
+                uint32_t four[4];
+                gb_ldmatrix_x4(four, gb_piece(weights, warp_m + 16 * j + lane / 16 * 8 + lane % 8, 2 * step + lane / 8 % 2));
+                b[2 * j][0] = four[0], b[2 * j][1] = four[1], b[2 * j + 1][0] = four[2], b[2 * j + 1][1] = four[3];
+            }
+            GB_UNROLL for (int i = 0; i < FN; i++) {
+                GB_UNROLL for (int j = 0; j < 2 * FM; j++) {
+                    gb_mma<KIND>(sum[i][j], a[i], b[j]);
+                }
+            }
+        }
+        stage = stage + 1 == p.stages ? 0 : stage + 1;
+    }
+    gb_cp_async_wait<0>();
+    GB_UNROLL for (int i = 0; i < FN; i++) {
+        GB_UNROLL for (int h = 0; h < 2; h++) {
+            const int64_t r = t.row + warp_n + 16 * i + 8 * h + lane / 4;
+            if (r < t.end) {
+                const int64_t to = gb_tile_row(p, t, r);
+                GB_UNROLL for (int j = 0; j < 2 * FM; j++) {
+                    gb_store_two(p, t, to, t.column + warp_m + 8 * j + 2 * (lane % 4), sum[i][j][2 * h], sum[i][j][2 * h + 1]);
+                }
+            }
+        }
+    }
+}
+
+// dst[i] = the sum of the parts.
+GB_KERNEL GB_BOUNDS(256, 1) gb_gemm_add_parts(float * dst, const float * part, int64_t n, int parts) {
+    const int64_t i = (int64_t) blockIdx.x * 256 + threadIdx.x;
+    if (i < n) {
+        float sum = 0;
+        for (int s = 0; s < parts; s++) {
+            sum += part[s * n + i];
+        }
+        dst[i] = sum;
+    }
+}
+
+// ------------------------------------------------------------------------------------------------------------ float arithmetic
+
+enum { GB_EXACT_K = 32 };
+
+struct gb_exact { // where the elements of the weights lie
+    int    type;
+    size_t nb_k;   // bytes along the sum; quantized: unused or, with blocks across it, from row to row of a
+    bool   across; // blocks lie along the columns of dst
+};
+
+// One group of quantized weights of any format.
+GB_DEVICE void gb_unpack_any(int type, const char * row, int64_t element, gb_group & o) {
+#define GB_CASE(name)                                                                                                              \
+    case GGML_TYPE_##name: {                                                                                                       \
+        typedef gb_format<GGML_TYPE_##name> format;                                                                                \
+        format::unpack((const uint8_t *) row + element / format::block * format::bytes, (int) (element % format::block / 32), o);  \
+        break;                                                                                                                     \
+    }
+    switch (type) {
+        GB_QUANT_TYPES(GB_CASE)
+        default: break;
+    }
+#undef GB_CASE
+}
+
+// Element [k][column] of a tile of `columns`; the pitch keeps groups of threads that write a column off the same banks.
+template<int COLUMNS> GB_DEVICE float & gb_exact_at(float * tile, int k, int column) {
+    return tile[k * (COLUMNS + 4) + column];
+}
+
+template<int COLUMNS> GB_DEVICE void gb_exact_groups(const gb_gemm & p, const gb_tile & t, const gb_exact & e, int64_t k, float * tile) {
+    for (int i = (int) threadIdx.x; i < COLUMNS; i += GB_GEMM_THREADS) { // as many groups either way
+        const int     g      = e.across ? i % (COLUMNS / 32) * 32 : i; // first column
+        const int     depth  = e.across ? i / (COLUMNS / 32) : 0;
+        const int64_t column = t.column + g;
+        const bool    in     = column < p.m && k + depth < t.k1;
+        gb_group      o      = {};
+        if (in) {
+            const char * row = t.a + (e.across ? (k + depth) * (int64_t) e.nb_k : column * (int64_t) p.w.nb_m);
+            gb_unpack_any(e.type, row, e.across ? column : k, o);
+        }
+        for (int j = 0; j < 32; j++) {
+            const float v = in ? o.d[j / 16] * gb_byte_to_float(o.q[j / 4], j % 4) + o.m[j / 16] : 0;
+            gb_exact_at<COLUMNS>(tile, e.across ? depth : j, e.across ? g + j : g) = v;
+        }
+    }
+}
+
+template<int COLUMNS> GB_DEVICE void gb_exact_floats(const gb_gemm & p, const gb_tile & t, const gb_exact & e, int64_t k, float * tile) {
+    const bool along = e.nb_k <= p.w.nb_m; // neighbouring threads take what lies closer
+    GB_UNROLL for (int i = (int) threadIdx.x; i < COLUMNS * GB_EXACT_K; i += GB_GEMM_THREADS) {
+        const int     depth = along ? i % GB_EXACT_K : i / COLUMNS, c = along ? i / GB_EXACT_K : i % COLUMNS;
+        const int64_t column = t.column + c;
+        const bool    in     = column < p.m && k + depth < t.k1;
+        gb_exact_at<COLUMNS>(tile, depth, c) = in ? gb_load_float(e.type, t.a + column * (int64_t) p.w.nb_m + (k + depth) * (int64_t) e.nb_k) : 0;
+    }
+}
+
+// Tiles of 16 TM x 16 TM; a thread has TM x TM of it. QUANTIZED: any format, along or across.
+template<bool QUANTIZED, int TM> GB_KERNEL GB_BOUNDS(GB_GEMM_THREADS, 1) gb_gemm_exact(gb_gemm p, gb_exact e) {
+    constexpr int SIDE = 16 * TM;
+    GB_SHARED(float, weights, GB_EXACT_K * (SIDE + 4));
+    GB_SHARED(float, rows, GB_EXACT_K * (SIDE + 4));
+    const gb_tile t  = gb_tile_of<SIDE>(p, SIDE);
+    const int     tx = (int) threadIdx.x % 16, ty = (int) threadIdx.x / 16;
+    if (t.a == NULL) {
+        return; // the whole block
+    }
+    float sum[TM][TM] = {};
+    for (int64_t k = t.k0; k < t.k1; k += GB_EXACT_K) {
+        if constexpr (QUANTIZED) {
+            gb_exact_groups<SIDE>(p, t, e, k, weights);
+        } else {
+            gb_exact_floats<SIDE>(p, t, e, k, weights);
+        }
+        GB_UNROLL for (int i = (int) threadIdx.x; i < SIDE * GB_EXACT_K; i += GB_GEMM_THREADS) {
+            const int     depth = i % GB_EXACT_K;
+            const int64_t r     = t.row + i / GB_EXACT_K;
+            const bool    in    = r < t.end && k + depth < t.k1;
+            gb_exact_at<SIDE>(rows, depth, i / GB_EXACT_K) = in ? ((const float *) p.x)[gb_tile_row(p, t, r) * p.x_row + k + depth] : 0;
+        }
+        gb_sync_block();
+        for (int depth = 0; depth < GB_EXACT_K; depth++) {
+            float a[TM], b[TM];
+            GB_UNROLL for (int i = 0; i < TM; i++) {
+                a[i] = gb_exact_at<SIDE>(rows, depth, ty + 16 * i);
+                b[i] = gb_exact_at<SIDE>(weights, depth, tx + 16 * i);
+            }
+            GB_UNROLL for (int i = 0; i < TM; i++) {
+                GB_UNROLL for (int j = 0; j < TM; j++) {
+                    sum[i][j] += a[i] * b[j];
+                }
+            }
+        }
+        gb_sync_block();
+    }
+    GB_UNROLL for (int i = 0; i < TM; i++) {
+        const int64_t r = t.row + ty + 16 * i;
+        if (r < t.end) {
+            float * to = t.dst + gb_tile_row(p, t, r) * p.m + t.column;
+            GB_UNROLL for (int j = 0; j < TM; j++) {
+                if (t.column + tx + 16 * j < p.m) {
+                    to[tx + 16 * j] = sum[i][j];
+                }
+            }
+        }
+    }
+}
+
+// --------------------------------------------------------------------------------------------------------------------- routing
+
+// One block sorts the tokens by expert, in their order: first[e] .. first[e + 1] in `tokens`. Rows of dst whose id is out of range are
+// not in the list and become NaN.
+GB_KERNEL GB_BOUNDS(256, 1) gb_route(gb_weights w, int n, int * first, int * tokens, float * dst, int64_t m) {
+    GB_SHARED(int, counts, 256);
+    GB_SHARED(int, next, GGML_MAX_SRC + 1);
+    const int per = (n + 255) / 256, begin = gb_min(n, (int) threadIdx.x * per), end = gb_min(n, begin + per);
+    if (threadIdx.x == 0) {
+        next[0] = 0;
+    }
+    for (int e = 0; e <= w.n_experts; e++) { // the last is no expert
+        int mine = 0;
+        for (int i = begin; i < end; i++) {
+            const int id = *(const int *) (const void *) (w.ids + i * (int64_t) w.ids_nb);
+            mine += e < w.n_experts ? id == e : id < 0 || id >= w.n_experts;
+        }
+        counts[threadIdx.x] = mine;
+        gb_sync_block();
+        int at = next[e];
+        for (int i = 0; i < (int) threadIdx.x; i++) {
+            at += counts[i];
+        }
+        for (int i = begin; i < end; i++) {
+            const int id = *(const int *) (const void *) (w.ids + i * (int64_t) w.ids_nb);
+            if (e < w.n_experts ? id == e : id < 0 || id >= w.n_experts) {
+                tokens[at++] = i;
+            }
+        }
+        gb_sync_block();
+        if (threadIdx.x == 255) {
+            next[e + 1] = at;
+        }
+        gb_sync_block();
+    }
+    if ((int) threadIdx.x <= w.n_experts) {
+        first[threadIdx.x] = next[threadIdx.x];
+    }
+    for (int i = next[w.n_experts]; i < n; i++) {
+        for (int64_t c = threadIdx.x; c < m; c += 256) {
+            dst[tokens[i] * m + c] = gb_bits_to_float(0x7fc00000u);
+        }
+    }
+}
+
+#endif // GB_CUDA_KERNELS_GEMM_CUH

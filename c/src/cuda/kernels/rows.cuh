@@ -1,0 +1,133 @@
+// rows.cuh - what all products share: where weights lie, and rows of the other operand made ready.
+//
+// A product reads its second operand from dense rows of one type: gb_make_rows writes these into scratch memory from any source
+// that is supported, or the tensor itself serves. Weights are found by slice or, in MUL_MAT_ID, by the id of a token, which only the device knows.
+#ifndef GB_CUDA_KERNELS_ROWS_CUH
+#define GB_CUDA_KERNELS_ROWS_CUH
+
+#include "cuda/kernels/bits.cuh"
+#include "cuda/kernels/unpack.cuh"
+#include "ggml.h"
+
+struct gb_weights {
+    const char * a[GGML_MAX_SRC]; // matrices: one, or the experts
+    size_t       nb_m, nb2, nb3;  // bytes
+    int64_t      ne2;             // slices z of the product: z % ne2, z / ne2
+    int64_t      r2, r3;          // slices that share one of a
+    const char * ids;             // NULL, or the expert of each token
+    size_t       ids_nb;          // bytes from one token to the next
+    int          n_experts;
+};
+
+GB_DEVICE const char * gb_weights_of_slice(const gb_weights & w, int64_t z) {
+    return w.a[0] + z % w.ne2 / w.r2 * (int64_t) w.nb2 + z / w.ne2 / w.r3 * (int64_t) w.nb3;
+}
+
+// NULL: there is no such expert.
+GB_DEVICE const char * gb_weights_of_token(const gb_weights & w, int64_t token) {
+    const int id = *(const int *) (const void *) (w.ids + token * (int64_t) w.ids_nb);
+    return id >= 0 && id < w.n_experts ? w.a[id] : NULL;
+}
+
+// F32, F16 or BF16.
+GB_DEVICE float gb_load_float(int type, const char * p) {
+    if (type == GGML_TYPE_F32) {
+        return *(const float *) (const void *) p;
+    }
+    const uint16_t h = *(const uint16_t *) (const void *) p;
+    return type == GGML_TYPE_F16 ? gb_half_bits_to_float(h) : gb_bits_to_float((uint32_t) h << 16);
+}
+
+// ------------------------------------------------------------------------------------------------------------ rows of bytes
+
+struct gb_q8_group { // 32 elements: d q[i]; sum[h]: d times the sum of the q of each half
+    int   q[8];
+    float d, sum[2], zero;
+};
+
+GB_DEVICE gb_q8_group gb_q8_load(const gb_q8_group * p) {
+    const int4 * v = (const int4 *) (const void *) p;
+    const int4   a = v[0], b = v[1], c = v[2];
+    return { { a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w },
+             gb_bits_to_float((uint32_t) c.x),
+             { gb_bits_to_float((uint32_t) c.y), gb_bits_to_float((uint32_t) c.z) },
+             0 };
+}
+
+template<bool OFFSETS> GB_DEVICE float gb_group_dot(const gb_group & w, const gb_q8_group & x) {
+    int half[2] = { 0, 0 };
+    GB_UNROLL for (int i = 0; i < 8; i++) {
+        half[i / 4] = gb_dp4a(w.q[i], x.q[i], half[i / 4]);
+    }
+    const float dot = x.d * (w.d[0] * (float) half[0] + w.d[1] * (float) half[1]);
+    return OFFSETS ? dot + (w.m[0] * x.sum[0] + w.m[1] * x.sum[1]) : dot;
+}
+
+// --------------------------------------------------------------------------------------------------------------- making rows
+
+struct gb_make_rows { // row r of the result is row r % n of slice r / n % ne2, r / n / ne2 of the source
+    int          type;
+    const char * x;
+    size_t       nb0, nb1, nb2, nb3;
+    int64_t      n, ne2, k;
+    void *       y;
+    int64_t      y_row; // elements or groups from row to row; what is past k becomes 0
+};
+
+GB_DEVICE const char * gb_source_row(const gb_make_rows & p, int64_t r) {
+    const int64_t slice = r / p.n;
+    return p.x + r % p.n * (int64_t) p.nb1 + slice % p.ne2 * (int64_t) p.nb2 + slice / p.ne2 * (int64_t) p.nb3;
+}
+
+// Element i of a row: of a float type, or the formats that activations come in.
+GB_DEVICE float gb_load_activation(const gb_make_rows & p, const char * row, int64_t i) {
+    const uint8_t * b = (const uint8_t *) row;
+    switch (p.type) {
+        case GGML_TYPE_Q8_0: b += i / 32 * 34; return gb_read_f16(b) * (float) (int8_t) b[2 + i % 32];
+        case GGML_TYPE_Q8_1: b += i / 32 * 40; return gb_read_f32(b) * (float) (int8_t) b[8 + i % 32];
+        case GGML_TYPE_Q8_K: b += i / 256 * 292; return gb_read_f32(b) * (float) (int8_t) b[4 + i % 256];
+        default: return gb_load_float(p.type, row + i * (int64_t) p.nb0);
+    }
+}
+
+enum gb_row_kind { GB_ROWS_F16 = GB_HALF_F16, GB_ROWS_BF16 = GB_HALF_BF16, GB_ROWS_WIDE = GB_HALF_WIDE, GB_ROWS_F32 };
+
+// grid: x rows, y stretches of 256 elements.
+template<int KIND> GB_KERNEL GB_BOUNDS(256, 1) gb_rows_of_floats(gb_make_rows p) {
+    const int64_t i = (int64_t) blockIdx.y * 256 + threadIdx.x, r = blockIdx.x;
+    if (i >= p.y_row) {
+        return;
+    }
+    const float x = i < p.k ? gb_load_activation(p, gb_source_row(p, r), i) : 0;
+    if (KIND == GB_ROWS_F32) {
+        ((float *) p.y)[r * p.y_row + i] = x;
+    } else {
+        ((uint16_t *) p.y)[r * p.y_row + i] = gb_to_half<KIND>(x);
+    }
+}
+
+// A warp makes a group: the largest magnitude becomes 127. Rounds half away from zero; what is no number becomes 0.
+GB_KERNEL GB_BOUNDS(256, 1) gb_rows_of_bytes(gb_make_rows p) {
+    const int     lane  = (int) threadIdx.x % 32;
+    const int64_t group = (int64_t) blockIdx.y * 8 + threadIdx.x / 32, r = blockIdx.x;
+    if (group >= p.y_row) {
+        return;
+    }
+    const float   x = gb_load_activation(p, gb_source_row(p, r), group * 32 + lane);
+    const float   d = gb_warp_max(fabsf(x)) / 127, scaled = d != 0 ? x * (1 / d) : 0;
+    const int     q = scaled == scaled ? (int) roundf(fminf(fmaxf(scaled, -127.0f), 127.0f)) : 0;
+    int           sum = q;
+    GB_UNROLL for (int mask = 8; mask > 0; mask /= 2) {
+        sum += gb_shfl_xor(sum, mask);
+    }
+    gb_q8_group * y = (gb_q8_group *) p.y + r * p.y_row + group;
+    ((int8_t *) y->q)[lane] = (int8_t) q;
+    if (lane % 16 == 0) {
+        y->sum[lane / 16] = d * (float) sum;
+    }
+    if (lane == 0) {
+        y->d = d;
+    }
+}
+
+#endif // GB_CUDA_KERNELS_ROWS_CUH

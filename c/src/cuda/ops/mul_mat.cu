@@ -1,0 +1,15 @@
+// mul_mat.cu - MUL_MAT: see products.h.
+#include "cuda/ops/products.h"
+
+static const char * mul_mat_supports(const gb_cuda_device &, const ggml_tensor * dst) {
+    return gb_product_unsupported(dst->src[0], dst->src[1], dst, 0);
+}
+
+static enum ggml_status mul_mat_run(gb_cuda_backend & b, ggml_tensor * dst) {
+    gb_product p;
+    gb_product_describe(p, dst->src[0], dst->src[1], dst, 0);
+    p.exact = dst->op_params[0] == GGML_PREC_F32;
+    return gb_product_run(b, p);
+}
+
+GB_CUDA_FAMILY_DEFINE(mul_mat, { GGML_OP_MUL_MAT, mul_mat_supports, mul_mat_run, nullptr })

@@ -1,0 +1,35 @@
+// mul_mat_id.cu - MUL_MAT_ID: the weights of a row of dst are those of its token's expert, which only the device knows.
+//
+// Few tokens: each block reads the id of its token. Many: the device sorts the tokens by expert first. A token whose id is out of range
+// cannot be reported without waiting for the device: its row becomes NaN.
+#include "cuda/ops/products.h"
+
+static const char * mul_mat_id_supports(const gb_cuda_device &, const ggml_tensor * dst) {
+    const ggml_tensor * a = dst->src[2];
+    for (int i = 0; i < dst->op_params[1]; i++) {
+        const ggml_tensor * e = dst->src[2 + i];
+        if (e->type != a->type || e->nb[0] != a->nb[0] || e->nb[1] != a->nb[1]) {
+            return "all matrices must have one type and the same strides";
+        }
+    }
+    if (dst->src[0]->nb[0] % sizeof(int32_t) != 0 || dst->src[0]->nb[1] % sizeof(int32_t) != 0) {
+        return "ids that are not whole elements";
+    }
+    return gb_product_unsupported(a, dst->src[1], dst, 0);
+}
+
+static enum ggml_status mul_mat_id_run(gb_cuda_backend & b, ggml_tensor * dst) {
+    const ggml_tensor * ids = dst->src[0];
+    gb_product          p;
+    gb_product_describe(p, dst->src[2], dst->src[1], dst, 0);
+    p.exact       = dst->op_params[2] == GGML_PREC_F32;
+    p.w.n_experts = dst->op_params[1];
+    for (int i = 0; i < p.w.n_experts; i++) {
+        p.w.a[i] = (const char *) dst->src[2 + i]->data;
+    }
+    p.w.ids    = (const char *) ids->data + dst->op_params[0] * (int64_t) ids->nb[0];
+    p.w.ids_nb = ids->nb[1];
+    return gb_product_run(b, p);
+}
+
+GB_CUDA_FAMILY_DEFINE(mul_mat_id, { GGML_OP_MUL_MAT_ID, mul_mat_id_supports, mul_mat_id_run, nullptr })

@@ -1,0 +1,50 @@
+// product_vectors.cu - launches the kernels of matvec.cuh.
+#include "cuda/ops/products.h"
+
+static dim3 grid_of(const gb_product & p, const gb_matvec & q, int rows, int columns) {
+    const int64_t per_block = rows * (q.split > 1 ? 1 : GB_MATVEC_WARPS);
+    return dim3((unsigned) gb_cuda_ceil_div(p.m, per_block), (unsigned) gb_cuda_ceil_div(q.columns, columns), (unsigned) p.slices);
+}
+
+// Experts differ from token to token: one column at a time.
+static int columns_at_once(const gb_matvec & q) {
+    return q.w.ids != NULL || q.columns == 1 ? 1 : q.columns <= 4 ? 4 : 8;
+}
+
+template<int TYPE> static cudaError_t quantized(const gb_product & p, const gb_matvec & q, cudaStream_t stream) {
+    const int  n = columns_at_once(q), block = GB_MATVEC_WARPS * GB_WARP;
+    const dim3 grid = grid_of(p, q, GB_MATVEC_ROWS, n);
+    switch (n) {
+        case 1: return GB_LAUNCH((gb_matvec_quantized<TYPE, 1>), grid, block, 0, stream, q);
+        case 4: return GB_LAUNCH((gb_matvec_quantized<TYPE, 4>), grid, block, 0, stream, q);
+        default: return GB_LAUNCH((gb_matvec_quantized<TYPE, 8>), grid, block, 0, stream, q);
+    }
+}
+
+cudaError_t gb_launch_vectors_quantized(const gb_product & p, gb_matvec q, cudaStream_t stream) {
+#define GB_CASE(name) \
+    case GGML_TYPE_##name: return quantized<GGML_TYPE_##name>(p, q, stream);
+    switch (p.type) {
+        GB_QUANT_TYPES(GB_CASE)
+        default: return cudaErrorInvalidValue;
+    }
+#undef GB_CASE
+}
+
+template<int TYPE> static cudaError_t of_floats(const gb_product & p, const gb_matvec & q, cudaStream_t stream) {
+    const int n = columns_at_once(q), block = GB_MATVEC_WARPS * GB_WARP;
+    switch (n) {
+        case 1: return GB_LAUNCH((gb_matvec_float<TYPE, 1, 4>), grid_of(p, q, 4, n), block, 0, stream, q);
+        case 4: return GB_LAUNCH((gb_matvec_float<TYPE, 4, 2>), grid_of(p, q, 2, n), block, 0, stream, q);
+        default: return GB_LAUNCH((gb_matvec_float<TYPE, 8, 2>), grid_of(p, q, 2, n), block, 0, stream, q);
+    }
+}
+
+cudaError_t gb_launch_vectors_float(const gb_product & p, gb_matvec q, cudaStream_t stream) {
+    switch (p.type) {
+        case GGML_TYPE_F32: return of_floats<GGML_TYPE_F32>(p, q, stream);
+        case GGML_TYPE_F16: return of_floats<GGML_TYPE_F16>(p, q, stream);
+        case GGML_TYPE_BF16: return of_floats<GGML_TYPE_BF16>(p, q, stream);
+        default: return cudaErrorInvalidValue;
+    }
+}

@@ -1,0 +1,270 @@
+// products.cu - which kernel computes a product, and the scratch memory for it.
+//
+//   few rows (up to 8)             weights are streamed (matvec.cuh); quantized: the rows become bytes, as on the CPU
+//   many rows, halves, quantized   tensor cores; the depth is cut into parts where the tiles alone would leave the device idle
+//   the rest                       float arithmetic: F32, GGML_PREC_F32 (quantized, or F16 with many rows), OUT_PROD, odd strides
+#include <algorithm>
+
+#include "cuda/ops/products.h"
+
+enum { FEW_ROWS = 8, MAX_GRID = 65535, LEAST_DEPTH = 512, PART_DEPTH = 256 };
+
+static bool is_float(int type) {
+    return type == GGML_TYPE_F32 || type == GGML_TYPE_F16 || type == GGML_TYPE_BF16;
+}
+
+static bool is_format(int type) {
+#define GB_CASE(name) case GGML_TYPE_##name:
+    switch (type) {
+        GB_QUANT_TYPES(GB_CASE)
+        return true;
+        default: return false;
+    }
+#undef GB_CASE
+}
+
+static bool is_partner(int type) {
+    return type == GGML_TYPE_Q8_0 || type == GGML_TYPE_Q8_1 || type == GGML_TYPE_Q8_K;
+}
+
+static bool has_aligned_elements(const ggml_tensor * t) {
+    const size_t size = is_float(t->type) ? ggml_type_size(t->type) : 1;
+    return (t->nb[0] | t->nb[1] | t->nb[2] | t->nb[3]) % size == 0 && (is_float(t->type) || t->nb[0] == ggml_type_size(t->type));
+}
+
+static const char * unsupported_types(const ggml_tensor * a, const ggml_tensor * b, int dim) {
+    if (is_format(a->type)) {
+        return is_float(b->type) || (dim == 0 && is_partner(b->type)) ? NULL : "type of b must be f32, f16, bf16 or the partner format of a";
+    }
+    if (!is_float(a->type)) {
+        return "type of a must be f32, f16, bf16 or quantized";
+    }
+    return b->type == GGML_TYPE_F32 || b->type == a->type ? NULL : "type of b must be f32 or that of a";
+}
+
+const char * gb_product_unsupported(const ggml_tensor * a, const ggml_tensor * b, const ggml_tensor * dst, int dim) {
+    const char * why = unsupported_types(a, b, dim);
+    if (why != NULL) {
+        return why;
+    }
+    if (!has_aligned_elements(a) || !has_aligned_elements(b)) {
+        return "strides that are not whole elements";
+    }
+    if (dst->type != GGML_TYPE_F32 || !ggml_is_contiguous(dst)) {
+        return "the result must be f32 and contiguous";
+    }
+    if (b->ne[2] * b->ne[3] > MAX_GRID || (int64_t) b->ne[1 - dim] * b->ne[2] > (int64_t) MAX_GRID * 64 || a->ne[dim] > INT32_MAX) {
+        return "more rows or slices than a grid has";
+    }
+    return NULL;
+}
+
+void gb_product_describe(gb_product & p, const ggml_tensor * a, const ggml_tensor * b, const ggml_tensor * dst, int dim) {
+    p          = {};
+    p.type     = a->type;
+    p.nb_k     = a->nb[dim];
+    p.across   = dim == 1 && !is_float(a->type);
+    p.exact    = dim == 1;
+    p.m        = a->ne[1 - dim];
+    p.k        = a->ne[dim];
+    p.dst      = (float *) dst->data;
+    p.w.a[0]   = (const char *) a->data;
+    p.w.nb_m   = a->nb[1 - dim];
+    p.w.nb2    = a->nb[2];
+    p.w.nb3    = a->nb[3];
+    const int64_t n = b->ne[1 - dim], r2 = b->ne[2] / a->ne[2], r3 = b->ne[3] / a->ne[3];
+    p.rows   = r3 == 1 ? n * r2 : n;
+    p.slices = r3 == 1 ? a->ne[2] * a->ne[3] : b->ne[2] * b->ne[3];
+    p.w.ne2  = r3 == 1 ? a->ne[2] : b->ne[2];
+    p.w.r2   = r3 == 1 ? 1 : r2;
+    p.w.r3   = r3;
+    p.b = { b->type, (const char *) b->data, b->nb[dim], b->nb[1 - dim], b->nb[2], b->nb[3], n, b->ne[2], p.k, NULL, 0 };
+    p.b_dense = dim == 0 && ggml_is_contiguous(b) && (uintptr_t) b->data % 16 == 0;
+}
+
+// --------------------------------------------------------------------------------------------------------------- rows of b
+
+static int64_t round_up(int64_t x, int64_t to) {
+    return gb_cuda_ceil_div(x, to) * to;
+}
+
+static enum ggml_status make_rows(gb_cuda_backend & b, const gb_product & p, int kind, gb_ready_rows * out) {
+    const int     type = kind == GB_ROWS_F32 ? GGML_TYPE_F32 : kind == GB_ROWS_F16 ? GGML_TYPE_F16 : kind == GB_ROWS_BF16 ? GGML_TYPE_BF16 : GGML_TYPE_COUNT;
+    const int     size = kind == GB_ROWS_F32 ? 4 : 2;
+    const int64_t total = p.rows * p.slices;
+    if (p.b_dense && p.b.type == type && p.k * size % 16 == 0) {
+        *out = { p.b.x, p.k };
+        return GGML_STATUS_SUCCESS;
+    }
+    gb_make_rows q = p.b;
+    q.y_row        = round_up(p.k, 8);
+    q.y            = gb_cuda_scratch(b, (size_t) (total * q.y_row * size));
+    if (q.y == NULL) {
+        return GGML_STATUS_ALLOC_FAILED;
+    }
+    const dim3 grid((unsigned) total, (unsigned) gb_cuda_ceil_div(q.y_row, 256));
+    switch (kind) {
+        case GB_ROWS_F16: GB_CUDA_TRY(b, GB_LAUNCH(gb_rows_of_floats<GB_ROWS_F16>, grid, 256, 0, b.stream, q)); break;
+        case GB_ROWS_BF16: GB_CUDA_TRY(b, GB_LAUNCH(gb_rows_of_floats<GB_ROWS_BF16>, grid, 256, 0, b.stream, q)); break;
+        case GB_ROWS_WIDE: GB_CUDA_TRY(b, GB_LAUNCH(gb_rows_of_floats<GB_ROWS_WIDE>, grid, 256, 0, b.stream, q)); break;
+        default: GB_CUDA_TRY(b, GB_LAUNCH(gb_rows_of_floats<GB_ROWS_F32>, grid, 256, 0, b.stream, q)); break;
+    }
+    *out = { q.y, q.y_row };
+    return GGML_STATUS_SUCCESS;
+}
+
+static enum ggml_status make_bytes(gb_cuda_backend & b, const gb_product & p, gb_ready_rows * out) {
+    gb_make_rows q = p.b;
+    q.y_row        = p.k / 32;
+    q.y            = gb_cuda_scratch(b, (size_t) (p.rows * p.slices * q.y_row) * sizeof(gb_q8_group));
+    if (q.y == NULL) {
+        return GGML_STATUS_ALLOC_FAILED;
+    }
+    const dim3 grid((unsigned) (p.rows * p.slices), (unsigned) gb_cuda_ceil_div(q.y_row, 8));
+    GB_CUDA_TRY(b, GB_LAUNCH(gb_rows_of_bytes, grid, 256, 0, b.stream, q));
+    *out = { q.y, q.y_row };
+    return GGML_STATUS_SUCCESS;
+}
+
+// ----------------------------------------------------------------------------------------------------------------- few rows
+
+static enum ggml_status run_vectors(gb_cuda_backend & b, const gb_product & p) {
+    const bool    quantized = is_format(p.type);
+    gb_ready_rows x;
+    const enum ggml_status status = quantized ? make_bytes(b, p, &x) : make_rows(b, p, GB_ROWS_F32, &x);
+    if (status != GGML_STATUS_SUCCESS) {
+        return status;
+    }
+    gb_matvec     q = { p.w, x.x, x.x_row, p.dst, p.m, p.k, (int) p.rows, 1 };
+    const int64_t blocks = gb_cuda_ceil_div(p.m, GB_MATVEC_WARPS * GB_MATVEC_ROWS) * p.slices;
+    q.split = blocks < 2 * b.device->n_sm && p.k >= GB_MATVEC_WARPS * 256 ? GB_MATVEC_WARPS : 1;
+    GB_CUDA_TRY(b, quantized ? gb_launch_vectors_quantized(p, q, b.stream) : gb_launch_vectors_float(p, q, b.stream));
+    return GGML_STATUS_SUCCESS;
+}
+
+// ---------------------------------------------------------------------------------------------------------------- many rows
+
+// The rows of dst by expert.
+static enum ggml_status route(gb_cuda_backend & b, const gb_product & p, gb_gemm & q) {
+    int * lists = (int *) gb_cuda_scratch(b, (size_t) (GGML_MAX_SRC + 1 + p.rows) * sizeof(int));
+    if (lists == NULL) {
+        return GGML_STATUS_ALLOC_FAILED;
+    }
+    q.first  = lists;
+    q.tokens = lists + GGML_MAX_SRC + 1;
+    GB_CUDA_TRY(b, GB_LAUNCH(gb_route, 1, 256, 0, b.stream, p.w, (int) p.rows, lists, lists + GGML_MAX_SRC + 1, p.dst, p.m));
+    return GGML_STATUS_SUCCESS;
+}
+
+static gb_gemm gemm_of(const gb_product & p, const gb_ready_rows & x) {
+    gb_gemm q    = {};
+    q.w          = p.w;
+    q.x          = x.x;
+    q.x_row      = x.x_row;
+    q.dst        = p.dst;
+    q.m          = p.m;
+    q.k          = p.k;
+    q.rows       = p.rows;
+    q.parts      = 1;
+    q.part_rows  = p.rows * p.slices;
+    q.part_depth = (int) round_up(p.k, PART_DEPTH);
+    return q;
+}
+
+static int64_t tiles_of_rows(const gb_product & p, int nt) { // each expert may have a tile that is not full
+    return gb_cuda_ceil_div(p.rows, nt) + (p.w.ids != NULL ? p.w.n_experts : 0);
+}
+
+static enum ggml_status run_tiles(gb_cuda_backend & b, const gb_product & p, int source, int kind) {
+    gb_ready_rows x;
+    enum ggml_status status = make_rows(b, p, kind, &x);
+    if (status != GGML_STATUS_SUCCESS) {
+        return status;
+    }
+    gb_gemm       q  = gemm_of(p, x);
+    const int64_t rows_of_one = p.w.ids != NULL ? p.rows / p.w.n_experts : p.rows;
+    const int     nt = rows_of_one <= 64 ? 32 : 128;
+    const int64_t columns = gb_cuda_ceil_div(p.m, GB_GEMM_M), tiles = columns * tiles_of_rows(p, nt) * p.slices;
+    const size_t  stage = (size_t) (GB_GEMM_M + nt) * GB_GEMM_K * 2;
+    q.stages = (int) std::min<size_t>(4, std::max<size_t>(2, b.device->shared_max / stage));
+    if (p.w.ids != NULL) {
+        status = route(b, p, q);
+    } else if (tiles < b.device->n_sm && p.k >= LEAST_DEPTH) {
+        const int64_t parts = std::min<int64_t>(std::min<int64_t>(b.device->n_sm / tiles, p.k / PART_DEPTH), 16);
+        q.part_depth        = (int) round_up(gb_cuda_ceil_div(p.k, parts), PART_DEPTH);
+        q.parts             = (int) gb_cuda_ceil_div(p.k, q.part_depth);
+    }
+    const int64_t elements = q.part_rows * p.m;
+    if (q.parts * p.slices > MAX_GRID) {
+        q.parts      = 1;
+        q.part_depth = (int) round_up(p.k, PART_DEPTH);
+    }
+    if (q.parts > 1) {
+        q.dst  = (float *) gb_cuda_scratch(b, (size_t) (elements * q.parts) * sizeof(float));
+        status = q.dst != NULL ? GGML_STATUS_SUCCESS : GGML_STATUS_ALLOC_FAILED;
+    }
+    if (status != GGML_STATUS_SUCCESS) {
+        return status;
+    }
+    const dim3 grid((unsigned) columns, (unsigned) tiles_of_rows(p, nt), (unsigned) (p.slices * q.parts));
+    GB_CUDA_TRY(b, gb_launch_tiles(source, kind, nt, grid, q, b.stream));
+    if (q.parts > 1) {
+        GB_CUDA_TRY(b, GB_LAUNCH(gb_gemm_add_parts, (unsigned) gb_cuda_ceil_div(elements, 256), 256, 0, b.stream, p.dst, (const float *) q.dst, elements, q.parts));
+    }
+    return GGML_STATUS_SUCCESS;
+}
+
+static enum ggml_status run_exact(gb_cuda_backend & b, const gb_product & p) {
+    gb_ready_rows x;
+    enum ggml_status status = make_rows(b, p, GB_ROWS_F32, &x);
+    if (status != GGML_STATUS_SUCCESS) {
+        return status;
+    }
+    gb_gemm q = gemm_of(p, x);
+    if (p.w.ids != NULL && (status = route(b, p, q)) != GGML_STATUS_SUCCESS) {
+        return status;
+    }
+    const gb_exact e = { p.type, p.nb_k, p.across };
+    const bool     quantized = is_format(p.type);
+    const bool     large = !quantized && gb_cuda_ceil_div(p.m, 128) * gb_cuda_ceil_div(p.rows, 128) * p.slices >= b.device->n_sm;
+    const int      side = large ? 128 : 64;
+    const dim3     grid((unsigned) gb_cuda_ceil_div(p.m, side), (unsigned) tiles_of_rows(p, side), (unsigned) p.slices);
+    if (quantized) {
+        GB_CUDA_TRY(b, GB_LAUNCH((gb_gemm_exact<true, 4>), grid, GB_GEMM_THREADS, 0, b.stream, q, e));
+    } else if (large) {
+        GB_CUDA_TRY(b, GB_LAUNCH((gb_gemm_exact<false, 8>), grid, GB_GEMM_THREADS, 0, b.stream, q, e));
+    } else {
+        GB_CUDA_TRY(b, GB_LAUNCH((gb_gemm_exact<false, 4>), grid, GB_GEMM_THREADS, 0, b.stream, q, e));
+    }
+    return GGML_STATUS_SUCCESS;
+}
+
+// ---------------------------------------------------------------------------------------------------------------- decision
+
+// Rows of halves that can be copied 16 bytes at a time.
+static bool has_aligned_rows(const gb_product & p) {
+    size_t bits = p.w.nb_m | p.w.nb2 | p.w.nb3;
+    for (int i = 0; i < (p.w.ids != NULL ? p.w.n_experts : 1); i++) {
+        bits |= (uintptr_t) p.w.a[i];
+    }
+    return bits % 16 == 0;
+}
+
+enum ggml_status gb_product_run(gb_cuda_backend & b, gb_product & p) {
+    if (p.k == 0) {
+        GB_CUDA_TRY(b, cudaMemsetAsync(p.dst, 0, (size_t) (p.m * p.rows * p.slices) * sizeof(float), b.stream));
+        return GGML_STATUS_SUCCESS;
+    }
+    const bool quantized = is_format(p.type), along = quantized ? !p.across : p.nb_k == ggml_type_size((enum ggml_type) p.type);
+    if (along && p.rows <= FEW_ROWS && (!quantized || !p.exact)) {
+        return run_vectors(b, p);
+    }
+    if (!along || p.exact || p.type == GGML_TYPE_F32) {
+        return run_exact(b, p);
+    }
+    if (quantized) {
+        return run_tiles(b, p, p.type, GB_HALF_WIDE);
+    }
+    const int kind = p.type == GGML_TYPE_F16 ? GB_HALF_F16 : GB_HALF_BF16;
+    return has_aligned_rows(p) && (kind == GB_HALF_F16 || b.device->cc >= 80) ? run_tiles(b, p, GB_HALVES, kind) : run_exact(b, p);
+}

@@ -1,0 +1,44 @@
+// products.h - MUL_MAT, MUL_MAT_ID and OUT_PROD as one thing: dst[row, column] = sum over k of a[column, k] b[row, k].
+//
+//   products.cu          which kernel; the rows of b made ready for it          gb_product_run
+//   product_vectors.cu   few rows: weights are streamed                         kernels/matvec.cuh
+//   product_tiles.cu     many rows: tensor cores                                kernels/gemm.cuh
+//   mul_mat.cu, mul_mat_id.cu, out_prod.cu describe the operators.
+//
+// Slices of dst that share a matrix lie one after the other and count as one with more rows, where the broadcast allows it.
+#ifndef GB_CUDA_OPS_PRODUCTS_H
+#define GB_CUDA_OPS_PRODUCTS_H
+
+#include "cuda/cuda.h"
+#include "cuda/kernels/gemm.cuh"
+#include "cuda/kernels/matvec.cuh"
+
+struct gb_product {
+    gb_weights  w;
+    int         type;   // of the weights
+    size_t      nb_k;   // bytes along the sum; quantized across it: from one k to the next
+    bool        across; // quantized, the blocks lie along the columns
+    bool        exact;  // GGML_PREC_F32: nothing is rounded but sums
+    int64_t     m, k, rows, slices;
+    gb_make_rows b;     // where the rows of b lie, by number over all slices; y is not set
+    bool         b_dense;
+    float *      dst;
+};
+
+// Which products are possible: dim is the dimension of the sum, 0 or 1.
+const char * gb_product_unsupported(const ggml_tensor * a, const ggml_tensor * b, const ggml_tensor * dst, int dim);
+
+void             gb_product_describe(gb_product & p, const ggml_tensor * a, const ggml_tensor * b, const ggml_tensor * dst, int dim);
+enum ggml_status gb_product_run(gb_cuda_backend & b, gb_product & p);
+
+// Rows of b, ready at y (type and y_row as the kernel wants them).
+struct gb_ready_rows {
+    const void * x;
+    int64_t      x_row;
+};
+
+cudaError_t gb_launch_vectors_quantized(const gb_product & p, gb_matvec q, cudaStream_t stream);
+cudaError_t gb_launch_vectors_float(const gb_product & p, gb_matvec q, cudaStream_t stream);
+cudaError_t gb_launch_tiles(int source, int kind, int nt, dim3 grid, const gb_gemm & q, cudaStream_t stream); // source: a type, or GB_HALVES
+
+#endif // GB_CUDA_OPS_PRODUCTS_H
