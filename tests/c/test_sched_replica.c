@@ -154,6 +154,61 @@ static void who_is_kept(void) {
 }
 
 // The same weights under other graphs, also after a reset.
+// A leaf that the scheduler places: in memory without a pointer for the host each write is seen, in the CPU's none is.
+static struct ggml_tensor * placed_by_us(struct place * p, const char * name, int64_t ne1, int device) {
+    struct ggml_tensor * t = leaf(p, name, 4, ne1);
+    OK(ggml_backend_sched_set_node_backend(p->sched, t, p->backends[device]));
+    return t;
+}
+
+static void leafs_of_the_scheduler(void) {
+    OPEN(p, "SIM:name=A SIM:name=B CPU");
+    struct ggml_tensor * x = placed_by_us(&p, "x", 1, 1);
+    OK(ggml_set_input(x));
+    struct product       r = build(&p, placed_by_us(&p, "c", 4, 1), x);
+    OK(ggml_backend_sched_reserve(p.sched, r.graph));
+    OK(ggml_backend_sched_alloc_graph(p.sched, r.graph));
+    fill(r.w, 1, 0);
+    fill(x, 1, 0);
+    bytes_to(&p, 0);
+    RUN(p, r, 4);
+    TRANSFERRED(p, 64 + 16);
+    for (int i = 0; i < 3; i++) { // setting the input is no write to the other
+        fill(x, (float) i, 0);
+        RUN(p, r, (float) i * 4);
+        TRANSFERRED(p, 16);
+    }
+    fill(r.w, 2, 0);
+    RUN(p, r, 16);
+    TRANSFERRED(p, 64 + 16);
+    struct product again = build(&p, r.w, x); // another graph: the leafs stay where they are, and so does the copy
+    RUN(p, again, 16);
+    TRANSFERRED(p, 16);
+    RUN(p, r, 16);
+    TRANSFERRED(p, 16);
+    OK(ggml_backend_sched_reset(p.sched)); // other tensors may take the memory
+    struct product other = build(&p, placed_by_us(&p, "d", 4, 1), x);
+    OK(ggml_backend_sched_alloc_graph(p.sched, other.graph));
+    fill(other.w, 5, 0);
+    fill(x, 1, 0);
+    RUN(p, other, 20);
+    close_place(&p);
+}
+
+static void leafs_of_the_scheduler_on_the_host(void) {
+    OPEN(p, "SIM:name=A CPU");
+    struct product r = build(&p, placed_by_us(&p, "c", 4, 1), put(&p, leaf(&p, "x", 4, 1), 0, false));
+    fill(r.x, 1, 0);
+    OK(ggml_backend_sched_alloc_graph(p.sched, r.graph));
+    for (int i = 0; i < 3; i++) {
+        for (int k = 0; k < 16; k++) {
+            ((float *) r.w->data)[k] = (float) i; // nobody can notice
+        }
+        RUN(p, r, (float) i * 4);
+    }
+    close_place(&p);
+}
+
 static void graphs_come_and_go(void) {
     OPEN(p, "SIM:name=A CPU");
     struct product r = make(&p, 1, true);
@@ -338,6 +393,6 @@ static void stale_replicas_are_found(void) {
     close_place(&p);
 }
 
-TEST_MAIN(TEST(weights_are_copied_once), TEST(each_write_is_noticed), TEST(written_in_the_graph), TEST(who_is_kept), TEST(graphs_come_and_go),
+TEST_MAIN(TEST(weights_are_copied_once), TEST(each_write_is_noticed), TEST(written_in_the_graph), TEST(who_is_kept), TEST(leafs_of_the_scheduler), TEST(leafs_of_the_scheduler_on_the_host), TEST(graphs_come_and_go),
           TEST(buffers_come_and_go), TEST(in_several_buffers), TEST(memory_is_short), TEST(too_large_to_keep), TEST(failures_forget),
           TEST(every_allocation_fails), TEST(stale_replicas_are_found))

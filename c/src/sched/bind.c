@@ -44,7 +44,7 @@ void gb_sched_unbind(struct ggml_backend_sched * s, struct gb_sched_plan * p) {
 }
 
 // One store for each leaf entry of the plan's chunks, in their order. A plan that is bound again keeps its own.
-static bool take_stores(struct ggml_backend_sched * s, struct gb_sched_plan * p) {
+bool gb_sched_take_stores(struct ggml_backend_sched * s, struct gb_sched_plan * p) {
     size_t k = 0;
     for (size_t i = 0; i < p->chunks.n; i++) {
         const struct gb_chunk_need * need = &p->chunks.data[i];
@@ -63,7 +63,7 @@ static bool take_stores(struct ggml_backend_sched * s, struct gb_sched_plan * p)
     return true;
 }
 
-static struct gb_mem * mem_of_item(const struct ggml_backend_sched * s, const struct gb_sched_plan * p, const struct gb_item * item, bool leaf) {
+struct gb_mem * gb_sched_mem_of_item(const struct ggml_backend_sched * s, const struct gb_sched_plan * p, const struct gb_item * item, bool leaf) {
     if (!leaf) {
         return s->devices[item->backend].arena.data[item->chunk];
     }
@@ -71,7 +71,7 @@ static struct gb_mem * mem_of_item(const struct ggml_backend_sched * s, const st
     for (size_t i = 0; i < p->chunks.n; i++) {
         const struct gb_chunk_need * need = &p->chunks.data[i];
         if (need->leafs && need->backend == item->backend && need->chunk == item->chunk) {
-            return p->leaf_mems.data[k];
+            return k < p->leaf_mems.n ? p->leaf_mems.data[k] : NULL;
         }
         k += need->leafs;
     }
@@ -80,7 +80,7 @@ static struct gb_mem * mem_of_item(const struct ggml_backend_sched * s, const st
 
 // Refs on the chunks in use now, and on the stores of other plans.
 static bool hold_memory(struct ggml_backend_sched * s, struct gb_sched_plan * p, gb_mem_list * arenas, gb_mem_list * shared) {
-    bool ok = take_stores(s, p);
+    bool ok = gb_sched_take_stores(s, p);
     for (size_t i = 0; ok && i < p->chunks.n; i++) {
         const struct gb_chunk_need * need = &p->chunks.data[i];
         ok = need->leafs || hold(arenas, s->devices[need->backend].arena.data[need->chunk]);
@@ -118,7 +118,7 @@ static enum ggml_status bind_roots(struct binding * b) {
         }
         const bool leaf    = id->home == GB_HOME_LEAF;
         const bool content = leaf && t->buffer && (gb_sched_leaf_is_bound(b->sched, t) || gb_sched_result_is_alive(b->sched, t));
-        id->mem            = mem_of_item(b->sched, p, &id->item, leaf);
+        id->mem            = gb_sched_mem_of_item(b->sched, p, &id->item, leaf);
         if (content && t->data != id->mem->base + id->item.offset && !gb_vec_push(&b->moved, i)) {
             return GGML_STATUS_ALLOC_FAILED;
         }
@@ -155,7 +155,7 @@ static enum ggml_status bind_copies(struct binding * b) {
             GB_TRY(put_at(&copy->dst->tensor, copy->replica->mem, &at));
             continue;
         }
-        GB_TRY(put_at(&copy->dst->tensor, mem_of_item(b->sched, p, &copy->item, false), &copy->item));
+        GB_TRY(put_at(&copy->dst->tensor, gb_sched_mem_of_item(b->sched, p, &copy->item, false), &copy->item));
     }
     return GGML_STATUS_SUCCESS;
 }
@@ -236,6 +236,7 @@ static void undo(struct binding * b, bool was_bound) {
     put_back(b);
     p->stale = true;
     if (!was_bound) {
+        gb_sched_release_replicas(p); // of leafs in stores that go, too
         gb_sched_unbind(b->sched, p);
     }
     for (int i = 0; i < p->n_ids; i++) {

@@ -141,11 +141,18 @@ static bool can_be_kept(const struct builder * b, int root) {
     const struct gb_sched_plan * p      = b->plan;
     const struct gb_id *         id     = &p->ids.data[root];
     const ggml_backend_buffer_t  buffer = id->tensor->buffer;
-    if (p->lean || id->home != GB_HOME_USER || b->written[root]) {
+    if (p->lean || b->written[root]) {
         return false;
     }
-    return p->weight[root] || (!ggml_backend_buffer_is_host(buffer) && !gb_tensor_has_flag(id->tensor, GB_TENSOR_INPUT) &&
-                               gb_sched_mem_of(b->sched, buffer) == NULL);
+    if (p->weight[root] || gb_tensor_has_flag(id->tensor, GB_TENSOR_INPUT)) {
+        return p->weight[root];
+    }
+    switch ((enum gb_home) id->home) {
+        case GB_HOME_USER: return !ggml_backend_buffer_is_host(buffer) && gb_sched_mem_of(b->sched, buffer) == NULL;
+        case GB_HOME_SHARED: return !ggml_backend_buffer_is_host(buffer);
+        case GB_HOME_LEAF: return !ggml_backend_buft_is_host(b->sched->devices[p->assignment[root].backend].buft);
+        default: return false;
+    }
 }
 
 // ---------------------------------------------------------------------------------------------------------------------- copies

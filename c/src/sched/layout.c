@@ -334,11 +334,25 @@ static enum ggml_status lay_out_leaf(const struct ggml_backend_sched * s, struct
     return need_room(p, &p->ids.data[id].item, true, d->alignment) ? GGML_STATUS_SUCCESS : GGML_STATUS_ALLOC_FAILED;
 }
 
+// One version stands for all of a buffer. So inputs, which are set for each run, lie in another one than leafs whose copies are kept.
+static bool lies_apart(const struct ggml_backend_sched * s, const struct gb_sched_plan * p, int id) {
+    return p->n_backends > 1 && gb_tensor_has_flag(p->ids.data[id].tensor, GB_TENSOR_INPUT) &&
+           !ggml_backend_buft_is_host(s->devices[p->assignment[id].backend].buft);
+}
+
 enum ggml_status gb_sched_lay_out_leafs(struct ggml_backend_sched * s, struct gb_sched_plan * p) {
     struct gb_item *       end = gb_calloc((size_t) p->n_backends, sizeof(*end)); // per backend: the first free place
     enum ggml_status status    = end ? GGML_STATUS_SUCCESS : GGML_STATUS_ALLOC_FAILED;
     for (int i = 0; i < p->n_ids && status == GGML_STATUS_SUCCESS; i++) {
-        if (p->ids.data[i].home == GB_HOME_LEAF) {
+        if (p->ids.data[i].home == GB_HOME_LEAF && !lies_apart(s, p, i)) {
+            status = lay_out_leaf(s, p, i, end);
+        }
+    }
+    for (int b = 0; end && b < p->n_backends; b++) {
+        end[b] = end[b].offset > 0 ? (struct gb_item){ .chunk = end[b].chunk + 1 } : end[b];
+    }
+    for (int i = 0; i < p->n_ids && status == GGML_STATUS_SUCCESS; i++) {
+        if (p->ids.data[i].home == GB_HOME_LEAF && lies_apart(s, p, i)) {
             status = lay_out_leaf(s, p, i, end);
         }
     }

@@ -413,6 +413,9 @@ static enum ggml_status make_ready(struct ggml_backend_sched * s, struct gb_sche
         GB_TRY(check_contents(s, p));
     }
     GB_TRY(gb_sched_reserve_arenas(s, p));
+    if (what != GB_PREPARE_RESERVE && !gb_sched_take_stores(s, p)) {
+        return GGML_STATUS_ALLOC_FAILED;
+    }
     GB_TRY(gb_sched_take_replicas(s, p));
     GB_TRY(make_events(s, p));
     GB_TRY(make_stages(s, p));

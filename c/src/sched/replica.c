@@ -20,15 +20,27 @@ static const struct ggml_tensor * source_of(const struct gb_sched_plan * p, cons
     return p->ids.data[copy->root].tensor;
 }
 
-static bool is_replica_of(const struct gb_replica * r, const struct gb_sched_plan * p, const struct gb_copy * copy) {
+struct place { // of the bytes that are copied
+    ggml_backend_buffer_t buffer; // NULL: not known yet
+    const char *          data;
+};
+
+// Leafs of the plan go to its own stores when it is bound, wherever they are before.
+static struct place place_of(const struct ggml_backend_sched * s, const struct gb_sched_plan * p, const struct gb_copy * copy) {
+    const struct gb_id *       id     = &p->ids.data[copy->root];
     const struct ggml_tensor * source = source_of(p, copy);
-    return r->backend == copy->backend && r->source == source->buffer && r->data == (const char *) source->data + copy->lo &&
-           gb_are_same_layout(&r->layout, &copy->dst->tensor);
+    if (id->home != GB_HOME_LEAF) {
+        return (struct place){ source->buffer, (const char *) source->data + copy->lo };
+    }
+    const struct gb_mem * mem = gb_sched_mem_of_item(s, p, &id->item, true);
+    return mem ? (struct place){ mem->buffer, mem->base + id->item.offset + copy->lo } : (struct place){ NULL, NULL };
 }
 
 static struct gb_replica * find(const struct ggml_backend_sched * s, const struct gb_sched_plan * p, const struct gb_copy * copy) {
+    const struct place at = place_of(s, p, copy);
     for (size_t i = 0; i < s->replicas.n; i++) {
-        if (is_replica_of(s->replicas.data[i], p, copy)) {
+        const struct gb_replica * r = s->replicas.data[i];
+        if (r->backend == copy->backend && r->source == at.buffer && r->data == at.data && gb_are_same_layout(&r->layout, &copy->dst->tensor)) {
             return s->replicas.data[i];
         }
     }
@@ -85,18 +97,19 @@ static bool add(struct ggml_backend_sched * s, const struct gb_sched_plan * p, s
     if (r == NULL) {
         return false;
     }
-    const struct ggml_tensor * source = source_of(p, copy);
-    *r = (struct gb_replica){ .source = source->buffer, .data = (const char *) source->data + copy->lo, .layout = copy->dst->tensor,
-                              .backend = copy->backend, .mem = mem, .offset = offset, .n_refs = 1 };
+    const struct place at = place_of(s, p, copy);
+    *r = (struct gb_replica){ .source = at.buffer, .data = at.data, .layout = copy->dst->tensor, .backend = copy->backend, .mem = mem,
+                              .offset = offset, .n_refs = 1 };
     gb_sched_mem_ref(mem);
-    source->buffer->replicated           = true;
+    at.buffer->replicated                = true;
     s->replicas.data[s->replicas.n++]    = r;
     copy->replica                        = r;
     return true;
 }
 
-static bool is_missing(const struct gb_copy * copy, int backend) {
-    return copy->kept && copy->replica == NULL && copy->backend == backend;
+// Those of leafs whose place is not known yet come when it is.
+static bool is_missing(const struct ggml_backend_sched * s, const struct gb_sched_plan * p, const struct gb_copy * copy, int backend) {
+    return copy->kept && copy->replica == NULL && copy->backend == backend && place_of(s, p, copy).buffer != NULL;
 }
 
 // Bytes of the missing replicas from copy `c` on that fit into one buffer; *end: behind the last of them.
@@ -104,7 +117,7 @@ static size_t fill_one(const struct ggml_backend_sched * s, const struct gb_sche
     const struct gb_sched_device * d    = &s->devices[backend];
     size_t                         size = 0;
     for (; c < p->copies.n; c++) {
-        if (!is_missing(&p->copies.data[c], backend)) {
+        if (!is_missing(s, p, &p->copies.data[c], backend)) {
             continue;
         }
         size_t padded, total;
@@ -133,7 +146,7 @@ static bool take_missing(struct ggml_backend_sched * s, struct gb_sched_plan * p
         gb_sched_mem_ref(mem);
         for (; ok && c < end; c++) {
             struct gb_copy * copy = &p->copies.data[c];
-            if (is_missing(copy, backend)) {
+            if (is_missing(s, p, copy, backend)) {
                 ok = add(s, p, copy, mem, offset);
                 offset += GGML_PAD(size_on(s, copy), s->devices[backend].alignment);
             }

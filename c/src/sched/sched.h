@@ -338,7 +338,7 @@ enum ggml_status gb_sched_order_steps(struct ggml_backend_sched * s, struct gb_s
 enum ggml_status gb_sched_find_hazards(struct ggml_backend_sched * s, struct gb_sched_plan * p);
 
 // replica.c
-enum ggml_status gb_sched_take_replicas(struct ggml_backend_sched * s, struct gb_sched_plan * p); // all of the plan's, or none
+enum ggml_status gb_sched_take_replicas(struct ggml_backend_sched * s, struct gb_sched_plan * p); // all of the plan's whose source has a place, or none
 void             gb_sched_release_replicas(struct gb_sched_plan * p);
 bool             gb_sched_drop_spare_replicas(struct ggml_backend_sched * s, int backend); // -1: of all; true if there were any
 void             gb_sched_drop_orphans(struct ggml_backend_sched * s); // when a buffer with replicas was freed since
@@ -399,6 +399,8 @@ void             gb_sched_hold(struct ggml_backend_sched * s, bool hold);
 ggml_tallocr_t   gb_sched_inputs(struct ggml_backend_sched * s, int backend);
 
 // bind.c
+bool             gb_sched_take_stores(struct ggml_backend_sched * s, struct gb_sched_plan * p); // for the plan's leafs
+struct gb_mem *  gb_sched_mem_of_item(const struct ggml_backend_sched * s, const struct gb_sched_plan * p, const struct gb_item * item, bool leaf);
 enum ggml_status gb_sched_bind(struct ggml_backend_sched * s, struct gb_sched_plan * p);
 void             gb_sched_drop_prepared(struct ggml_backend_sched * s, struct gb_sched_plan * p);
 void             gb_sched_unbind(struct ggml_backend_sched * s, struct gb_sched_plan * p); // gives the memory back, touches no tensor
