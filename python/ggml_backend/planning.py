@@ -7,7 +7,6 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from os import PathLike
 from typing import Any
@@ -95,14 +94,3 @@ def read_instance(path: str | PathLike[str]) -> tuple[list[str], NDArray[np.int6
             ids.append(row["id"])
     lower, upper, size = ([row[k] for row in numbers] for k in range(3))
     return ids, _integers(lower, np.int64, "lower"), _integers(upper, np.int64, "upper"), _integers(size, np.uint64, "size")
-
-
-def write_plan(
-    path: str | PathLike[str], ids: Sequence[str], lower: ArrayLike, upper: ArrayLike, size: ArrayLike, offsets: ArrayLike
-) -> None:
-    """The instance with its offsets: id,lower,upper,size,offset."""
-    columns = [np.asarray(c).tolist() for c in (lower, upper, size, offsets)]
-    with open(path, "w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(["id", "lower", "upper", "size", "offset"])
-        writer.writerows(zip(ids, *columns, strict=True))
