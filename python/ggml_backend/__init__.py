@@ -32,6 +32,7 @@ from ._errors import (
     FileError,
     GgmlError,
     InvalidArgumentError,
+    PerformanceWarning,
     StateError,
     UnsupportedError,
 )
@@ -62,10 +63,11 @@ globals().update(_dtypes.dtypes)  # the quantized formats too: q4_0, q8_0, ...
 __all__ = [
     "AllocationError", "ArenaPlan", "Backend", "Buffer", "BufferType", "Comparison", "Context", "CopyCost", "CopyInfo", "Costs",
     "DType", "DeviceCosts", "DeviceError", "Event", "FileError", "GgmlError", "Graph", "GraphAllocator", "InvalidArgumentError",
-    "LoadRecord", "Memory", "MemoryPlan", "OpCost", "Pending", "Plan", "PlanBlock", "Prediction", "Scheduler", "SchedulerStats",
-    "Split", "SplitInfo", "SplitTime", "StateError", "Tensor", "TensorAllocator", "Trace", "TraceEvent", "Traffic",
-    "UnsupportedError", "__version__", "as_dtype", "backends", "bfloat16", "calibrate", "cpu_buffer_type", "cpu_levels",
-    "dequantize", "float16", "float32", "float64", "get_include", "gguf", "int16", "int32", "int64", "int8", "load_backend",
-    "load_report", "map_custom", "plan_memory", "quantize", "set_abort_callback", "set_log", "show_config",
+    "LoadRecord", "Memory", "MemoryPlan", "OpCost", "Pending", "PerformanceWarning", "Plan", "PlanBlock", "Prediction",
+    "Scheduler", "SchedulerStats", "Split", "SplitInfo", "SplitTime", "StateError", "Tensor", "TensorAllocator", "Trace",
+    "TraceEvent", "Traffic", "UnsupportedError", "__version__", "as_dtype", "backends", "bfloat16", "calibrate",
+    "cpu_buffer_type", "cpu_levels", "dequantize", "float16", "float32", "float64", "get_include", "gguf", "int16", "int32",
+    "int64", "int8", "load_backend", "load_report", "map_custom", "plan_memory", "quantize", "set_abort_callback", "set_log",
+    "show_config",
     *_dtypes.dtypes, *_ops.__all__,
 ]  # fmt: skip

@@ -17,6 +17,7 @@ __all__ = [
     "FileError",
     "GgmlError",
     "InvalidArgumentError",
+    "PerformanceWarning",
     "StateError",
     "UnsupportedError",
 ]
@@ -62,6 +63,11 @@ class FileError(GgmlError, OSError):
     """A file could not be opened, read or written, or its content is malformed."""
 
     status = lib.GGML_STATUS_IO_ERROR
+
+
+class PerformanceWarning(UserWarning):
+    """A heavy operation runs on a device of lower priority than it could, because the others do not take it. Given once for each plan by
+    schedulers of several devices; ``warnings.filterwarnings`` rules what becomes of it."""
 
 
 _BY_STATUS: dict[int, type[GgmlError]] = {

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from ._callbacks import Eval, Run, Wanted
 from ._errors import InvalidArgumentError, StateError, non_null, raise_last
 from ._errors import check as _check
+from ._fallbacks import fallbacks, warn_of
 from ._ffi import ffi, lib
 from ._handles import ContextCore, OwnerCore, Use, address, reap
 from .backend import Backend, BackendCore
@@ -66,7 +67,10 @@ class Split:
 class SchedCore(OwnerCore):
     """A ``ggml_backend_sched``, and what the graph that it has planned last needs."""
 
-    __slots__ = ("async_run", "dirty", "flights", "graph", "holding", "n_buffers", "n_copies", "n_nodes", "versions", "written")
+    __slots__ = (
+        "async_run", "dirty", "flights", "graph", "holding", "may_warn", "n_buffers", "n_copies", "n_made", "n_nodes", "versions",
+        "written",
+    )  # fmt: skip
 
     def __init__(self, ptr: Any, backends: tuple[BackendCore, ...]) -> None:
         super().__init__(ptr, backends, lib.ggml_backend_sched_free)
@@ -76,6 +80,8 @@ class SchedCore(OwnerCore):
         self.async_run: tuple[GraphCore, Run | None] | None = None
         self.flights: deque[Flight] = deque()  # runs that may not be complete
         self.n_copies = 1
+        self.may_warn = any(not b.is_cpu for b in backends[:-1])  # there is a device that work could fall from
+        self.n_made = 0
 
     def forget(self) -> None:
         self.graph: GraphCore | None = None
@@ -96,6 +102,13 @@ class SchedCore(OwnerCore):
             and self.n_nodes == graph.ptr.n_nodes
             and self.versions == tuple([o.version for o in self.holding])
         )
+
+    def made_plans(self) -> bool:
+        """Has C made a plan since the last call, rather than found one?"""
+        stats = ffi.new("struct ggml_backend_sched_stats *")
+        _check(lib.ggml_backend_sched_get_stats(self.ptr, stats), "Scheduler")
+        before, self.n_made = self.n_made, int(stats.n_plans_made + stats.n_plans_replayed)
+        return self.n_made != before
 
     def own_new(self) -> None:
         """Registers the buffers that C has made meanwhile."""
@@ -266,6 +279,8 @@ class Scheduler:
         core.holding = holding
         core.versions = tuple([o.version for o in core.holding])
         core.dirty = False
+        if core.may_warn and core.made_plans():
+            warn_of(fallbacks(core.ptr, graph.ptr, [(b.ptr, b.name, b.is_cpu) for b in core.backends], self._assigned))
 
     def _ready(self, core: SchedCore) -> None:
         """Before C may move its buffers."""
@@ -279,6 +294,7 @@ class Scheduler:
     def allocate(self, graph: Graph) -> None:
         """Assigns the graph's nodes to backends and gives memory to every tensor that has none.
 
+        Warns (:class:`PerformanceWarning`), once for each plan, of heavy operations that a device of higher priority does not take.
         Raises :class:`UnsupportedError` if no backend can run a node, :class:`AllocationError` if memory is short.
         """
         reap()
@@ -478,6 +494,7 @@ class Scheduler:
         core = self._live()
         with core.lock:
             _check(lib.ggml_backend_sched_reset_stats(core.ptr), "Scheduler.reset_stats")
+            core.n_made = 0
 
     def trace(self, path: str | os.PathLike[str] | None = None) -> Trace:
         """Begins a record of what runs when on which device. The end of the ``with`` block, ``stop()``, or ``close`` of the scheduler, ends

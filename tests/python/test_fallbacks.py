@@ -1,0 +1,131 @@
+"""Warnings about heavy operations that fall to a device of lower priority."""
+
+from __future__ import annotations
+
+import re
+import warnings
+
+import numpy as np
+import pytest
+
+import ggml_backend as gb
+
+
+def products(ctx, layers=3, n=256, dtype=gb.float32):
+    x = ctx.tensor((64, n), name="x")
+    y = x
+    for i in range(layers):
+        y = gb.relu(y @ ctx.tensor((n, n), dtype, name=f"w{i}").T).named(f"out{i}")
+        y.sources[0].named(f"product{i}")
+    return x, y, ctx.graph(y)
+
+
+@pytest.fixture
+def weak():
+    """Takes no matrix products."""
+    return gb.Backend("SIM:name=WEAK,noops=mul_mat")
+
+
+def caught(act):
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        act()
+    return [w for w in found if issubclass(w.category, gb.PerformanceWarning)]
+
+
+def test_it_names_what_falls_and_why(ctx, cpu, weak):
+    x, y, graph = products(ctx)
+    with gb.Scheduler([weak, cpu]) as sched:
+        (warning,) = caught(lambda: sched.allocate(graph))
+        message = str(warning.message)
+        assert "3 heavy operations" in message
+        assert re.search(r"MUL_MAT 'product1' \(8 MFLOP\) runs on CPU, not on WEAK: .*without this operator", message)
+        assert "set_backend" in message
+        assert "ignore" in message
+        assert warning.filename == __file__
+        assert issubclass(warning.category, UserWarning)
+
+
+def test_once_for_each_plan(ctx, cpu, weak):
+    x, y, graph = products(ctx)
+    with gb.Context() as other, gb.Scheduler([weak, cpu]) as sched:
+        _, _, second = products(other, 1)
+        assert len(caught(lambda: sched.compute(graph))) == 1
+        for act in (lambda: sched.compute(graph), lambda: sched.prepare(graph).run(), lambda: sched.allocate(graph)):
+            assert caught(act) == []
+        (warning,) = caught(lambda: sched.prepare(second))
+        assert "a heavy operation does not run" in str(warning.message)
+        for g in (graph, second, graph, second):  # both are known
+            assert caught(lambda g=g: sched.compute(g)) == []
+
+
+def test_silent_where_nothing_is_lost(ctx, cpu, weak):
+    x, y, graph = products(ctx)
+    strong = gb.Backend("SIM")
+    for backends in ([cpu], [strong, cpu], [strong, weak, cpu], [cpu, gb.Backend("CPU")], [weak]):
+        with gb.Scheduler(backends) as sched:
+            if backends == [weak]:
+                with pytest.raises(gb.UnsupportedError):
+                    sched.allocate(graph)
+            else:
+                assert caught(lambda sched=sched: sched.compute(graph)) == []
+    with gb.Context() as small:
+        _, _, graph = products(small, 2, 32)
+        with gb.Scheduler([weak, cpu]) as sched:  # not worth a word
+            assert caught(lambda sched=sched, graph=graph: sched.compute(graph)) == []
+
+
+def test_the_users_own_choice_is_no_surprise(ctx, cpu, weak):
+    x, y, graph = products(ctx)
+    with gb.Scheduler([weak, cpu]) as sched:
+        for node in graph.nodes:
+            if node.op == "MUL_MAT" and node.name != "product1":
+                sched.set_backend(node, cpu)
+        (warning,) = caught(lambda: sched.allocate(graph))
+        assert "'product1'" in str(warning.message)
+        assert "'product0'" not in str(warning.message)
+
+
+def test_large_results_that_travel_count_too(ctx, cpu):
+    weak = gb.Backend("SIM:name=WEAK,noops=relu")
+    x = ctx.tensor((512, 1024), name="x")
+    y = gb.sqr(gb.relu(gb.sqr(x).named("before")).named("middle")).named("after")
+    graph = ctx.graph(y)
+    with gb.Scheduler([weak, cpu]) as sched:
+        (warning,) = caught(lambda: sched.allocate(graph))
+        assert re.search(r"RELU 'middle' \(4.00 MiB\) runs on CPU, not on WEAK", str(warning.message))
+
+
+def test_many_are_summed_up(ctx, cpu, weak):
+    x, y, graph = products(ctx, 20)
+    with gb.Scheduler([weak, cpu]) as sched:
+        (warning,) = caught(lambda: sched.allocate(graph))
+        message = str(warning.message)
+        assert "20 heavy operations" in message
+        assert "and 17 more" in message
+        assert message.count("MUL_MAT 'product") == 3
+
+
+def test_as_an_error_it_leaves_everything_usable(ctx, cpu, weak, rng):
+    x, y, graph = products(ctx, 1)
+    with gb.Scheduler([weak, cpu]) as sched:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", gb.PerformanceWarning)
+            with pytest.raises(gb.PerformanceWarning):
+                sched.allocate(graph)
+            sched.allocate(graph)  # it has been said
+            X, W = (rng.standard_normal(s).astype(np.float32) for s in ((64, 256), (256, 256)))
+            x.set(X)
+            graph["w0"].set(W)
+            assert sched.compute(graph)
+        np.testing.assert_allclose(y.numpy(), np.maximum(X @ W.T, 0), rtol=1e-3, atol=1e-3)
+
+
+def test_statistics_from_zero_repeat_nothing(ctx, cpu, weak):
+    x, y, graph = products(ctx)
+    with gb.Scheduler([weak, cpu]) as sched:
+        assert len(caught(lambda: sched.allocate(graph))) == 1
+        sched.reset_stats()
+        assert caught(lambda: sched.compute(graph)) == []
+        sched.reset()  # forgets the placements: planned again
+        assert len(caught(lambda: sched.allocate(graph))) == 1
