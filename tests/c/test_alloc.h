@@ -72,7 +72,14 @@ static inline struct ggml_tensor * random_inplace(struct random_graph * g, struc
 static inline struct ggml_tensor * random_op(struct random_graph * g, struct ggml_tensor * a) {
     struct ggml_context * ctx = g->ctx;
     struct ggml_tensor *  b   = random_pick_like(g, a);
-    switch (test_random_int(0, 9)) {
+    switch (test_random_int(0, 16)) {
+        case 10: return ggml_norm(ctx, a, 1e-5f);
+        case 11: return ggml_group_norm(ctx, a, 1);
+        case 12: return ggml_leaky_relu(ctx, a, 0.1f, false);
+        case 13: return ggml_dup(ctx, a);
+        case 14: return b ? ggml_silu_back(ctx, a, b) : NULL;
+        case 15: return b ? ggml_soft_max_back(ctx, a, b) : NULL;
+        case 16: return b && a->ne[1] > 1 && ggml_is_contiguous(a) ? ggml_set_1d(ctx, a, ggml_view_1d(ctx, b, a->ne[0], 0), a->nb[1]) : NULL;
         case 0: return b ? ggml_add(ctx, a, b) : NULL;
         case 1: return b ? ggml_mul(ctx, a, b) : NULL;
         case 2: return b ? ggml_sub(ctx, a, b) : NULL;
@@ -236,7 +243,10 @@ static inline void sim_check_sharing(struct memory_sim * s, struct ggml_tensor *
         }
         static const enum ggml_op can[] = { GGML_OP_SCALE, GGML_OP_ADD,      GGML_OP_SUB,
                                             GGML_OP_MUL,   GGML_OP_DIV,      GGML_OP_SQR,
-                                            GGML_OP_UNARY, GGML_OP_RMS_NORM, GGML_OP_SOFT_MAX };
+                                            GGML_OP_UNARY, GGML_OP_RMS_NORM, GGML_OP_SOFT_MAX,
+                                            GGML_OP_NORM,  GGML_OP_GROUP_NORM, GGML_OP_LEAKY_RELU,
+                                            GGML_OP_DUP,   GGML_OP_SILU_BACK, GGML_OP_SOFT_MAX_BACK,
+                                            GGML_OP_SET };
         bool op = false;
         for (size_t i = 0; i < GB_ARRAY_LEN(can); i++) {
             op = op || can[i] == node->op;

@@ -232,8 +232,9 @@ struct placed {
 
 static int64_t address_of(void * user, struct ggml_tensor * t) {
     struct placed * p    = user;
-    const int64_t   item = p->l->item_of[gb_ptrmap_get(&p->ids->map, t)];
-    return p->l->items[item].arena * p->arena_size + (int64_t) p->offsets[item];
+    const int64_t   id   = gb_ptrmap_get(&p->ids->map, t);
+    const int64_t   item = id == GB_PTRMAP_ABSENT ? -1 : p->l->item_of[id]; // a leaf that no node reads
+    return item < 0 ? -1 : p->l->items[item].arena * p->arena_size + (int64_t) p->offsets[item];
 }
 
 static void random_graphs(void) {
