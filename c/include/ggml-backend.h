@@ -298,6 +298,26 @@ GGML_API enum ggml_status ggml_backend_sched_get_transfer(ggml_backend_sched_t s
 // The positions [lower, upper) of a split's nodes in the program.
 GGML_API enum ggml_status ggml_backend_sched_get_split_span(ggml_backend_sched_t sched, int i, int64_t * lower, int64_t * upper);
 
+// A node of the last graph that a backend of higher priority could not take, although it computes what the node reads or reads what the node
+// computes: it runs on a slower one, and its data may have to travel. Nodes that the user, a weight or their memory put where they are do not count.
+#define GGML_BACKEND_SCHED_HEAVY_FLOPS 10000000 // about a millisecond of one processor core
+#define GGML_BACKEND_SCHED_HEAVY_BYTES 4194304  // about as long, between devices
+struct ggml_backend_sched_fallback {
+    const struct ggml_tensor * tensor;
+    int            node;       // its index in the graph
+    enum ggml_op   op;
+    ggml_backend_t backend;    // that runs it
+    ggml_backend_t refused_by; // that does not
+    double         flops;      // of the node, about
+    int            n_copies;   // between backends, of what it reads and of its result
+    size_t         copied_bytes;
+    bool           is_heavy;   // at least HEAVY_FLOPS, or HEAVY_BYTES copied: worth a warning
+    char           name[64];   // of the tensor
+    char           reason[192];
+};
+GGML_API int              ggml_backend_sched_get_n_fallbacks(ggml_backend_sched_t sched);
+GGML_API enum ggml_status ggml_backend_sched_get_fallback(ggml_backend_sched_t sched, int i, struct ggml_backend_sched_fallback * fallback);
+
 // What the scheduler has done since it was made, or since the last ggml_backend_sched_reset_stats.
 struct ggml_backend_sched_traffic {
     uint64_t n, bytes;

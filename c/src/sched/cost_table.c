@@ -71,7 +71,7 @@ enum ggml_backend_cost_class ggml_backend_cost_class_of(enum ggml_op op) {
     }
 }
 
-static double flops_of(const struct ggml_tensor * t) {
+double gb_sched_flops(const struct ggml_tensor * t) {
     const double n = (double) ggml_nelements(t);
     switch (t->op) {
         case GGML_OP_MUL_MAT:
@@ -125,7 +125,7 @@ static const struct ggml_backend_op_cost * entry_for(const struct gb_costs * cos
 static double units_of(const struct gb_costs * costs, int backend, const struct ggml_tensor * t) {
     const int                           type = t->src[0] ? (int) t->src[0]->type : (int) t->type;
     const struct ggml_backend_op_cost * e    = entry_for(costs, backend, ggml_backend_cost_class_of(t->op), type);
-    const double                        work = fmax(bytes_of(t) / e->bytes_per_us, flops_of(t) / e->flops_per_us);
+    const double                        work = fmax(bytes_of(t) / e->bytes_per_us, gb_sched_flops(t) / e->flops_per_us);
     return (e->launch_us + work) * 1000.0 * GB_COST_UNIT;
 }
 

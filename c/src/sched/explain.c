@@ -91,23 +91,27 @@ static void append_cause(struct text * t, const struct ggml_backend_sched * s, c
     }
 }
 
-// Copies that the node's split makes for sources of this node.
-static void append_copies(struct text * t, const struct ggml_backend_sched * s, const struct gb_sched_plan * p, int id) {
-    size_t n = 0, bytes = 0;
-    for (size_t c = 0; c < p->copies.n; c++) {
-        const struct gb_copy * copy  = &p->copies.data[c];
-        const struct gb_split * split = &p->splits.data[copy->split];
-        bool                   reads = false;
-        for (uint32_t k = p->src_begin[id]; k < p->src_begin[id + 1]; k++) {
-            reads |= p->ids.data[p->srcs[k]].root == copy->root;
-        }
-        if (reads && copy->fill && id >= split->start && id < split->end) {
-            n++;
-            bytes += copy->hi - copy->lo;
-        }
+static void append_size(struct text * t, size_t bytes) {
+    if (bytes < 10240) {
+        append(t, "%zu bytes", bytes);
+    } else if (bytes < 1024 * 1024) {
+        append(t, "%.4g KiB", (double) bytes / 1024);
+    } else {
+        append(t, "%.4g MiB", (double) bytes / (1024 * 1024));
     }
+}
+
+// Copies that the node's split makes for sources of this node; of one that fell back also those of its result.
+static void append_copies(struct text * t, const struct ggml_backend_sched * s, const struct gb_sched_plan * p, int id) {
+    const struct gb_fallback * f = gb_sched_fallback_of(p, id);
+    size_t                     n, bytes;
+    gb_sched_count_copies(p, id, f != NULL, &n, &bytes);
     if (n > 0) {
-        append(t, "; needs copies of %zu tensor%s, %zu bytes, to %s", n, n == 1 ? "" : "s", bytes, backend_name(s, p->assignment[id].backend));
+        append(t, "; %s copies of %zu tensor%s, ", f ? "this forces" : "needs", n, n == 1 ? "" : "s");
+        append_size(t, bytes);
+    }
+    if (n > 0 && f == NULL) {
+        append(t, ", to %s", backend_name(s, p->assignment[id].backend));
     }
     for (size_t w = 0; w < p->backs.n; w++) {
         if (p->backs.data[w].node == id) {
@@ -132,8 +136,11 @@ const char * gb_sched_explain(struct ggml_backend_sched * s, struct gb_sched_pla
             append(&t, "; not on %s", backend_name(s, a->wanted));
             append(&t, supports ? ", which cannot write where the result lies" : "");
         }
+        const struct gb_fallback * f = gb_sched_fallback_of(p, id);
         if (a->cause == GB_CAUSE_PRIORITY) {
             append_refusals(&t, s, p->ids.data[id].tensor);
+        } else if (f) {
+            append(&t, "; %s: %s", backend_name(s, f->refused_by), f->reason);
         }
         append_copies(&t, s, p, id);
     }

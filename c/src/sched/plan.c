@@ -45,6 +45,7 @@ static void free_plan(struct ggml_backend_sched * s, struct gb_sched_plan * p) {
     }
     gb_vec_free(&p->events);
     gb_vec_free(&p->chunks);
+    gb_vec_free(&p->fallbacks);
     gb_free(p->nodes);
     gb_free(p->leafs);
     gb_free(p->key);
@@ -123,6 +124,7 @@ static enum ggml_status fill(struct ggml_backend_sched * s, struct gb_sched_plan
     GB_TRY(gb_sched_order_steps(s, p));
     GB_TRY(gb_sched_lay_out(s, p));
     GB_TRY(measure_work(s, p));
+    GB_TRY(gb_sched_find_fallbacks(s, p));
     return gb_sched_find_hazards(s, p);
 }
 

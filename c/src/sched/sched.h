@@ -9,7 +9,8 @@
 //   bind.c      writes data and buffer of the user's tensors    plan.c    making, comparing and keeping plans
 //   run.c       executes a plan                                 check.c   judges the order while it runs
 //   stats.c     counters                                    trace.c   what ran when
-//   explain.c   texts                                           sched.c   the public functions
+//   explain.c   texts                                           fallback.c  nodes that a better backend refuses
+//   query.c     what a plan decided                             sched.c   the public functions
 //   cost.h      the cheapest placement, by prices               cost_table.c  prices, from what the user says that work costs
 //
 // The user's graph is never changed. A node that must read or write a copy runs as a shadow: a clone of its tensor, owned by the plan,
@@ -205,6 +206,13 @@ struct gb_backend_need { // bytes
     bool   proved;   // nor than peak
 };
 
+struct gb_fallback { // a node that a better backend refuses
+    int32_t node, refused_by;
+    double  flops;
+    size_t  n_copies, copied; // bytes
+    char    reason[192];
+};
+
 struct gb_sched_plan {
     // what it was made from
     int     n_nodes, n_leafs, n_ids;
@@ -245,6 +253,7 @@ struct gb_sched_plan {
     struct gb_shadow_block * shadows;  // owned
 
     struct gb_backend_need * need; // owned, per backend
+    GB_VEC(struct gb_fallback) fallbacks;
     GB_VEC(struct gb_chunk_need) chunks;
 
     // where it is bound
@@ -324,6 +333,7 @@ struct gb_sched_relief { // how a plan was made again because of memory limits
 };
 enum ggml_status gb_sched_assign_by_cost(struct ggml_backend_sched * s, struct gb_sched_plan * p, const struct gb_assign_graph * graph); // any policy
 enum ggml_status gb_sched_relieve(struct ggml_backend_sched * s, const struct gb_sched_plan * p, struct gb_sched_relief * relief, bool * again);
+double           gb_sched_flops(const struct ggml_tensor * t);
 void             gb_costs_free(struct gb_costs * costs);
 
 // copies.c
@@ -409,6 +419,11 @@ void             gb_sched_unbind(struct ggml_backend_sched * s, struct gb_sched_
 bool             gb_sched_has_queue(const struct ggml_backend_sched * s, int backend); // its calls return before the work is done
 enum ggml_status gb_sched_run(struct ggml_backend_sched * s, struct gb_sched_plan * p, const char * func);
 enum ggml_status gb_sched_wait(struct ggml_backend_sched * s); // for all backends
+
+// fallback.c
+enum ggml_status           gb_sched_find_fallbacks(struct ggml_backend_sched * s, struct gb_sched_plan * p);
+const struct gb_fallback * gb_sched_fallback_of(const struct gb_sched_plan * p, int node); // NULL: it is none
+void gb_sched_count_copies(const struct gb_sched_plan * p, int node, bool of_result, size_t * n, size_t * bytes); // of what it reads; of its result, too
 
 // explain.c
 enum ggml_status gb_sched_fail_assignment(struct ggml_backend_sched * s, struct gb_sched_plan * p, int id);

@@ -1,0 +1,154 @@
+// fallback.c - nodes that run on a backend of lower priority because a better one cannot run them, and what that costs.
+//
+// Not every node on such a backend is one: where the user, a weight or memory says so, it is where it belongs. A node has fallen back if a backend
+// of higher priority refuses it that had to do with it: it computes what the node reads (or holds a weight of it), reads what the node computes, or is the one that
+// the rules named. Found when a plan is made, while the tensors are there; told by explain.c and to the user.
+#include "sched/sched.h"
+
+#include <string.h>
+
+#define INVALID GGML_STATUS_INVALID_ARGUMENT
+
+static uint64_t bit(int backend) {
+    return backend >= 0 && backend < 64 ? UINT64_C(1) << backend : 0;
+}
+
+// Per tensor: the backends of computed neighbours and weights.
+static uint64_t * find_neighbours(const struct gb_sched_plan * p) {
+    uint64_t * near = gb_calloc((size_t) p->n_ids, sizeof(*near));
+    for (int i = 0; near && i < p->n_nodes; i++) {
+        for (uint32_t k = p->src_begin[i]; p->ids.data[i].computes && k < p->src_begin[i + 1]; k++) {
+            const int s = p->srcs[k], root = p->ids.data[s].root, maker = s < p->n_nodes && p->ids.data[s].computes ? s : root;
+            if (p->ids.data[maker].computes || p->weight[maker]) {
+                near[i] |= bit(p->assignment[maker].backend);
+            }
+            near[maker] |= bit(p->assignment[i].backend);
+        }
+    }
+    return near;
+}
+
+static bool refuses(struct ggml_backend_sched * s, struct gb_sched_plan * p, int backend, int node) {
+    uint8_t * known = &p->supports[(size_t) node * (size_t) p->n_backends + (size_t) backend];
+    if (*known == 0) {
+        *known = ggml_backend_supports_op(s->devices[backend].backend, p->ids.data[node].tensor) ? 1 : 2;
+    }
+    return *known == 2;
+}
+
+static bool is_where_it_belongs(const struct gb_assignment * a) {
+    switch ((enum gb_cause) a->cause) {
+        case GB_CAUSE_USER:
+        case GB_CAUSE_WEIGHT:
+        case GB_CAUSE_BUFFER:
+        case GB_CAUSE_ALIAS: return true;
+        default: return a->backend <= 0;
+    }
+}
+
+// The highest one; -1: none.
+static int refused_by(struct ggml_backend_sched * s, struct gb_sched_plan * p, int node, uint64_t near) {
+    const struct gb_assignment * a = &p->assignment[node];
+    for (int b = 0; b < a->backend; b++) {
+        if (((near & bit(b)) || b == a->wanted) && refuses(s, p, b, node)) {
+            return b;
+        }
+    }
+    return -1;
+}
+
+// ---------------------------------------------------------------------------------------------------------------------- copies
+
+static bool reads_root(const struct gb_sched_plan * p, int node, int root) {
+    for (uint32_t k = p->src_begin[node]; k < p->src_begin[node + 1]; k++) {
+        if (p->ids.data[p->srcs[k]].root == root) {
+            return true;
+        }
+    }
+    return false;
+}
+
+// Between the node and a later split, nobody else wrote its memory.
+static bool is_still_its(const struct gb_sched_plan * p, int node, int end) {
+    const int root = p->ids.data[node].root;
+    for (int i = node + 1; i < end; i++) {
+        if (p->ids.data[i].computes && p->ids.data[i].root == root) {
+            return false;
+        }
+    }
+    return true;
+}
+
+void gb_sched_count_copies(const struct gb_sched_plan * p, int node, bool of_result, size_t * n, size_t * bytes) {
+    *n = *bytes = 0;
+    for (size_t c = 0; c < p->copies.n; c++) {
+        const struct gb_copy *  copy  = &p->copies.data[c];
+        const struct gb_split * split = &p->splits.data[copy->split];
+        if (!copy->fill) {
+            continue;
+        }
+        const bool in  = node >= split->start && node < split->end && reads_root(p, node, copy->root);
+        const bool out = of_result && split->start > node && copy->root == p->ids.data[node].root && is_still_its(p, node, split->start);
+        *n += in || out;
+        *bytes += in || out ? copy->hi - copy->lo : 0;
+    }
+}
+
+// ---------------------------------------------------------------------------------------------------------------------- a plan's
+
+static bool note(struct ggml_backend_sched * s, struct gb_sched_plan * p, int node, int by) {
+    const struct ggml_tensor * t      = p->ids.data[node].tensor;
+    const char *               reason = ggml_backend_unsupported_reason(s->devices[by].backend, t);
+    struct gb_fallback         f      = { .node = node, .refused_by = by, .flops = gb_sched_flops(t) };
+    gb_sched_count_copies(p, node, true, &f.n_copies, &f.copied);
+    if (reason) {
+        memcpy(f.reason, reason, GB_MIN(strlen(reason), sizeof(f.reason) - 1));
+    }
+    return gb_vec_push(&p->fallbacks, f);
+}
+
+enum ggml_status gb_sched_find_fallbacks(struct ggml_backend_sched * s, struct gb_sched_plan * p) {
+    if (p->n_backends == 1) {
+        return GGML_STATUS_SUCCESS;
+    }
+    uint64_t * near = find_neighbours(p);
+    bool       ok   = near != NULL;
+    for (int i = 0; ok && i < p->n_nodes; i++) {
+        const int by = p->ids.data[i].computes && !is_where_it_belongs(&p->assignment[i]) ? refused_by(s, p, i, near[i]) : -1;
+        ok           = by < 0 || note(s, p, i, by);
+    }
+    gb_free(near);
+    return ok ? GGML_STATUS_SUCCESS : GGML_STATUS_ALLOC_FAILED;
+}
+
+const struct gb_fallback * gb_sched_fallback_of(const struct gb_sched_plan * p, int node) {
+    for (size_t k = 0; k < p->fallbacks.n; k++) {
+        if (p->fallbacks.data[k].node == node) {
+            return &p->fallbacks.data[k];
+        }
+    }
+    return NULL;
+}
+
+int ggml_backend_sched_get_n_fallbacks(ggml_backend_sched_t sched) {
+    GB_CHECK_ARG(sched, 0);
+    return sched->last ? (int) sched->last->fallbacks.n : 0;
+}
+
+enum ggml_status ggml_backend_sched_get_fallback(ggml_backend_sched_t sched, int i, struct ggml_backend_sched_fallback * fallback) {
+    GB_CHECK_ARG(sched, INVALID);
+    GB_CHECK_ARG(fallback, INVALID);
+    const struct gb_sched_plan * p = sched->last;
+    const size_t                 n = p ? p->fallbacks.n : 0;
+    GB_FAIL_IF(i < 0 || (size_t) i >= n, INVALID, INVALID, "%s: fallback %d: the last graph has %zu", __func__, i, n);
+    const struct gb_fallback * f = &p->fallbacks.data[i];
+    *fallback = (struct ggml_backend_sched_fallback){
+        .tensor = p->ids.data[f->node].tensor, .node = f->node, .op = p->key[f->node].op,
+        .backend = sched->devices[p->assignment[f->node].backend].backend, .refused_by = sched->devices[f->refused_by].backend,
+        .flops = f->flops, .n_copies = (int) f->n_copies, .copied_bytes = f->copied,
+        .is_heavy = f->flops >= GGML_BACKEND_SCHED_HEAVY_FLOPS || f->copied >= GGML_BACKEND_SCHED_HEAVY_BYTES,
+    };
+    memcpy(fallback->name, p->key[f->node].name, sizeof(fallback->name));
+    memcpy(fallback->reason, f->reason, sizeof(fallback->reason));
+    return GGML_STATUS_SUCCESS;
+}
