@@ -10,11 +10,12 @@ import numpy as np
 from ._data import layout, read_device
 from ._errors import InvalidArgumentError, StateError, check
 from ._ffi import ffi, lib
+from ._handles import Use
 from .dtypes import dtype_of_id
 from .event import EventCore
 
 if TYPE_CHECKING:
-    from .sched import SchedCore, Scheduler
+    from .sched import SchedCore
     from .tensor import Tensor
 
 __all__ = ["Flight", "Pending"]
@@ -82,11 +83,11 @@ class Flight:
                 self.state = "failed"
                 core.synchronize()  # raises the same, and makes the scheduler usable again
                 raise
-            self.state = "done"
-        self.wait_without_work()
+            if self.state == "running":
+                self.state = "done"
 
-    def wait_without_work(self) -> None:
-        """When nothing is on its way any more."""
+    def check(self) -> None:
+        """Raises if the run was lost."""
         if self.state == "failed":
             raise StateError("Pending: the computation failed, or was stopped")
 
@@ -105,16 +106,22 @@ def _computed_by(core: SchedCore, t: Tensor) -> Any:
 class Pending:
     """A run that :meth:`Scheduler.compute_async` has started."""
 
-    __slots__ = ("_flight", "_scheduler")
+    __slots__ = ("_core", "_flight")
 
-    def __init__(self, scheduler: Scheduler, flight: Flight) -> None:
-        self._scheduler = scheduler
+    def __init__(self, core: SchedCore, flight: Flight) -> None:
+        self._core: SchedCore | None = core  # until the run is complete
         self._flight = flight
 
     def wait(self) -> None:
         """Waits for this run, not for those that were started after it. Raises its failure."""
-        if self._flight.state != "done":
-            self._scheduler._wait_for(self._flight)
+        core = self._core
+        if core is not None:
+            with Use("Pending.wait", core, *core.backends):
+                try:
+                    self._flight.wait(core)
+                finally:
+                    self._core = None
+        self._flight.check()
 
     def results(self) -> list[np.ndarray[Any, Any]]:
         """Waits, and returns copies of the tensors that ``compute_async`` was asked for, as this run computed them."""

@@ -417,14 +417,7 @@ class Scheduler:
                 core.synchronize()
                 raise_last("Scheduler.compute_async", status)
             flight.issued(core)
-            return Pending(self, flight)
-
-    def _wait_for(self, flight: Flight) -> None:
-        if self._core is None or self._core.async_run is None:
-            flight.wait_without_work()
-            return
-        with self._use(self._core):
-            flight.wait(self._core)
+            return Pending(core, flight)
 
     def synchronize(self) -> bool:
         """Waits for ``compute_async``; raises its failure."""

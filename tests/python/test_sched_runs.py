@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import threading
 import time
 
 import numpy as np
@@ -380,3 +381,84 @@ def test_stats_of_results_written_back(ctx, cpu, slow):
             sched.compute(graph)
             assert (kept.numpy() == 2.0 ** (i + 1)).all()
         assert sched.stats.write_backs == (3, 3 * 4 * 8 * 4)
+
+
+# ----------------------------------------------------------------------------------------------------------------------- threads
+
+
+def test_threads_share_the_devices(rng, cpu):
+    """Each with a scheduler and runs of its own on their way; one of them reads arrays while others compute."""
+    a, b = gb.Backend("SIM:name=A,delay=1ms"), gb.Backend("SIM:name=B,copy_delay=1ms")
+    errors = []
+
+    def work(i):
+        try:
+            own = np.random.default_rng(i)
+            with gb.Context() as ctx, gb.Scheduler([(a, b)[i % 2], (b, a)[i % 2], cpu], n_copies=1 + i % 3) as sched:
+                line = Line(ctx)
+                sched.set_backend(line.h, (a, b)[i % 2])
+                sched.allocate(line.graph)
+                line.set_weights(own)
+                for _ in range(5):
+                    inputs = batches(own, 3)
+                    pending = []
+                    for X in inputs:
+                        line.x.set(X)
+                        pending.append(sched.compute_async(line.graph, [line.y]))
+                    np.testing.assert_allclose(line.y.numpy(), line.expected(inputs[-1]), rtol=1e-4, atol=1e-4)
+                    for X, p in zip(inputs, pending, strict=True):
+                        np.testing.assert_allclose(p.results()[0], line.expected(X), rtol=1e-4, atol=1e-4)
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(6)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join(120)
+    assert not any(t.is_alive() for t in threads), "deadlock"
+    if errors:
+        raise errors[0]
+
+
+def test_several_threads_wait_for_one_run(line, rng, cpu, slow):
+    with gb.Scheduler([slow, cpu]) as sched:
+        sched.allocate(line.graph)
+        line.set_weights(rng)
+        (X,) = batches(rng, 1)
+        line.x.set(X)
+        pending = sched.compute_async(line.graph, [line.y])
+        got = []
+        threads = [threading.Thread(target=lambda: got.append(pending.results()[0])) for _ in range(4)]
+        for t in threads:
+            t.start()
+        for t in threads:
+            t.join(60)
+        assert len(got) == 4
+        for y in got:
+            np.testing.assert_allclose(y, line.expected(X), rtol=1e-4, atol=1e-4)
+
+
+def test_abandoned_runs(rng, cpu):
+    """Everything is dropped while devices still work and write into arrays that nobody holds."""
+    for delay in ("0", "1ms", "5ms"):
+        for keep in range(3):
+            device = gb.Backend(f"SIM:delay={delay}")
+            ctx = gb.Context()
+            line = Line(ctx)
+            sched = gb.Scheduler([device, cpu], n_copies=3)
+            sched.allocate(line.graph)
+            line.set_weights(rng)
+            line.x.set(1)
+            pending = [sched.compute_async(line.graph, [line.y]) for _ in range(3)]
+            if keep == 0:
+                del pending, sched
+            elif keep == 1:
+                ctx.close()
+                del sched, line
+                pending[2].wait()
+                pending[0].results()
+            else:
+                device.close()
+                sched.close()
+            gc.collect()
