@@ -42,6 +42,7 @@ GBPY_PYTHON void gbpy_custom2(struct ggml_tensor * dst, const struct ggml_tensor
 GBPY_PYTHON void gbpy_custom3(struct ggml_tensor * dst, const struct ggml_tensor * a, const struct ggml_tensor * b, const struct ggml_tensor * c, int ith, int nth, void * userdata);
 
 static inline enum ggml_status gbpy_install_stop(struct ggml_backend * cpu, struct gbpy_stop * stop);
+static inline enum ggml_status gbpy_graph_compute(struct ggml_backend * backend, struct ggml_cgraph * graph, struct gbpy_stop * stop);
 static inline const char *     gbpy_version(void);
 static inline const char *     gbpy_build(void);
 
@@ -94,6 +95,19 @@ static inline bool gbpy_abort(void * data) {
 
 static inline enum ggml_status gbpy_install_stop(struct ggml_backend * cpu, struct gbpy_stop * stop) {
     return ggml_backend_cpu_set_abort_callback(cpu, gbpy_abort, stop);
+}
+
+// Computes to the end, in one call from Python. A wish to stop is served by then, whether it came in time or not.
+static inline enum ggml_status gbpy_graph_compute(struct ggml_backend * backend, struct ggml_cgraph * graph, struct gbpy_stop * stop) {
+    enum ggml_status status = GGML_STATUS_SUCCESS;
+    if (!ggml_backend_graph_compute(backend, graph)) {
+        status = ggml_last_status();
+        status = status == GGML_STATUS_SUCCESS ? GGML_STATUS_FAILED : status;
+    } else {
+        status = ggml_backend_synchronize(backend);
+    }
+    stop->stop = 0;
+    return status;
 }
 
 static inline const char * gbpy_version(void) { return GBPY_VERSION; }
