@@ -6,6 +6,12 @@
 #include "base/mem.h"
 #include "ggml-backend.h"
 
+// More memory than there is must come back as NULL under sanitizers, too.
+const char * __asan_default_options(void);
+const char * __asan_default_options(void) {
+    return "allocator_may_return_null=1";
+}
+
 // What the kernel says of the pages at an address: is "hg" (huge pages asked for) among the flags of its mapping. -1: it does not say.
 static int is_advised(const void * address) {
     FILE * file = fopen("/proc/self/smaps", "r");
