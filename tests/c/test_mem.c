@@ -6,9 +6,14 @@
 #include "base/mem.h"
 #include "ggml-backend.h"
 
-// More memory than there is must come back as NULL under sanitizers, too.
-const char * __asan_default_options(void);
+// Sizes that no machine has are asked for here: the sanitizer shall answer NULL like malloc does.
+__attribute__((visibility("default"))) const char * __asan_default_options(void);
 const char * __asan_default_options(void) {
+    return "allocator_may_return_null=1";
+}
+
+__attribute__((visibility("default"))) const char * __tsan_default_options(void);
+const char * __tsan_default_options(void) {
     return "allocator_may_return_null=1";
 }
 
