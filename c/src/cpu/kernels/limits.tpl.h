@@ -25,7 +25,7 @@
 #    define HIDE(v) __asm__("" : "+m"(v))
 #endif
 
-static volatile float limit_sink_;
+static _Thread_local volatile float limit_sink_; // of each thread: all of a team end here at once
 
 static ALWAYS_INLINE void finish_(const vf acc[CHAINS]) {
     vf sum = acc[0];
