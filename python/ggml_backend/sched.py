@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from ._callbacks import Eval, Run, Wanted
 from ._errors import InvalidArgumentError, StateError, non_null, raise_last
 from ._errors import check as _check
-from ._fallbacks import fallbacks, warn_of
+from ._fallbacks import heavy_fallbacks, warn_of
 from ._ffi import ffi, lib
 from ._handles import ContextCore, OwnerCore, Use, address, reap
 from .backend import Backend, BackendCore
@@ -280,7 +280,7 @@ class Scheduler:
         core.versions = tuple([o.version for o in core.holding])
         core.dirty = False
         if core.may_warn and core.made_plans():
-            warn_of(fallbacks(core.ptr, graph.ptr, [(b.ptr, b.name, b.is_cpu) for b in core.backends], self._assigned))
+            warn_of(heavy_fallbacks(core.ptr, [(b.ptr, b.name, b.is_cpu) for b in core.backends]))
 
     def _ready(self, core: SchedCore) -> None:
         """Before C may move its buffers."""
