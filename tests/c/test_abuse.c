@@ -14,6 +14,7 @@
 #include "base/mem.h"
 #include "ggml-backend-impl.h"
 #include "ggml-cpu.h"
+#include "ggml-cuda.h"
 
 #pragma GCC diagnostic ignored "-Wdeprecated-declarations"
 

@@ -67,6 +67,11 @@ struct gb_cuda_scratch_memory {
     char * memory;   // owned
     size_t capacity; // bytes
     size_t used;     // by the operator that is being queued
+    // blocks that were too small, still in use
+    enum { RETIRED = 8 };
+    char * retired[RETIRED];
+    size_t retired_capacity[RETIRED];
+    int    n_retired;
 };
 
 struct gb_cuda_backend {
@@ -101,6 +106,7 @@ enum ggml_status gb_cuda_fail(gb_cuda_backend & b, const char * call, cudaError_
 // Device memory for the operator that is being queued, 256-aligned, until it is queued completely: what the next one gets is the same
 // memory, and the order of the stream keeps them apart. Several pieces of one operator are disjoint. NULL on failure, reported.
 void * gb_cuda_scratch(gb_cuda_backend & b, size_t bytes);
+void   gb_cuda_scratch_reset(gb_cuda_backend & b); // between operators
 
 // ------------------------------------------------------------------------------------------------------------------ operators
 
@@ -148,9 +154,9 @@ void             gb_cuda_graphs_free(gb_cuda_graphs * graphs);
 void             gb_cuda_graphs_forget(gb_cuda_graphs * graphs); // captured ones; what they point to is about to go away
 enum ggml_status gb_cuda_graph_compute(gb_cuda_backend & b, const ggml_cgraph * graph);
 
-struct gb_cuda_graph_stats { // of a backend, since it was made; for tests and traces
-    uint64_t n_eager, n_captured, n_updated, n_replayed;
-};
+void             gb_cuda_graphs_set(gb_cuda_graphs * graphs, bool on);
+
+typedef struct ggml_backend_cuda_graph_stats gb_cuda_graph_stats;
 gb_cuda_graph_stats gb_cuda_graphs_stats(const gb_cuda_graphs * graphs);
 
 // -------------------------------------------------------------------------------------------------------------------- buffers
@@ -166,7 +172,7 @@ ggml_backend_buffer_type_t gb_cuda_host_buffer_type(void);
 
 // --------------------------------------------------------------------------------------------------------------- registration
 
-enum ggml_status gb_cuda_register(void); // CUDA0, CUDA1, ...; UNSUPPORTED, with the reason, when no device answers
+enum ggml_status ggml_backend_cuda_register(void); // CUDA0, CUDA1, ...; UNSUPPORTED, with the reason, when no device answers
 bool             gb_cuda_is_backend(ggml_backend_t backend);
 
 // Small things that ops need everywhere.

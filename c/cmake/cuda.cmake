@@ -1,0 +1,45 @@
+# The CUDA backend (src/cuda), with GGML_CUDA=ON:
+#   ggml_backend_cuda         the module, which is loaded when somebody asks for CUDA; exports its entry point alone
+#   ggml_backend_cuda_linked  the same for tests, as a library, if tests are built
+# The runtime is linked statically, and finds the driver when it is first called: the module loads on machines without one.
+if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
+    set(CMAKE_CUDA_ARCHITECTURES "75;80;86;89;90;100" CACHE STRING "Compute capabilities to compile for")
+endif()
+enable_language(CXX) # of programs that contain device code, the linker is C++'s
+enable_language(CUDA)
+find_package(CUDAToolkit 12.0 REQUIRED)
+
+file(GLOB cuda_sources CONFIGURE_DEPENDS src/cuda/*.cu src/cuda/ops/*.cu)
+
+function(ggml_backend_cuda_target name)
+    target_include_directories(${name} PRIVATE ${CMAKE_CURRENT_SOURCE_DIR}/src/cuda ${CMAKE_CURRENT_SOURCE_DIR}/include)
+    target_compile_features(${name} PRIVATE cuda_std_17)
+    target_compile_options(${name} PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:-Xcudafe --diag_suppress=177 -Xcompiler=-Wall,-Wno-unused-function>)
+    set_target_properties(${name} PROPERTIES CUDA_VISIBILITY_PRESET hidden CXX_VISIBILITY_PRESET hidden C_VISIBILITY_PRESET hidden
+        CUDA_RUNTIME_LIBRARY Static POSITION_INDEPENDENT_CODE ON)
+endfunction()
+
+add_library(ggml_backend_cuda MODULE ${cuda_sources})
+ggml_backend_cuda_target(ggml_backend_cuda)
+target_link_libraries(ggml_backend_cuda PRIVATE ggml_backend_module ${CMAKE_DL_LIBS})
+if(CMAKE_SYSTEM_NAME STREQUAL "Linux") # no C++ library of one machine is asked for on another, and nothing of it is exported
+    target_link_options(ggml_backend_cuda PRIVATE -static-libstdc++ -static-libgcc LINKER:--exclude-libs,ALL LINKER:-z,defs)
+endif()
+
+if(SKBUILD)
+    install(TARGETS ggml_backend_cuda LIBRARY DESTINATION .) # beside the package's extension
+    return()
+endif()
+set(module_dir ${CMAKE_INSTALL_LIBDIR}/ggml_backend)
+install(TARGETS ggml_backend_cuda LIBRARY DESTINATION ${module_dir})
+set(module_path ${module_dir}/$<TARGET_FILE_NAME:ggml_backend_cuda>)
+if(NOT IS_ABSOLUTE ${module_dir})
+    set(module_path ${CMAKE_INSTALL_PREFIX}/${module_path})
+endif()
+target_compile_definitions(ggml_backend_objects PRIVATE GB_CUDA_MODULE_PATH="${module_path}")
+
+if(GGML_BACKEND_TESTS)
+    add_library(ggml_backend_cuda_linked STATIC EXCLUDE_FROM_ALL ${cuda_sources})
+    ggml_backend_cuda_target(ggml_backend_cuda_linked)
+    target_link_libraries(ggml_backend_cuda_linked PUBLIC CUDA::cudart_static)
+endif()

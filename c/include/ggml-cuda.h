@@ -1,0 +1,79 @@
+// ggml-cuda.h - devices of NVIDIA, by number. They are also in the registry, as CUDA0, CUDA1, ...
+//
+// The backend itself is a module (ggml-backend-module.h) that is built with GGML_CUDA=ON. These functions are always there: without the module, or
+// without a device, they fail with GGML_STATUS_UNSUPPORTED and say why, and ggml_backend_cuda_get_device_count is 0. The first of
+// them loads the module, by full path: the environment variable GGML_CUDA_MODULE, else where this library was installed together with it.
+#ifndef GGML_CUDA_H
+#define GGML_CUDA_H
+
+#include "ggml-backend.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define GGML_CUDA_NAME        "CUDA"
+#define GGML_CUBLAS_NAME      "cuBLAS"
+#define GGML_CUDA_MAX_DEVICES 16
+
+// cdef: begin
+
+// Loads the module, if that was not done, and says whether there is a device. May be called again: it tries again.
+GGML_API enum ggml_status ggml_backend_cuda_load(void);
+
+GGML_API GGML_CALL ggml_backend_t ggml_backend_cuda_init(int device); // with a stream of its own
+GGML_API GGML_CALL bool           ggml_backend_is_cuda(ggml_backend_t backend);
+
+// Memory of a device. Freed buffers of up to 64 MiB are kept for the next ones, until memory is short.
+GGML_API GGML_CALL ggml_backend_buffer_type_t ggml_backend_cuda_buffer_type(int device);
+// Host memory that devices copy from and to at full speed, and while they compute. NULL without a device.
+GGML_API GGML_CALL ggml_backend_buffer_type_t ggml_backend_cuda_host_buffer_type(void);
+// Rows of weights on several devices: not supported, NULL.
+GGML_API GGML_CALL ggml_backend_buffer_type_t ggml_backend_cuda_split_buffer_type(const float * tensor_split);
+
+GGML_API GGML_CALL int              ggml_backend_cuda_get_device_count(void);
+GGML_API GGML_CALL void             ggml_backend_cuda_get_device_description(int device, char * description, size_t description_size);
+GGML_API GGML_CALL enum ggml_status ggml_backend_cuda_get_device_memory(int device, size_t * free, size_t * total); // bytes; 0 on failure
+
+// Makes memory that is there already what a host buffer type's memory is, until it is unregistered. False on failure.
+GGML_API GGML_CALL bool             ggml_backend_cuda_register_host_buffer(void * buffer, size_t size);
+GGML_API GGML_CALL enum ggml_status ggml_backend_cuda_unregister_host_buffer(void * buffer);
+
+struct ggml_backend_cuda_graph_stats { // graphs that a backend computed
+    uint64_t n_eager;    // launched node by node
+    uint64_t n_captured; // recorded, because the same graph came a second time
+    uint64_t n_updated;  // recorded again into the same executable graph, because pointers or sizes had changed
+    uint64_t n_replayed; // launched as they had been recorded
+};
+GGML_API enum ggml_status ggml_backend_cuda_get_graph_stats(ggml_backend_t backend, struct ggml_backend_cuda_graph_stats * stats);
+// Whether graphs of the backend may be recorded and replayed. At first on, unless the environment variable GGML_CUDA_GRAPHS is 0.
+GGML_API enum ggml_status ggml_backend_cuda_set_graphs(ggml_backend_t backend, bool on);
+
+// Of a device: memory that its pool keeps goes back to the driver. Bytes.
+GGML_API size_t ggml_backend_cuda_trim(int device);
+
+// cdef: end
+
+// What the module hands over when it is loaded; nobody else calls this.
+struct ggml_backend_cuda_functions {
+    size_t size; // of this structure
+    ggml_backend_t (*init)(int device);
+    bool (*is_cuda)(ggml_backend_t backend);
+    ggml_backend_buffer_type_t (*buffer_type)(int device);
+    ggml_backend_buffer_type_t (*host_buffer_type)(void);
+    int (*get_device_count)(void);
+    void (*get_device_description)(int device, char * description, size_t description_size);
+    enum ggml_status (*get_device_memory)(int device, size_t * free, size_t * total);
+    enum ggml_status (*register_host_buffer)(void * buffer, size_t size);
+    enum ggml_status (*unregister_host_buffer)(void * buffer);
+    enum ggml_status (*get_graph_stats)(ggml_backend_t backend, struct ggml_backend_cuda_graph_stats * stats);
+    enum ggml_status (*set_graphs)(ggml_backend_t backend, bool on);
+    size_t (*trim)(int device);
+};
+GGML_API enum ggml_status ggml_backend_cuda_provide(const struct ggml_backend_cuda_functions * functions);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif // GGML_CUDA_H

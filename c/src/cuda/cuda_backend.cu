@@ -1,0 +1,552 @@
+// cuda_backend.cu - a device with a stream of work: the hooks of the backend, events, registration, and the functions of ggml-cuda.h.
+//
+// Everything is queued on the backend's stream, in the order of the calls. An error that the device does not recover from is found by
+// whichever call comes first after it; from then on the backend refuses everything, with that reason.
+#include <stdio.h>
+#include <string.h>
+
+#include <chrono>
+#include <new>
+
+#include "cuda.h"
+#include "ggml-cuda.h"
+
+static gb_cuda_backend & state_of(ggml_backend_t backend) {
+    return *static_cast<gb_cuda_backend *>(backend->context);
+}
+
+// --------------------------------------------------------------------------------------------------------------------- errors
+
+bool gb_cuda_is_usable(gb_cuda_backend & b) {
+    if (b.failed) {
+        ggml_report_error(GGML_STATUS_DEVICE_ERROR, "%s: it failed before and cannot be used any more: %s", b.device->name, b.reason);
+    }
+    return !b.failed;
+}
+
+static void describe(char * text, size_t size, const ggml_tensor * t) {
+    snprintf(text, size, "%s[%lld, %lld, %lld, %lld] '%s'", ggml_type_name(t->type), (long long) t->ne[0], (long long) t->ne[1],
+             (long long) t->ne[2], (long long) t->ne[3], t->name);
+}
+
+// "MUL_MAT f32[4, 2, 1, 1] 'x' of f16[...] 'w' and ...", or "" when no node is at hand.
+static void describe_node(char * text, size_t size, const ggml_tensor * node) {
+    char tensor[160];
+    text[0] = '\0';
+    if (node == nullptr) {
+        return;
+    }
+    describe(tensor, sizeof(tensor), node);
+    size_t n = (size_t) snprintf(text, size, "%s %s", ggml_op_desc(node), tensor);
+    for (int j = 0; j < GGML_MAX_SRC && node->src[j] != nullptr && n < size; j++) {
+        describe(tensor, sizeof(tensor), node->src[j]);
+        n += (size_t) snprintf(text + n, size - n, "%s %s", j == 0 ? " of" : " and", tensor);
+    }
+}
+
+enum ggml_status gb_cuda_fail(gb_cuda_backend & b, const char * call, cudaError_t error) {
+    char node[640];
+    describe_node(node, sizeof(node), b.node);
+    char message[1024];
+    snprintf(message, sizeof(message), "%.*s: %s (%s)%s%s", (int) strcspn(call, "("), call, cudaGetErrorString(error), cudaGetErrorName(error),
+             node[0] != '\0' ? ", " : "", node);
+    if (gb_cuda_is_sticky(error)) {
+        if (!b.failed) {
+            b.failed = true;
+            snprintf(b.reason, sizeof(b.reason), "%.*s", (int) sizeof(b.reason) - 1, message);
+        }
+    } else {
+        (void) cudaGetLastError();
+    }
+    const enum ggml_status status = error == cudaErrorMemoryAllocation ? GGML_STATUS_ALLOC_FAILED : GGML_STATUS_DEVICE_ERROR;
+    return ggml_report_error(status, "%s: %s", b.device->name, message);
+}
+
+// -------------------------------------------------------------------------------------------------------------------- scratch
+
+// Blocks that were too small wait here until the operator that may use them is queued completely, and then for its work. Captured
+// graphs point to them.
+void gb_cuda_scratch_reset(gb_cuda_backend & b) {
+    gb_cuda_scratch_memory & s = b.scratch;
+    s.used                     = 0;
+    if (s.n_retired == 0) {
+        return;
+    }
+    const cudaError_t error = cudaStreamSynchronize(b.stream);
+    if (error != cudaSuccess) {
+        gb_cuda_fail(b, "cudaStreamSynchronize", error);
+    }
+    gb_cuda_graphs_forget(b.graphs);
+    while (s.n_retired > 0) {
+        s.n_retired--;
+        gb_cuda_pool_free(b.device, s.retired[s.n_retired], s.retired_capacity[s.n_retired]);
+    }
+}
+
+static bool grow_scratch(gb_cuda_backend & b, size_t wanted) {
+    gb_cuda_scratch_memory & s        = b.scratch;
+    size_t                   capacity = 0;
+    if (s.used == 0) { // nobody has got anything yet: the old block can go first
+        if (s.memory != nullptr) {
+            s.retired[s.n_retired]            = s.memory;
+            s.retired_capacity[s.n_retired++] = s.capacity;
+            s.memory                          = nullptr;
+            s.capacity                        = 0;
+        }
+        gb_cuda_scratch_reset(b);
+    }
+    if (s.n_retired == gb_cuda_scratch_memory::RETIRED) {
+        ggml_report_error(GGML_STATUS_FAILED, "%s: an operator asks for scratch memory too often", b.device->name);
+        return false;
+    }
+    char * memory = static_cast<char *>(gb_cuda_pool_alloc(b.device, s.capacity + wanted, &capacity)); // next time one block serves all
+    if (memory == nullptr) {
+        return false;
+    }
+    if (s.memory != nullptr) {
+        s.retired[s.n_retired]            = s.memory;
+        s.retired_capacity[s.n_retired++] = s.capacity;
+    }
+    s.memory   = memory;
+    s.capacity = capacity;
+    s.used     = 0;
+    return true;
+}
+
+void * gb_cuda_scratch(gb_cuda_backend & b, size_t bytes) {
+    gb_cuda_scratch_memory & s = b.scratch;
+    if (bytes > SIZE_MAX / 4) {
+        ggml_report_error(GGML_STATUS_ALLOC_FAILED, "%s: scratch memory of %zu bytes", b.device->name, bytes);
+        return nullptr;
+    }
+    const size_t rounded = bytes > 0 ? (bytes + 255) / 256 * 256 : 256;
+    if (rounded > s.capacity - s.used && (b.capturing || !grow_scratch(b, rounded))) {
+        return nullptr; // while capturing without a word: the graph is launched node by node instead, and that grows it
+    }
+    void * memory = s.memory + s.used;
+    s.used += rounded;
+    return memory;
+}
+
+// ---------------------------------------------------------------------------------------------------------- transfers
+
+static GGML_CALL const char * name_of(ggml_backend_t backend) {
+    return state_of(backend).device->name;
+}
+
+static GGML_CALL ggml_backend_buffer_type_t default_buffer_type(ggml_backend_t backend) {
+    return &state_of(backend).device->buft;
+}
+
+static bool is_mine(const gb_cuda_backend & b, const ggml_tensor * tensor) {
+    const bool mine = gb_cuda_device_of(tensor) == b.device;
+    if (!mine) {
+        ggml_report_error(GGML_STATUS_INVALID_ARGUMENT, "%s: tensor '%s' is not in this device's memory", b.device->name, tensor->name);
+    }
+    return mine;
+}
+
+// The result of a call that was made for `tensor`.
+static bool check_call(gb_cuda_backend & b, const char * what, const ggml_tensor * tensor, cudaError_t error) {
+    if (error == cudaSuccess) {
+        return true;
+    }
+    char call[160];
+    snprintf(call, sizeof(call), "%s tensor '%s'", what, tensor->name);
+    gb_cuda_fail(b, call, error);
+    return false;
+}
+
+static GGML_CALL void set_async(ggml_backend_t backend, ggml_tensor * tensor, const void * data, size_t offset, size_t size) {
+    gb_cuda_backend & b = state_of(backend);
+    if (gb_cuda_is_usable(b) && is_mine(b, tensor)) {
+        gb_cuda_on_device on(b.device->id);
+        check_call(b, "setting", tensor,
+                   cudaMemcpyAsync(static_cast<char *>(tensor->data) + offset, data, size, cudaMemcpyHostToDevice, b.stream));
+    }
+}
+
+static GGML_CALL void get_async(ggml_backend_t backend, const ggml_tensor * tensor, void * data, size_t offset, size_t size) {
+    gb_cuda_backend & b = state_of(backend);
+    if (gb_cuda_is_usable(b) && is_mine(b, tensor)) {
+        gb_cuda_on_device on(b.device->id);
+        check_call(b, "getting", tensor,
+                   cudaMemcpyAsync(data, static_cast<const char *>(tensor->data) + offset, size, cudaMemcpyDeviceToHost, b.stream));
+    }
+}
+
+static bool queue_copy(gb_cuda_backend & b, const ggml_tensor * src, ggml_tensor * dst) {
+    if (!gb_cuda_is_usable(b)) {
+        return false;
+    }
+    gb_cuda_on_device on(b.device->id);
+    cudaError_t       error;
+    return gb_cuda_copy_layout(b.device->name, src, dst, b.stream, &error) && check_call(b, "copying to", dst, error);
+}
+
+// Only on the device: hosts and other devices would not know when the copy has read or written their memory.
+static GGML_CALL bool copy_async(ggml_backend_t backend, const ggml_tensor * src, ggml_tensor * dst) {
+    gb_cuda_backend & b = state_of(backend);
+    return gb_cuda_device_of(src) == b.device && gb_cuda_device_of(dst) == b.device && queue_copy(b, src, dst);
+}
+
+// The caller orders it with events.
+static GGML_CALL bool copy_peer_async(ggml_backend_t backend, const ggml_tensor * src, ggml_tensor * dst) {
+    gb_cuda_backend & b    = state_of(backend);
+    gb_cuda_device *  from = gb_cuda_device_of(src);
+    gb_cuda_device *  to   = gb_cuda_device_of(dst);
+    return (from == b.device || to == b.device) && (from != nullptr || gb_cuda_is_host(src)) && (to != nullptr || gb_cuda_is_host(dst)) &&
+           queue_copy(b, src, dst);
+}
+
+static GGML_CALL void synchronize(ggml_backend_t backend) {
+    gb_cuda_backend & b = state_of(backend);
+    if (!gb_cuda_is_usable(b)) {
+        return;
+    }
+    gb_cuda_on_device on(b.device->id);
+    const cudaError_t error = cudaStreamSynchronize(b.stream);
+    if (error != cudaSuccess) {
+        gb_cuda_fail(b, "waiting for queued work", error);
+    }
+}
+
+// -------------------------------------------------------------------------------------------------------------- graphs
+
+static GGML_CALL bool graph_compute(ggml_backend_t backend, ggml_cgraph * graph) {
+    gb_cuda_backend & b = state_of(backend);
+    if (!gb_cuda_is_usable(b)) {
+        return false;
+    }
+    gb_cuda_on_device on(b.device->id);
+    return gb_cuda_graph_compute(b, graph) == GGML_STATUS_SUCCESS;
+}
+
+static GGML_CALL const char * unsupported_reason(ggml_backend_t backend, const ggml_tensor * op) {
+    return gb_cuda_unsupported_reason(*state_of(backend).device, op);
+}
+
+static GGML_CALL bool supports_op(ggml_backend_t backend, const ggml_tensor * op) {
+    return unsupported_reason(backend, op) == nullptr;
+}
+
+// -------------------------------------------------------------------------------------------------------------- events
+
+struct cuda_event {
+    ggml_backend_event event; // first
+    int                device;
+    cudaEvent_t        cuda; // owned
+    int64_t            ns;   // of timed ones: when it was reached last; -1: not asked yet
+};
+
+static cuda_event * event_of(ggml_backend_event_t event) {
+    return static_cast<cuda_event *>(event->context);
+}
+
+static ggml_backend_event_t new_event(ggml_backend_t backend, unsigned flags) {
+    gb_cuda_backend & b = state_of(backend);
+    if (!gb_cuda_is_usable(b)) {
+        return nullptr;
+    }
+    gb_cuda_on_device on(b.device->id);
+    cuda_event *      e = new (std::nothrow) cuda_event{ { backend, nullptr }, b.device->id, nullptr, -1 };
+    if (e == nullptr) {
+        ggml_report_error(GGML_STATUS_ALLOC_FAILED, "%s: no host memory for an event", b.device->name);
+        return nullptr;
+    }
+    const cudaError_t error = cudaEventCreateWithFlags(&e->cuda, flags);
+    if (error != cudaSuccess) {
+        gb_cuda_fail(b, "cudaEventCreateWithFlags", error);
+        delete e;
+        return nullptr;
+    }
+    e->event.context = e;
+    return &e->event;
+}
+
+static GGML_CALL ggml_backend_event_t event_new(ggml_backend_t backend) {
+    return new_event(backend, cudaEventDisableTiming);
+}
+
+// The backend may be gone.
+static GGML_CALL void event_free(ggml_backend_event_t event) {
+    cuda_event *      e = event_of(event);
+    gb_cuda_on_device on(e->device);
+    (void) cudaEventDestroy(e->cuda);
+    delete e;
+}
+
+static GGML_CALL void event_record(ggml_backend_event_t event) {
+    gb_cuda_backend & b = state_of(event->backend);
+    if (gb_cuda_is_usable(b)) {
+        gb_cuda_on_device on(b.device->id);
+        const cudaError_t error = cudaEventRecord(event_of(event)->cuda, b.stream);
+        if (error != cudaSuccess) {
+            gb_cuda_fail(b, "cudaEventRecord", error);
+        }
+    }
+}
+
+static GGML_CALL void event_wait(ggml_backend_t backend, ggml_backend_event_t event) {
+    gb_cuda_backend & b = state_of(backend);
+    if (gb_cuda_is_usable(b)) {
+        gb_cuda_on_device on(b.device->id);
+        const cudaError_t error = cudaStreamWaitEvent(b.stream, event_of(event)->cuda, 0);
+        if (error != cudaSuccess) {
+            gb_cuda_fail(b, "cudaStreamWaitEvent", error);
+        }
+    }
+}
+
+static GGML_CALL void event_synchronize(ggml_backend_event_t event) {
+    gb_cuda_backend & b = state_of(event->backend);
+    if (gb_cuda_is_usable(b)) {
+        gb_cuda_on_device on(b.device->id);
+        const cudaError_t error = cudaEventSynchronize(event_of(event)->cuda);
+        if (error != cudaSuccess) {
+            gb_cuda_fail(b, "cudaEventSynchronize", error);
+        }
+    }
+}
+
+// ----------------------------------------------------------------------------------------------- the time of events
+
+static int64_t now_ns() { // as the system's monotonic clock has it
+    return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+// Makes a new point in time that both clocks know: an event that is reached while the host looks at its clock. Waits for the queue.
+static cudaError_t meet_clocks(gb_cuda_backend & b) {
+    cudaError_t error = b.base_event == nullptr ? cudaEventCreateWithFlags(&b.base_event, cudaEventDefault) : cudaSuccess;
+    if (error == cudaSuccess) {
+        error = cudaStreamSynchronize(b.stream);
+    }
+    if (error != cudaSuccess) {
+        return error;
+    }
+    const int64_t before = now_ns();
+    error                = cudaEventRecord(b.base_event, b.stream);
+    if (error == cudaSuccess) {
+        error = cudaEventSynchronize(b.base_event);
+    }
+    b.base_ns = before + (now_ns() - before) / 2;
+    return error;
+}
+
+static GGML_CALL ggml_backend_event_t event_new_timed(ggml_backend_t backend) {
+    gb_cuda_backend &    b     = state_of(backend);
+    ggml_backend_event_t event = new_event(backend, cudaEventDefault);
+    if (event == nullptr || b.base_event != nullptr) {
+        return event;
+    }
+    gb_cuda_on_device on(b.device->id);
+    const cudaError_t error = meet_clocks(b);
+    if (error != cudaSuccess) {
+        gb_cuda_fail(b, "making an event with a clock", error);
+        event_free(event);
+        return nullptr;
+    }
+    return event;
+}
+
+// Milliseconds as a float lose nanoseconds soon, so the common point follows the events.
+static GGML_CALL int64_t event_time(ggml_backend_event_t event) {
+    enum { FAR_MS = 2000 };
+    gb_cuda_backend & b = state_of(event->backend);
+    if (!gb_cuda_is_usable(b)) {
+        return 0;
+    }
+    gb_cuda_on_device on(b.device->id);
+    float             ms    = 0;
+    cudaError_t       error = cudaEventElapsedTime(&ms, b.base_event, event_of(event)->cuda);
+    const int64_t     ns    = b.base_ns + (int64_t) ((double) ms * 1e6);
+    if (error == cudaSuccess && ms > FAR_MS) {
+        error = meet_clocks(b);
+    }
+    if (error != cudaSuccess) {
+        gb_cuda_fail(b, "the time of an event", error);
+        return 0;
+    }
+    return ns;
+}
+
+// ----------------------------------------------------------------------------------------------------- making and freeing
+
+static GGML_CALL void backend_free(ggml_backend_t backend) {
+    gb_cuda_backend & b = state_of(backend);
+    gb_cuda_on_device on(b.device->id);
+    (void) cudaStreamSynchronize(b.stream); // nobody is left to be told
+    gb_cuda_scratch_reset(b);
+    gb_cuda_graphs_free(b.graphs);
+    gb_cuda_pool_free(b.device, b.scratch.memory, b.scratch.capacity);
+    if (b.base_event != nullptr) {
+        (void) cudaEventDestroy(b.base_event);
+    }
+    (void) cudaStreamDestroy(b.stream);
+    delete &b;
+    delete backend;
+}
+
+static ggml_backend_i backend_hooks() {
+    ggml_backend_i hooks          = {};
+    hooks.get_name                = name_of;
+    hooks.free                    = backend_free;
+    hooks.get_default_buffer_type = default_buffer_type;
+    hooks.set_tensor_async        = set_async;
+    hooks.get_tensor_async        = get_async;
+    hooks.cpy_tensor_async        = copy_async;
+    hooks.synchronize             = synchronize;
+    hooks.graph_compute           = graph_compute;
+    hooks.supports_op             = supports_op;
+    hooks.unsupported_reason      = unsupported_reason;
+    hooks.event_new               = event_new;
+    hooks.event_free              = event_free;
+    hooks.event_record            = event_record;
+    hooks.event_wait              = event_wait;
+    hooks.event_synchronize       = event_synchronize;
+    hooks.cpy_tensor_peer_async   = copy_peer_async;
+    hooks.event_new_timed         = event_new_timed;
+    hooks.event_time              = event_time;
+    return hooks;
+}
+
+bool gb_cuda_is_backend(ggml_backend_t backend) {
+    return backend != nullptr && backend->iface.free == backend_free;
+}
+
+static ggml_backend_t no_backend(gb_cuda_backend * b, ggml_backend_t backend) {
+    if (b != nullptr && b->graphs != nullptr) {
+        gb_cuda_graphs_free(b->graphs);
+    }
+    delete b;
+    delete backend;
+    return nullptr;
+}
+
+static ggml_backend_t new_backend(gb_cuda_device * device) {
+    gb_cuda_on_device on(device->id);
+    ggml_backend_t    backend = new (std::nothrow) ggml_backend;
+    gb_cuda_backend * b       = new (std::nothrow) gb_cuda_backend();
+    if (b != nullptr) {
+        b->device = device;
+        b->graphs = gb_cuda_graphs_new();
+    }
+    if (backend == nullptr || b == nullptr || b->graphs == nullptr) {
+        ggml_report_error(GGML_STATUS_ALLOC_FAILED, "%s: no host memory for a backend", device->name);
+        return no_backend(b, backend);
+    }
+    const cudaError_t error = cudaStreamCreateWithFlags(&b->stream, cudaStreamNonBlocking);
+    if (error != cudaSuccess) {
+        gb_cuda_report(device->name, "cudaStreamCreateWithFlags", error);
+        return no_backend(b, backend);
+    }
+    backend->iface   = backend_hooks();
+    backend->context = b;
+    return backend;
+}
+
+// ------------------------------------------------------------------------------------------------ functions of ggml-cuda.h
+
+static gb_cuda_device * device_at(const char * func, int i) {
+    gb_cuda_device * device = gb_cuda_device_get(i);
+    if (device == nullptr) {
+        ggml_report_error(GGML_STATUS_INVALID_ARGUMENT, "%s: argument 'device': there are %d devices, has %d", func, gb_cuda_device_count(), i);
+    }
+    return device;
+}
+
+static ggml_backend_t init(int device) {
+    gb_cuda_device * d = device_at("ggml_backend_cuda_init", device);
+    return d != nullptr ? new_backend(d) : nullptr;
+}
+
+static ggml_backend_buffer_type_t buffer_type(int device) {
+    gb_cuda_device * d = device_at("ggml_backend_cuda_buffer_type", device);
+    return d != nullptr ? &d->buft : nullptr;
+}
+
+static void get_description(int device, char * description, size_t size) {
+    gb_cuda_device * d = device_at("ggml_backend_cuda_get_device_description", device);
+    snprintf(description, size, "%s", d != nullptr ? d->description : "");
+}
+
+static enum ggml_status get_memory(int device, size_t * free_bytes, size_t * total) {
+    gb_cuda_device * d = device_at("ggml_backend_cuda_get_device_memory", device);
+    if (d == nullptr) {
+        return GGML_STATUS_INVALID_ARGUMENT;
+    }
+    gb_cuda_on_device on(d->id);
+    const cudaError_t error = cudaMemGetInfo(free_bytes, total);
+    return error == cudaSuccess ? GGML_STATUS_SUCCESS : gb_cuda_report(d->name, "cudaMemGetInfo", error);
+}
+
+static enum ggml_status register_host(void * buffer, size_t size) {
+    const cudaError_t error = cudaHostRegister(buffer, size, cudaHostRegisterPortable);
+    return error == cudaSuccess ? GGML_STATUS_SUCCESS : gb_cuda_report("ggml_backend_cuda_register_host_buffer", "cudaHostRegister", error);
+}
+
+static enum ggml_status unregister_host(void * buffer) {
+    const cudaError_t error = cudaHostUnregister(buffer);
+    return error == cudaSuccess ? GGML_STATUS_SUCCESS : gb_cuda_report("ggml_backend_cuda_unregister_host_buffer", "cudaHostUnregister", error);
+}
+
+static enum ggml_status get_graph_stats(ggml_backend_t backend, struct ggml_backend_cuda_graph_stats * stats) {
+    *stats = gb_cuda_graphs_stats(state_of(backend).graphs);
+    return GGML_STATUS_SUCCESS;
+}
+
+static enum ggml_status set_graphs(ggml_backend_t backend, bool on) {
+    gb_cuda_graphs_set(state_of(backend).graphs, on);
+    return GGML_STATUS_SUCCESS;
+}
+
+static size_t trim(int device) {
+    gb_cuda_device * d = device_at("ggml_backend_cuda_trim", device);
+    return d != nullptr ? gb_cuda_pool_trim(d) : 0;
+}
+
+// ------------------------------------------------------------------------------------------------------------ registration
+
+static GGML_CALL ggml_backend_t init_registered(const char * params, void * user_data) {
+    gb_cuda_device * device = static_cast<gb_cuda_device *>(user_data);
+    if (params != nullptr && params[0] != '\0') {
+        ggml_report_error(GGML_STATUS_INVALID_ARGUMENT, "%s: argument 'params': there are none for this backend, has '%s'", device->name, params);
+        return nullptr;
+    }
+    return new_backend(device);
+}
+
+static enum ggml_status register_devices() {
+    for (int i = 0; i < gb_cuda_device_count(); i++) {
+        gb_cuda_device * device = gb_cuda_device_get(i);
+        if (ggml_backend_reg_find_by_name(device->name) < ggml_backend_reg_get_count()) {
+            continue; // an attempt before this one came so far
+        }
+        const enum ggml_status status = ggml_backend_register(device->name, init_registered, &device->buft, device);
+        if (status != GGML_STATUS_SUCCESS) {
+            return status;
+        }
+    }
+    return GGML_STATUS_SUCCESS;
+}
+
+enum ggml_status ggml_backend_cuda_register(void) {
+    static const struct ggml_backend_cuda_functions functions = {
+        sizeof(functions),    init,       gb_cuda_is_backend, buffer_type, gb_cuda_host_buffer_type, gb_cuda_device_count, get_description,
+        get_memory,           register_host, unregister_host, get_graph_stats, set_graphs, trim,
+    };
+    if (gb_cuda_device_count() == 0) {
+        return ggml_report_error(GGML_STATUS_UNSUPPORTED, "CUDA: no device: %s", gb_cuda_absent_reason());
+    }
+    const enum ggml_status status = register_devices();
+    return status == GGML_STATUS_SUCCESS ? ggml_backend_cuda_provide(&functions) : status;
+}
+
+#ifndef GGML_BACKEND_MODULE_BUILD
+extern "C" enum ggml_status gb_cuda_register_linked(void); // for programs that link the backend: tests
+extern "C" enum ggml_status gb_cuda_register_linked(void) {
+    return ggml_backend_cuda_register();
+}
+#endif
+
+GGML_BACKEND_MODULE("cuda", ggml_backend_cuda_register)

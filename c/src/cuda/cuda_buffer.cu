@@ -1,0 +1,373 @@
+// cuda_buffer.cu - memory on devices and pinned memory on the host, as buffers, and copies between tensors in them.
+//
+// A buffer belongs to a device, not to a backend: any backend on the device may use it. The synchronous hooks come after everything that is
+// queued on the device, and wait for themselves; they use a stream of the device's own, made at the first use.
+#include <stdlib.h>
+#include <string.h>
+
+#include <mutex>
+#include <new>
+
+#include "cuda.h"
+#include "ggml-cuda.h"
+
+struct cuda_buffer {
+    gb_cuda_device * device;
+    char *           memory; // owned
+    size_t           capacity;
+};
+
+static GGML_CALL void buffer_free(ggml_backend_buffer_t buffer);
+
+static const ggml_tensor * root_of(const ggml_tensor * t) {
+    return t->view_src != nullptr ? t->view_src : t;
+}
+
+static ggml_backend_buffer_t buffer_of(const ggml_tensor * t) {
+    return t->buffer != nullptr ? t->buffer : root_of(t)->buffer;
+}
+
+gb_cuda_device * gb_cuda_device_of(const ggml_tensor * tensor) {
+    const ggml_backend_buffer_t buffer = buffer_of(tensor);
+    return buffer != nullptr && buffer->iface.free_buffer == buffer_free ? static_cast<cuda_buffer *>(buffer->context)->device : nullptr;
+}
+
+bool gb_cuda_is_host(const ggml_tensor * tensor) {
+    const ggml_backend_buffer_t buffer = buffer_of(tensor);
+    return tensor->data != nullptr && (buffer == nullptr || ggml_backend_buffer_is_host(buffer));
+}
+
+// ---------------------------------------------------------------------------------------------------------------- copies
+
+// The bytes of a tensor: `run` bytes in one piece, repeated along up to four strides that grow. Dimensions of one element are left out,
+// neighbouring ones joined. Two tensors of the same layout have the same pieces.
+struct pieces {
+    size_t  run;
+    int     n;
+    int64_t count[5];
+    size_t  stride[5];
+};
+
+static void add_dimension(pieces & p, int64_t count, size_t stride) {
+    int at = p.n;
+    while (at > 0 && p.stride[at - 1] > stride) {
+        p.count[at]  = p.count[at - 1];
+        p.stride[at] = p.stride[at - 1];
+        at--;
+    }
+    p.count[at]  = count;
+    p.stride[at] = stride;
+    p.n++;
+}
+
+static pieces pieces_of(const ggml_tensor * t) {
+    pieces p         = {};
+    p.run            = ggml_type_size(t->type);
+    const int64_t n0 = t->ne[0] / ggml_blck_size(t->type);
+    for (int i = 0; i < GGML_MAX_DIMS; i++) {
+        const int64_t count = i == 0 ? n0 : t->ne[i];
+        if (count > 1) {
+            add_dimension(p, count, t->nb[i]);
+        }
+    }
+    int n = 0;
+    while (n < p.n && p.stride[n] == p.run) { // all of these are one piece
+        p.run *= (size_t) p.count[n++];
+    }
+    for (int i = n; i < p.n; i++) {
+        p.count[i - n]  = p.count[i];
+        p.stride[i - n] = p.stride[i];
+    }
+    p.n -= n;
+    return p;
+}
+
+static size_t n_calls(const pieces & p, bool in_rows) {
+    double n = 1;
+    for (int i = in_rows ? 1 : 0; i < p.n; i++) {
+        n *= (double) p.count[i];
+    }
+    return n < 1e9 ? (size_t) n : (size_t) 1e9;
+}
+
+bool gb_cuda_copy_layout(const char * device, const ggml_tensor * src, ggml_tensor * dst, cudaStream_t stream, cudaError_t * error) {
+    enum { CALLS_MAX = 4096 };
+    (void) device;
+    *error = cudaSuccess;
+    if (ggml_nelements(src) == 0) {
+        return true;
+    }
+    const pieces p       = pieces_of(dst);
+    const bool   in_rows = p.n > 0 && p.stride[0] >= p.run;
+    const size_t n       = n_calls(p, in_rows);
+    if (n > CALLS_MAX) {
+        return false;
+    }
+    for (size_t i = 0; i < n && *error == cudaSuccess; i++) {
+        size_t offset = 0, rest = i;
+        for (int d = in_rows ? 1 : 0; d < p.n; d++) {
+            offset += rest % (size_t) p.count[d] * p.stride[d];
+            rest /= (size_t) p.count[d];
+        }
+        char *       to   = static_cast<char *>(dst->data) + offset;
+        const char * from = static_cast<const char *>(src->data) + offset;
+        *error = in_rows ? cudaMemcpy2DAsync(to, p.stride[0], from, p.stride[0], p.run, (size_t) p.count[0], cudaMemcpyDefault, stream) :
+                           cudaMemcpyAsync(to, from, p.run, cudaMemcpyDefault, stream);
+    }
+    return true;
+}
+
+// ------------------------------------------------------------------------------------------------------------ synchronous hooks
+
+static cudaStream_t own_stream(gb_cuda_device * device, cudaError_t * error) {
+    static std::mutex                 lock;
+    static cudaStream_t               streams[GGML_CUDA_MAX_DEVICES]; // never destroyed
+    const std::lock_guard<std::mutex> held(lock);
+    cudaStream_t &                    s = streams[device->id];
+    *error                              = s == nullptr ? cudaStreamCreateWithFlags(&s, cudaStreamNonBlocking) : cudaSuccess;
+    return s;
+}
+
+// Runs `queue` (with the stream; returns an error) after everything that the device has queued, and waits.
+template <class Queue> static bool do_now(gb_cuda_device * device, const char * what, Queue queue) {
+    gb_cuda_on_device on(device->id);
+    cudaError_t       error  = cudaSuccess;
+    cudaStream_t      stream = own_stream(device, &error);
+    if (error == cudaSuccess) {
+        error = cudaDeviceSynchronize();
+    }
+    if (error == cudaSuccess) {
+        error = queue(stream);
+    }
+    if (error == cudaSuccess) {
+        error = cudaStreamSynchronize(stream);
+    }
+    if (error != cudaSuccess) {
+        gb_cuda_report(device->name, what, error);
+    }
+    return error == cudaSuccess;
+}
+
+static cuda_buffer * context_of(ggml_backend_buffer_t buffer) {
+    return static_cast<cuda_buffer *>(buffer->context);
+}
+
+static GGML_CALL const char * buffer_name(ggml_backend_buffer_t buffer) {
+    return context_of(buffer)->device->name;
+}
+
+// Kernels of any stream may still use it.
+static GGML_CALL void buffer_free(ggml_backend_buffer_t buffer) {
+    cuda_buffer *     b = context_of(buffer);
+    gb_cuda_on_device on(b->device->id);
+    (void) cudaDeviceSynchronize(); // an error is reported to whoever waits for the work that failed
+    gb_cuda_pool_free(b->device, b->memory, b->capacity);
+    delete b;
+}
+
+static GGML_CALL void * buffer_base(ggml_backend_buffer_t buffer) {
+    return context_of(buffer)->memory;
+}
+
+static GGML_CALL void buffer_set(ggml_backend_buffer_t buffer, ggml_tensor * tensor, const void * data, size_t offset, size_t size) {
+    do_now(context_of(buffer)->device, "setting a tensor", [=](cudaStream_t stream) {
+        return cudaMemcpyAsync(static_cast<char *>(tensor->data) + offset, data, size, cudaMemcpyHostToDevice, stream);
+    });
+}
+
+static GGML_CALL void buffer_get(ggml_backend_buffer_t buffer, const ggml_tensor * tensor, void * data, size_t offset, size_t size) {
+    do_now(context_of(buffer)->device, "getting a tensor", [=](cudaStream_t stream) {
+        return cudaMemcpyAsync(data, static_cast<const char *>(tensor->data) + offset, size, cudaMemcpyDeviceToHost, stream);
+    });
+}
+
+static GGML_CALL void buffer_clear(ggml_backend_buffer_t buffer, uint8_t value) {
+    cuda_buffer * b    = context_of(buffer);
+    const size_t  size = buffer->size;
+    do_now(b->device, "clearing a buffer", [=](cudaStream_t stream) { return cudaMemsetAsync(b->memory, value, size, stream); });
+}
+
+static bool copy_now(gb_cuda_device * device, const ggml_tensor * src, ggml_tensor * dst) {
+    bool possible = true;
+    const bool ok = do_now(device, "copying a tensor", [&](cudaStream_t stream) {
+        cudaError_t error;
+        possible = gb_cuda_copy_layout(device->name, src, dst, stream, &error);
+        return error;
+    });
+    return possible && ok;
+}
+
+static void wait_for(gb_cuda_device * device) {
+    gb_cuda_on_device on(device->id);
+    (void) cudaDeviceSynchronize();
+}
+
+static GGML_CALL bool buffer_copy_from(ggml_backend_buffer_t buffer, const ggml_tensor * src, ggml_tensor * dst) {
+    gb_cuda_device * from = gb_cuda_device_of(src);
+    if (from == nullptr && !gb_cuda_is_host(src)) {
+        return false;
+    }
+    if (from != nullptr && from != context_of(buffer)->device) {
+        wait_for(from);
+    }
+    return copy_now(context_of(buffer)->device, src, dst);
+}
+
+static GGML_CALL bool buffer_copy_to(ggml_backend_buffer_t buffer, const ggml_tensor * src, ggml_tensor * dst) {
+    return gb_cuda_is_host(dst) && copy_now(context_of(buffer)->device, src, dst);
+}
+
+static ggml_backend_buffer_i buffer_hooks() {
+    ggml_backend_buffer_i hooks = {};
+    hooks.get_name              = buffer_name;
+    hooks.free_buffer           = buffer_free;
+    hooks.get_base              = buffer_base;
+    hooks.set_tensor            = buffer_set;
+    hooks.get_tensor            = buffer_get;
+    hooks.cpy_tensor            = buffer_copy_from;
+    hooks.clear                 = buffer_clear;
+    hooks.cpy_tensor_to         = buffer_copy_to;
+    return hooks;
+}
+
+// --------------------------------------------------------------------------------------------------------- the device's buffer type
+
+static gb_cuda_device * device_of_type(ggml_backend_buffer_type_t buft) {
+    return static_cast<gb_cuda_device *>(buft->context);
+}
+
+static GGML_CALL const char * type_name(ggml_backend_buffer_type_t buft) {
+    return device_of_type(buft)->name;
+}
+
+static GGML_CALL ggml_backend_buffer_t type_alloc(ggml_backend_buffer_type_t buft, size_t size) {
+    gb_cuda_device * device = device_of_type(buft);
+    cuda_buffer *    b      = new (std::nothrow) cuda_buffer{ device, nullptr, 0 };
+    if (b == nullptr) {
+        ggml_report_error(GGML_STATUS_ALLOC_FAILED, "%s: no host memory for a buffer", device->name);
+        return nullptr;
+    }
+    b->memory = static_cast<char *>(gb_cuda_pool_alloc(device, size, &b->capacity));
+    ggml_backend_buffer_t buffer = b->memory != nullptr ? ggml_backend_buffer_init(buft, buffer_hooks(), b, size) : nullptr;
+    if (buffer == nullptr) {
+        gb_cuda_pool_free(device, b->memory, b->capacity);
+        delete b;
+    }
+    return buffer;
+}
+
+static GGML_CALL size_t type_alignment(ggml_backend_buffer_type_t) {
+    return 256; // what the widest loads of a warp like
+}
+
+static GGML_CALL bool type_supports(ggml_backend_buffer_type_t buft, ggml_backend_t backend) {
+    return gb_cuda_is_backend(backend) && static_cast<gb_cuda_backend *>(backend->context)->device == device_of_type(buft);
+}
+
+ggml_backend_buffer_type_i gb_cuda_buffer_type_hooks(void) {
+    ggml_backend_buffer_type_i hooks = {};
+    hooks.get_name                   = type_name;
+    hooks.alloc_buffer               = type_alloc;
+    hooks.get_alignment              = type_alignment;
+    hooks.supports_backend           = type_supports;
+    return hooks;
+}
+
+// ------------------------------------------------------------------------------------------------------------- pinned host memory
+
+// The buffers are of the CPU, around memory that the runtime gave: only freeing them is special. `previous` is what the CPU's buffer
+// would have done.
+struct pinned_buffer {
+    void * memory; // owned
+};
+
+static GGML_CALL const char * host_name(ggml_backend_buffer_type_t) {
+    return "CUDA_Host";
+}
+
+static GGML_CALL const char * pinned_name(ggml_backend_buffer_t) {
+    return "CUDA_Host";
+}
+
+static GGML_CALL void pinned_free(ggml_backend_buffer_t buffer) {
+    pinned_buffer *   p     = static_cast<pinned_buffer *>(buffer->context);
+    const cudaError_t error = cudaFreeHost(p->memory); // waits for copies that still use it
+    if (error != cudaSuccess) {
+        gb_cuda_report("CUDA_Host", "cudaFreeHost", error);
+    }
+    delete p;
+}
+
+static GGML_CALL void * pinned_base(ggml_backend_buffer_t buffer) {
+    return static_cast<pinned_buffer *>(buffer->context)->memory;
+}
+
+static GGML_CALL void pinned_set(ggml_backend_buffer_t, ggml_tensor * tensor, const void * data, size_t offset, size_t size) {
+    memcpy(static_cast<char *>(tensor->data) + offset, data, size);
+}
+
+static GGML_CALL void pinned_get(ggml_backend_buffer_t, const ggml_tensor * tensor, void * data, size_t offset, size_t size) {
+    memcpy(data, static_cast<const char *>(tensor->data) + offset, size);
+}
+
+static GGML_CALL void pinned_clear(ggml_backend_buffer_t buffer, uint8_t value) {
+    memset(static_cast<pinned_buffer *>(buffer->context)->memory, value, buffer->size);
+}
+
+static ggml_backend_buffer_i pinned_hooks() {
+    ggml_backend_buffer_i hooks = {};
+    hooks.get_name              = pinned_name;
+    hooks.free_buffer           = pinned_free;
+    hooks.get_base              = pinned_base;
+    hooks.set_tensor            = pinned_set;
+    hooks.get_tensor            = pinned_get;
+    hooks.clear                 = pinned_clear;
+    return hooks;
+}
+
+static GGML_CALL ggml_backend_buffer_t host_alloc(ggml_backend_buffer_type_t buft, size_t size) {
+    pinned_buffer * p = new (std::nothrow) pinned_buffer{ nullptr };
+    if (p == nullptr) {
+        ggml_report_error(GGML_STATUS_ALLOC_FAILED, "CUDA_Host: no memory for a buffer");
+        return nullptr;
+    }
+    const cudaError_t error = cudaHostAlloc(&p->memory, size > 0 ? size : 1, cudaHostAllocPortable);
+    if (error != cudaSuccess) {
+        (void) cudaGetLastError();
+        ggml_report_error(error == cudaErrorMemoryAllocation ? GGML_STATUS_ALLOC_FAILED : GGML_STATUS_DEVICE_ERROR,
+                          "CUDA_Host: %zu bytes of pinned memory: %s", size, cudaGetErrorString(error));
+        delete p;
+        return nullptr;
+    }
+    ggml_backend_buffer_t buffer = ggml_backend_buffer_init(buft, pinned_hooks(), p, size);
+    if (buffer == nullptr) {
+        (void) cudaFreeHost(p->memory);
+        delete p;
+    }
+    return buffer;
+}
+
+static GGML_CALL size_t host_alignment(ggml_backend_buffer_type_t) {
+    return ggml_backend_buft_get_alignment(ggml_backend_cpu_buffer_type());
+}
+
+static GGML_CALL bool host_supports(ggml_backend_buffer_type_t, ggml_backend_t backend) {
+    return ggml_backend_is_cpu(backend);
+}
+
+static GGML_CALL bool host_is_host(ggml_backend_buffer_type_t) {
+    return true;
+}
+
+ggml_backend_buffer_type_t gb_cuda_host_buffer_type(void) {
+    static ggml_backend_buffer_type type = [] {
+        ggml_backend_buffer_type made = {};
+        made.iface.get_name           = host_name;
+        made.iface.alloc_buffer       = host_alloc;
+        made.iface.get_alignment      = host_alignment;
+        made.iface.supports_backend   = host_supports;
+        made.iface.is_host            = host_is_host;
+        return made;
+    }();
+    return gb_cuda_device_count() > 0 ? &type : nullptr;
+}

@@ -1,0 +1,237 @@
+// cuda_device.cu - the devices, what their errors mean, and their memory pools.
+//
+// The list of devices is made once, at the first question, and never changes: registry entries and buffers point into it. A pool keeps
+// blocks that were freed, for requests of nearly the same size, and gives them all back before a request is refused.
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <mutex>
+#include <new>
+
+#include "cuda.h"
+#include "ggml-cuda.h"
+
+// --------------------------------------------------------------------------------------------------------------------- errors
+
+bool gb_cuda_is_sticky(cudaError_t error) {
+    const int n = (int) error;
+    // 214: uncorrectable memory error; 220: link; 46, 710, 714 to 720: what kernels do wrong; 999: unknown
+    return n == 214 || n == 220 || n == (int) cudaErrorIllegalAddress || n == 702 || (n >= 710 && n <= 719 && n != 712 && n != 713) || n == 721 ||
+           n == (int) cudaErrorUnknown;
+}
+
+enum ggml_status gb_cuda_report(const char * device, const char * call, cudaError_t error) {
+    char name[64]; // of the function alone: arguments say little to who did not write them
+    snprintf(name, sizeof(name), "%.*s", (int) strcspn(call, "("), call);
+    if (!gb_cuda_is_sticky(error)) {
+        (void) cudaGetLastError();
+    }
+    const enum ggml_status status = error == cudaErrorMemoryAllocation ? GGML_STATUS_ALLOC_FAILED : GGML_STATUS_DEVICE_ERROR;
+    return ggml_report_error(status, "%s: %s: %s (%s)", device, name, cudaGetErrorString(error), cudaGetErrorName(error));
+}
+
+gb_cuda_on_device::gb_cuda_on_device(int id) : previous(-1) {
+    int now = -1;
+    if (cudaGetDevice(&now) == cudaSuccess && now != id && cudaSetDevice(id) == cudaSuccess) {
+        previous = now;
+    }
+}
+
+gb_cuda_on_device::~gb_cuda_on_device() {
+    if (previous >= 0) {
+        (void) cudaSetDevice(previous);
+    }
+}
+
+// -------------------------------------------------------------------------------------------------------------------- devices
+
+namespace {
+
+struct block {
+    void * memory;
+    size_t capacity;
+};
+
+struct pool {
+    std::mutex lock;
+    enum { N = 64 };
+    block kept[N];
+    int   n = 0;
+};
+
+struct devices {
+    gb_cuda_device device[GGML_CUDA_MAX_DEVICES];
+    pool           pools[GGML_CUDA_MAX_DEVICES];
+    int            n          = 0;
+    char           reason[256] = "";
+};
+
+void describe(gb_cuda_device & d, int id, const cudaDeviceProp & p) {
+    d.id         = id;
+    d.n_sm       = p.multiProcessorCount;
+    d.cc         = p.major * 10 + p.minor;
+    d.shared_max = p.sharedMemPerBlockOptin;
+    d.l2_bytes   = (size_t) p.l2CacheSize;
+    snprintf(d.name, sizeof(d.name), "CUDA%d", id);
+    snprintf(d.description, sizeof(d.description), "%s", p.name);
+    d.buft = { gb_cuda_buffer_type_hooks(), &d };
+}
+
+enum { OLDEST = 75 }; // compute capability that the kernels are written for
+
+void find_devices(devices & all) {
+    int         n     = 0;
+    cudaError_t error = cudaGetDeviceCount(&n);
+    if (error != cudaSuccess || n <= 0) {
+        (void) cudaGetLastError();
+        snprintf(all.reason, sizeof(all.reason), "%s", error != cudaSuccess ? cudaGetErrorString(error) : "the driver lists none");
+        return;
+    }
+    for (int id = 0; id < n && id < GGML_CUDA_MAX_DEVICES; id++) {
+        cudaDeviceProp p;
+        error = cudaGetDeviceProperties(&p, id);
+        if (error != cudaSuccess) {
+            (void) cudaGetLastError();
+            snprintf(all.reason, sizeof(all.reason), "device %d: %s", id, cudaGetErrorString(error));
+            break; // numbers are indices: none is left out
+        }
+        describe(all.device[all.n++], id, p);
+    }
+    if (all.n > 0) {
+        all.reason[0] = '\0';
+    }
+}
+
+// Never destroyed: buffers may outlive main.
+devices & list() {
+    static devices * const all = [] {
+        devices * made = new (std::nothrow) devices;
+        if (made != nullptr) {
+            find_devices(*made);
+        }
+        return made;
+    }();
+    static devices none;
+    return all != nullptr ? *all : none;
+}
+
+} // namespace
+
+int gb_cuda_device_count(void) {
+    return list().n;
+}
+
+const char * gb_cuda_absent_reason(void) {
+    return list().reason;
+}
+
+gb_cuda_device * gb_cuda_device_get(int i) {
+    devices & all = list();
+    return i >= 0 && i < all.n ? &all.device[i] : nullptr;
+}
+
+// ----------------------------------------------------------------------------------------------------------------------- pool
+
+static const char * too_old(const gb_cuda_device * d) {
+    return d->cc < OLDEST ? "its compute capability is below 7.5" : nullptr;
+}
+
+// The smallest block that is large enough and not more than a quarter too large; under the pool's lock.
+static void * take_kept(pool & p, size_t size, size_t * capacity) {
+    int best = -1;
+    for (int i = 0; i < p.n; i++) {
+        const size_t c = p.kept[i].capacity;
+        if (c >= size && c - size <= c / 4 && (best < 0 || c < p.kept[best].capacity)) {
+            best = i;
+        }
+    }
+    if (best < 0) {
+        return nullptr;
+    }
+    const block taken = p.kept[best];
+    p.kept[best]      = p.kept[--p.n];
+    *capacity         = taken.capacity;
+    return taken.memory;
+}
+
+size_t gb_cuda_pool_trim(gb_cuda_device * device) {
+    pool &                            p = list().pools[device->id];
+    const std::lock_guard<std::mutex> held(p.lock);
+    gb_cuda_on_device                 on(device->id);
+    size_t                            given = 0;
+    while (p.n > 0) {
+        const block b = p.kept[--p.n];
+        given += b.capacity;
+        (void) cudaFree(b.memory); // of a broken device, it is gone anyway
+    }
+    return given;
+}
+
+static void report_no_memory(const gb_cuda_device * device, size_t size) {
+    size_t free_bytes = 0, total = 0;
+    (void) cudaGetLastError();
+    if (cudaMemGetInfo(&free_bytes, &total) != cudaSuccess) {
+        (void) cudaGetLastError();
+    }
+    ggml_report_error(GGML_STATUS_ALLOC_FAILED, "%s: out of memory: %zu bytes wanted, %zu free of %zu", device->name, size, free_bytes, total);
+}
+
+void * gb_cuda_pool_alloc(gb_cuda_device * device, size_t size, size_t * capacity) {
+    const char * old = too_old(device);
+    if (old != nullptr) {
+        ggml_report_error(GGML_STATUS_UNSUPPORTED, "%s: %s cannot be used: %s", device->name, device->description, old);
+        return nullptr;
+    }
+    if (size > SIZE_MAX - 511) {
+        report_no_memory(device, size);
+        return nullptr;
+    }
+    const size_t wanted = size > 0 ? (size + 511) / 512 * 512 : 512;
+    {
+        pool &                            p = list().pools[device->id];
+        const std::lock_guard<std::mutex> held(p.lock);
+        void *                            kept = take_kept(p, wanted, capacity);
+        if (kept != nullptr) {
+            return kept;
+        }
+    }
+    gb_cuda_on_device on(device->id);
+    void *            memory = nullptr;
+    cudaError_t       error  = cudaMalloc(&memory, wanted);
+    if (error == cudaErrorMemoryAllocation && gb_cuda_pool_trim(device) > 0) {
+        (void) cudaGetLastError();
+        error = cudaMalloc(&memory, wanted);
+    }
+    if (error == cudaErrorMemoryAllocation) {
+        report_no_memory(device, size);
+        return nullptr;
+    }
+    if (error != cudaSuccess) {
+        gb_cuda_report(device->name, "cudaMalloc", error);
+        return nullptr;
+    }
+    *capacity = wanted;
+    return memory;
+}
+
+// Large blocks are not kept: another process, or a request of another size, may need them.
+void gb_cuda_pool_free(gb_cuda_device * device, void * memory, size_t capacity) {
+    enum { KEEP_MAX = 64 << 20 };
+    if (memory == nullptr) {
+        return;
+    }
+    pool & p = list().pools[device->id];
+    {
+        const std::lock_guard<std::mutex> held(p.lock);
+        if (capacity <= KEEP_MAX && p.n < pool::N) {
+            p.kept[p.n++] = { memory, capacity };
+            return;
+        }
+    }
+    gb_cuda_on_device on(device->id);
+    const cudaError_t error = cudaFree(memory);
+    if (error != cudaSuccess) {
+        gb_cuda_report(device->name, "cudaFree", error);
+    }
+}

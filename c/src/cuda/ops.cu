@@ -1,0 +1,50 @@
+// ops.cu - the table of operators, gathered from the families, and what supports_op answers.
+#include "cuda.h"
+
+#define GB_CUDA_FAMILY(name) extern const gb_cuda_family gb_cuda_family_##name;
+#include "ops/families.def"
+#undef GB_CUDA_FAMILY
+
+namespace {
+
+struct table {
+    const gb_cuda_op * ops[GGML_OP_COUNT] = {};
+
+    table() {
+        const gb_cuda_family * const families[] = {
+#define GB_CUDA_FAMILY(name) &gb_cuda_family_##name,
+#include "ops/families.def"
+#undef GB_CUDA_FAMILY
+        };
+        for (const gb_cuda_family * family : families) {
+            for (int i = 0; i < family->n_ops; i++) {
+                ops[family->ops[i].op] = &family->ops[i];
+            }
+        }
+    }
+};
+
+} // namespace
+
+const gb_cuda_op * gb_cuda_op_get(enum ggml_op op) {
+    static const table all;
+    return (int) op >= 0 && op < GGML_OP_COUNT ? all.ops[op] : nullptr;
+}
+
+bool gb_cuda_is_view(enum ggml_op op) {
+    return op == GGML_OP_NONE || op == GGML_OP_RESHAPE || op == GGML_OP_VIEW || op == GGML_OP_PERMUTE || op == GGML_OP_TRANSPOSE;
+}
+
+const char * gb_cuda_unsupported_reason(const gb_cuda_device & d, const ggml_tensor * op) {
+    if (gb_cuda_is_view(op->op)) {
+        return nullptr;
+    }
+    const gb_cuda_op * found = gb_cuda_op_get(op->op);
+    return found == nullptr ? "the operator is not implemented" : found->supports(d, op);
+}
+
+bool gb_cuda_overlap(const ggml_tensor * a, const ggml_tensor * b) {
+    const char * pa = static_cast<const char *>(a->data);
+    const char * pb = static_cast<const char *>(b->data);
+    return pa < pb + ggml_nbytes(b) && pb < pa + ggml_nbytes(a);
+}

@@ -1,0 +1,51 @@
+// block.h - running one block, for runtime.cpp, and what matrix.cpp needs of the thread that runs.
+#ifndef GB_EMULATED_BLOCK_H
+#define GB_EMULATED_BLOCK_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "device.h"
+
+// SplitMix64: small, and the same everywhere.
+struct gb_emu_random {
+    uint64_t state;
+    uint64_t next() {
+        uint64_t z = (state += 0x9e3779b97f4a7c15u);
+        z          = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+        z          = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+        return z ^ (z >> 31);
+    }
+    size_t below(size_t n) { return (size_t) (next() % n); }
+};
+
+struct gb_emu_copy { // asynchronous, of one thread
+    void *       to;
+    const void * from;
+    int          size, bytes; // bytes of `size` are copied, the others are zeros
+};
+
+struct gb_emu_copies {
+    std::vector<std::vector<gb_emu_copy>> groups; // committed, oldest first
+    std::vector<gb_emu_copy>              open;
+};
+gb_emu_copies & gb_emu_thread_copies(void);
+
+// The bytes are inside the block's shared memory; else the block fails with a message.
+void gb_emu_check_shared(const char * what, const void * p, size_t bytes);
+[[noreturn]] void gb_emu_fail_block(const std::string & message);
+
+struct gb_emu_block {
+    uint3  index;
+    dim3   grid, block;
+    size_t shared; // bytes, dynamic
+};
+
+// "" when all threads came to their end.
+std::string gb_emu_run_block(const gb_emu_block & what, const std::function<void()> & body, gb_emu_random & random);
+
+#endif // GB_EMULATED_BLOCK_H

@@ -1,0 +1,198 @@
+// device.h - the kernel dialect (c/src/cuda/launch.cuh) in the emulation, where every thread of a block is a fiber.
+//
+// Fibers switch only where threads meet: at barriers and in functions of a warp. Who runs next is drawn by a seed, so an order that
+// hardware only happens to keep is broken sooner or later. Fragments of matrices are laid out as in the PTX manual. Asynchronous
+// copies arrive when they are waited for, not before.
+#ifndef GB_EMULATED_DEVICE_H
+#define GB_EMULATED_DEVICE_H
+
+#include <math.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <tuple>
+
+#include "cuda_runtime.h"
+
+struct gb_emu_thread_view { // of the thread that runs
+    uint3 thread, block;
+    dim3  block_dim, grid_dim;
+};
+extern thread_local gb_emu_thread_view * gb_emu_view;
+
+#define threadIdx (gb_emu_view->thread)
+#define blockIdx  (gb_emu_view->block)
+#define blockDim  (gb_emu_view->block_dim)
+#define gridDim   (gb_emu_view->grid_dim)
+#define warpSize  32
+
+#define GB_CONST static const
+
+// The block's memory for this declaration: every thread gets the same. `id` is the address of something that only this declaration has.
+void * gb_emu_shared(const void * id, size_t bytes, const char * name);
+void * gb_emu_dynamic_shared(void);
+
+#define GB_SHARED(type, name, count)      \
+    static const char gb_id_##name = 0;   \
+    type * const      name         = static_cast<type *>(gb_emu_shared(&gb_id_##name, sizeof(type) * (count), #name))
+#define GB_DYNAMIC_SHARED(type, name) type * const name = static_cast<type *>(gb_emu_dynamic_shared())
+
+template <class... P, class... A>
+inline cudaError_t gb_launch(const char * name, void (*kernel)(P...), dim3 grid, dim3 block, size_t shared, cudaStream_t stream, A... args) {
+    const std::tuple<P...> values((P) args...);
+    return gb_emu_launch(name, reinterpret_cast<const void *>(kernel), grid, block, shared, stream, [=] { std::apply(kernel, values); });
+}
+
+// ---- numbers
+
+struct gb_half {
+    uint16_t bits;
+};
+struct gb_bf16 {
+    uint16_t bits;
+};
+
+float    gb_emu_half_to_float(uint16_t bits);
+uint16_t gb_emu_float_to_half(float x); // to nearest, ties to even
+float    gb_emu_bf16_to_float(uint16_t bits);
+uint16_t gb_emu_float_to_bf16(float x);
+
+static inline float gb_to_float(gb_half x) {
+    return gb_emu_half_to_float(x.bits);
+}
+static inline float gb_to_float(gb_bf16 x) {
+    return gb_emu_bf16_to_float(x.bits);
+}
+static inline gb_half gb_float_to_half(float x) {
+    return { gb_emu_float_to_half(x) };
+}
+static inline gb_bf16 gb_float_to_bf16(float x) {
+    return { gb_emu_float_to_bf16(x) };
+}
+static inline gb_half gb_half_of_bits(uint16_t bits) {
+    return { bits };
+}
+static inline uint16_t gb_half_bits(gb_half x) {
+    return x.bits;
+}
+static inline gb_bf16 gb_bf16_of_bits(uint16_t bits) {
+    return { bits };
+}
+static inline uint16_t gb_bf16_bits(gb_bf16 x) {
+    return x.bits;
+}
+static inline uint32_t gb_pack_half2(float lo, float hi) {
+    return (uint32_t) gb_emu_float_to_half(lo) | (uint32_t) gb_emu_float_to_half(hi) << 16;
+}
+static inline float2 gb_unpack_half2(uint32_t u) {
+    return { gb_emu_half_to_float((uint16_t) u), gb_emu_half_to_float((uint16_t) (u >> 16)) };
+}
+static inline int gb_dp4a(int a, int b, int c) {
+    for (int i = 0; i < 4; i++) {
+        c = (int) ((unsigned) c + (unsigned) ((int8_t) (a >> (8 * i)) * (int8_t) (b >> (8 * i))));
+    }
+    return c;
+}
+static inline float rsqrtf(float x) {
+    return 1.0f / sqrtf(x);
+}
+static inline uint32_t __float_as_uint(float x) {
+    uint32_t u;
+    memcpy(&u, &x, 4);
+    return u;
+}
+static inline float __uint_as_float(uint32_t u) {
+    float x;
+    memcpy(&x, &u, 4);
+    return x;
+}
+
+// ---- threads together; `line` says where, for the message about threads that wait at different places
+
+void gb_emu_sync_block(int line);
+// All 32 lanes give `bytes` (<= 64) and see what all gave, until their next call. `kind` is what they believe to do together.
+const unsigned char * gb_emu_exchange(const char * kind, int line, const void * mine, size_t bytes);
+enum { GB_EMU_SLOT = 64 };
+
+static inline void gb_sync_block(int line = __builtin_LINE()) {
+    gb_emu_sync_block(line);
+}
+static inline void gb_sync_warp(int line = __builtin_LINE()) {
+    const char nothing = 0;
+    gb_emu_exchange("gb_sync_warp", line, &nothing, 1);
+}
+int gb_emu_lane(void);
+
+template <class T> static inline T gb_emu_slot(const unsigned char * all, int lane) {
+    T x;
+    memcpy(&x, all + (size_t) lane * GB_EMU_SLOT, sizeof(T));
+    return x;
+}
+template <class T> static inline T gb_shfl(T x, int lane, int line = __builtin_LINE()) {
+    return gb_emu_slot<T>(gb_emu_exchange("gb_shfl", line, &x, sizeof(x)), lane & 31);
+}
+template <class T> static inline T gb_shfl_xor(T x, int mask, int line = __builtin_LINE()) {
+    return gb_emu_slot<T>(gb_emu_exchange("gb_shfl_xor", line, &x, sizeof(x)), (gb_emu_lane() ^ mask) & 31);
+}
+template <class T> static inline T gb_shfl_up(T x, int delta, int line = __builtin_LINE()) {
+    const unsigned char * all = gb_emu_exchange("gb_shfl_up", line, &x, sizeof(x));
+    return gb_emu_lane() >= delta ? gb_emu_slot<T>(all, gb_emu_lane() - delta) : x;
+}
+template <class T> static inline T gb_shfl_down(T x, int delta, int line = __builtin_LINE()) {
+    const unsigned char * all = gb_emu_exchange("gb_shfl_down", line, &x, sizeof(x));
+    return gb_emu_lane() + delta < 32 ? gb_emu_slot<T>(all, gb_emu_lane() + delta) : x;
+}
+static inline uint32_t gb_ballot(bool x, int line = __builtin_LINE()) {
+    const unsigned char * all  = gb_emu_exchange("gb_ballot", line, &x, sizeof(x));
+    uint32_t              bits = 0;
+    for (int i = 0; i < 32; i++) {
+        bits |= (uint32_t) gb_emu_slot<bool>(all, i) << i;
+    }
+    return bits;
+}
+static inline bool gb_any(bool x, int line = __builtin_LINE()) {
+    return gb_ballot(x, line) != 0;
+}
+static inline bool gb_all(bool x, int line = __builtin_LINE()) {
+    return gb_ballot(x, line) == 0xffffffffu;
+}
+template <class T> static inline T gb_atomic_add(T * p, T x) {
+    const T old = *p;
+    *p          = old + x;
+    return old;
+}
+template <class T> static inline T gb_atomic_max(T * p, T x) {
+    const T old = *p;
+    *p          = old < x ? x : old;
+    return old;
+}
+
+// ---- asynchronous copies, matrices, products: matrix.cpp
+
+void gb_cp_async_16(void * shared, const void * global, int bytes = 16);
+void gb_cp_async_4(void * shared, const void * global, int bytes = 4);
+void gb_cp_async_commit(void);
+void gb_emu_cp_async_wait(int pending);
+template <int pending> static inline void gb_cp_async_wait(void) {
+    gb_emu_cp_async_wait(pending);
+}
+void gb_emu_ldmatrix(uint32_t * r, int n, bool trans, const void * row, int line);
+static inline void gb_ldmatrix_x4(uint32_t (&r)[4], const void * row, int line = __builtin_LINE()) {
+    gb_emu_ldmatrix(r, 4, false, row, line);
+}
+static inline void gb_ldmatrix_x2(uint32_t (&r)[2], const void * row, int line = __builtin_LINE()) {
+    gb_emu_ldmatrix(r, 2, false, row, line);
+}
+static inline void gb_ldmatrix_x4_trans(uint32_t (&r)[4], const void * row, int line = __builtin_LINE()) {
+    gb_emu_ldmatrix(r, 4, true, row, line);
+}
+static inline void gb_ldmatrix_x2_trans(uint32_t (&r)[2], const void * row, int line = __builtin_LINE()) {
+    gb_emu_ldmatrix(r, 2, true, row, line);
+}
+void     gb_mma_f16(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2], int line = __builtin_LINE());
+void     gb_mma_bf16(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2], int line = __builtin_LINE());
+void     gb_mma_tf32(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2], int line = __builtin_LINE());
+void     gb_mma_s8(int (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2], int line = __builtin_LINE());
+uint32_t gb_to_tf32(float x);
+
+#endif // GB_EMULATED_DEVICE_H

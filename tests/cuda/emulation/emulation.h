@@ -1,0 +1,38 @@
+// emulation.h - what a test can make the emulated devices do. C and C++.
+#ifndef GB_EMULATION_H
+#define GB_EMULATION_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+// Before the first call of the runtime, at first 2 devices of 1 GiB, compute capability 9.0. 0 devices: none answers.
+void gb_emu_set_devices(int n, size_t bytes_each);
+void gb_emu_set_capability(int major, int minor);
+
+// Of all orders from now on; also by environment: GB_EMU_SEED.
+void gb_emu_set_seed(uint64_t seed);
+
+enum { // numbers as cudaError_t has them
+    GB_EMU_OUT_OF_MEMORY   = 2,
+    GB_EMU_ILLEGAL_ADDRESS = 700, // sticky
+    GB_EMU_INVALID_VALUE   = 1
+};
+void gb_emu_fail(const char * function, int after, int error); // the call of it after `after` more fails; NULL: none. "cudaLaunchKernel" too
+void gb_emu_fail_kernel(int after);                            // a kernel touches what is not there, when it runs; -1: none
+void gb_emu_reset(void);                                       // devices work again after sticky errors; nothing fails
+
+struct gb_emu_counts {
+    uint64_t launches, graph_launches, graph_nodes, copies, allocations; // since the start
+    uint64_t live_device, live_host, live_objects;                      // allocations; streams, events, graphs
+};
+struct gb_emu_counts gb_emu_count(void);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif // GB_EMULATION_H

@@ -1,0 +1,734 @@
+// runtime.cpp - the runtime of the emulation: devices, memory, streams, events, graphs.
+//
+// Queued work is a list of steps a stream. Whoever must wait runs steps, of streams drawn at random among those that can go on, until what
+// it waits for is done; nothing runs otherwise. One lock around everything: kernels run one at a time, on the thread that waits.
+//
+// Host memory that is not pinned is read when a copy is queued, and written before the call returns, as the documentation of the real one says.
+#include <stdio.h>
+#include <stdlib.h>
+
+#include <chrono>
+#include <list>
+#include <map>
+#include <memory>
+#include <mutex>
+
+#include "block.h"
+
+namespace {
+
+constexpr unsigned char unwritten = 0xff; // NaN
+
+enum class kind { KERNEL, COPY, RECORD, WAIT, GRAPH };
+
+struct step {
+    enum kind                    what;
+    const void *                 function = nullptr; // of a kernel, to compare graphs
+    std::function<cudaError_t()> run;
+    gb_emu_event *               event  = nullptr;
+    uint64_t                     ticket = 0; // of the event: record number that is made or waited for
+};
+
+struct device {
+    size_t      total = (size_t) 1 << 30, used = 0;
+    cudaError_t sticky = cudaSuccess;
+};
+
+struct allocation {
+    size_t size;
+    int    device; // -1: host
+    bool   registered;
+};
+
+std::recursive_mutex               lock;
+std::vector<device>                devices(2);
+int                                capability = 90;
+std::map<const char *, allocation> memory;
+std::list<gb_emu_stream *>         streams;
+gb_emu_random                      order{ 1 };
+gb_emu_counts                      counts;
+std::string                        failing;
+int                                failing_after;
+cudaError_t                        failing_with;
+int                                kernel_fails_after = -1;
+thread_local int                   current_device;
+thread_local cudaError_t           last = cudaSuccess;
+
+} // namespace
+
+struct gb_emu_stream {
+    int                device;
+    std::list<step>    queue;
+    bool               capturing = false;
+    bool               broken    = false; // the capture
+    std::vector<step>  captured;
+};
+struct gb_emu_event {
+    uint64_t recorded = 0, done = 0; // record numbers: queued, reached
+    int64_t  ns       = 0;
+    bool     timed    = false;
+};
+struct gb_emu_graph {
+    std::vector<step> steps;
+};
+struct gb_emu_graph_exec {
+    std::shared_ptr<std::vector<step>> steps; // shared with launches that are on their way
+};
+
+namespace {
+
+using guard = std::lock_guard<std::recursive_mutex>;
+
+int64_t now() {
+    return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+cudaError_t result(cudaError_t error) {
+    if (error != cudaSuccess && error != cudaErrorNotReady) {
+        last = error;
+    }
+    return error;
+}
+
+// Every call of the interface begins so: injected errors, and those of the device that stay.
+cudaError_t enter(const char * function) {
+    if (!failing.empty() && failing == function && failing_after-- == 0) {
+        failing.clear();
+        if (failing_with == cudaErrorIllegalAddress || failing_with == cudaErrorLaunchFailure) {
+            devices[(size_t) current_device].sticky = failing_with;
+        }
+        return failing_with;
+    }
+    return current_device < (int) devices.size() ? devices[(size_t) current_device].sticky : cudaErrorNoDevice;
+}
+
+#define ENTER()                                       \
+    guard             held(lock);                     \
+    const cudaError_t entered = enter(__func__);      \
+    if (entered != cudaSuccess) {                     \
+        return result(entered);                       \
+    }                                                 \
+    (void) 0
+
+// The allocation that has all of the bytes, or NULL.
+const allocation * find(const void * p, size_t size) {
+    const char * c     = static_cast<const char *>(p);
+    auto         after = memory.upper_bound(c);
+    if (after == memory.begin()) {
+        return nullptr;
+    }
+    --after;
+    return c + size <= after->first + after->second.size ? &after->second : nullptr;
+}
+
+bool is_on_device(const void * p, size_t size) {
+    const allocation * a = find(p, size);
+    return a != nullptr && a->device >= 0;
+}
+
+// --------------------------------------------------------------------------------------------------------------------- queues
+
+bool can_run(const gb_emu_stream & s) {
+    return !s.queue.empty() && (s.queue.front().what != kind::WAIT || s.queue.front().event->done >= s.queue.front().ticket);
+}
+
+void run_step(gb_emu_stream & s) {
+    step next = std::move(s.queue.front());
+    s.queue.pop_front();
+    device & d = devices[(size_t) s.device];
+    if (next.what == kind::RECORD) {
+        next.event->done = next.ticket;
+        next.event->ns   = now();
+    } else if (next.run && d.sticky == cudaSuccess) {
+        d.sticky = next.run();
+    }
+}
+
+// Runs until `done`. A queue that waits for what nobody will do is our caller's bug, or ours.
+template <class Done> cudaError_t run_until(Done done) {
+    while (!done()) {
+        std::vector<gb_emu_stream *> able;
+        for (gb_emu_stream * s : streams) {
+            if (can_run(*s)) {
+                able.push_back(s);
+            }
+        }
+        if (able.empty()) {
+            fprintf(stderr, "emulation: every stream waits for an event that no stream comes to\n");
+            return cudaErrorUnknown;
+        }
+        run_step(*able[order.below(able.size())]);
+    }
+    return cudaSuccess;
+}
+
+cudaError_t drain_device(int id) {
+    return run_until([=] {
+        for (const gb_emu_stream * s : streams) {
+            if (s->device == id && !s->queue.empty()) {
+                return false;
+            }
+        }
+        return true;
+    });
+}
+
+cudaError_t drain_stream(gb_emu_stream * s) {
+    const cudaError_t error = run_until([=] { return s->queue.empty(); });
+    return error != cudaSuccess ? error : devices[(size_t) s->device].sticky;
+}
+
+cudaError_t submit(cudaStream_t s, step what) {
+    if (s == nullptr) {
+        fprintf(stderr, "emulation: the default stream is not for use here: it would wait for all others\n");
+        return cudaErrorInvalidResourceHandle;
+    }
+    if (s->capturing) {
+        s->captured.push_back(std::move(what));
+    } else {
+        s->queue.push_back(std::move(what));
+    }
+    return cudaSuccess;
+}
+
+} // namespace
+
+// --------------------------------------------------------------------------------------------------------------------- errors
+
+const char * cudaGetErrorName(cudaError_t error) {
+    switch (error) {
+#define NAME(name) \
+    case name:     \
+        return #name
+        NAME(cudaSuccess);
+        NAME(cudaErrorInvalidValue);
+        NAME(cudaErrorMemoryAllocation);
+        NAME(cudaErrorInitializationError);
+        NAME(cudaErrorInvalidConfiguration);
+        NAME(cudaErrorInsufficientDriver);
+        NAME(cudaErrorNoDevice);
+        NAME(cudaErrorInvalidDevice);
+        NAME(cudaErrorInvalidResourceHandle);
+        NAME(cudaErrorNotReady);
+        NAME(cudaErrorIllegalAddress);
+        NAME(cudaErrorPeerAccessAlreadyEnabled);
+        NAME(cudaErrorHostMemoryAlreadyRegistered);
+        NAME(cudaErrorHostMemoryNotRegistered);
+        NAME(cudaErrorLaunchFailure);
+        NAME(cudaErrorNotSupported);
+        NAME(cudaErrorStreamCaptureUnsupported);
+        NAME(cudaErrorStreamCaptureInvalidated);
+        NAME(cudaErrorGraphExecUpdateFailure);
+        NAME(cudaErrorUnknown);
+#undef NAME
+    }
+    return "unrecognized error code";
+}
+
+const char * cudaGetErrorString(cudaError_t error) {
+    return error == cudaErrorMemoryAllocation ? "out of memory" : error == cudaErrorNoDevice ? "no CUDA-capable device is detected" : cudaGetErrorName(error);
+}
+
+cudaError_t cudaGetLastError(void) {
+    const cudaError_t error = last;
+    const bool        stays = current_device < (int) devices.size() && devices[(size_t) current_device].sticky != cudaSuccess;
+    last                    = stays ? devices[(size_t) current_device].sticky : cudaSuccess;
+    return error;
+}
+
+cudaError_t cudaPeekAtLastError(void) {
+    return last;
+}
+
+// -------------------------------------------------------------------------------------------------------------------- devices
+
+cudaError_t cudaGetDeviceCount(int * count) {
+    guard held(lock);
+    *count = (int) devices.size();
+    return result(devices.empty() ? cudaErrorNoDevice : cudaSuccess);
+}
+
+cudaError_t cudaGetDevice(int * device) {
+    *device = current_device;
+    return cudaSuccess;
+}
+
+cudaError_t cudaSetDevice(int device) {
+    guard held(lock);
+    if (device < 0 || device >= (int) devices.size()) {
+        return result(cudaErrorInvalidDevice);
+    }
+    current_device = device;
+    return cudaSuccess;
+}
+
+cudaError_t cudaGetDeviceProperties(cudaDeviceProp * p, int id) {
+    ENTER();
+    if (id < 0 || id >= (int) devices.size()) {
+        return result(cudaErrorInvalidDevice);
+    }
+    *p = cudaDeviceProp{};
+    snprintf(p->name, sizeof(p->name), "Emulated device (for tests only)");
+    p->major                  = capability / 10;
+    p->minor                  = capability % 10;
+    p->multiProcessorCount    = 4;
+    p->l2CacheSize            = 1 << 20;
+    p->totalGlobalMem         = devices[(size_t) id].total;
+    p->sharedMemPerBlock      = 48 * 1024;
+    p->sharedMemPerBlockOptin = capability >= 90 ? 227 * 1024 : capability >= 80 ? 99 * 1024 : 64 * 1024;
+    return cudaSuccess;
+}
+
+cudaError_t cudaDeviceSynchronize(void) {
+    ENTER();
+    const cudaError_t error = drain_device(current_device);
+    return result(error != cudaSuccess ? error : devices[(size_t) current_device].sticky);
+}
+
+cudaError_t cudaDeviceCanAccessPeer(int * can, int a, int b) {
+    ENTER();
+    *can = a != b;
+    return cudaSuccess;
+}
+
+cudaError_t cudaDeviceEnablePeerAccess(int, unsigned) {
+    ENTER();
+    return cudaSuccess;
+}
+
+// --------------------------------------------------------------------------------------------------------------------- memory
+
+cudaError_t cudaMemGetInfo(size_t * free_bytes, size_t * total) {
+    ENTER();
+    const device & d = devices[(size_t) current_device];
+    *total           = d.total;
+    *free_bytes      = d.total - d.used;
+    return cudaSuccess;
+}
+
+static cudaError_t allocate(void ** out, size_t size, int id) {
+    device * d = id >= 0 ? &devices[(size_t) id] : nullptr;
+    if (d && size > d->total - d->used) {
+        return result(cudaErrorMemoryAllocation);
+    }
+    char * p = static_cast<char *>(aligned_alloc(512, (size + 511) & ~(size_t) 511));
+    if (p == nullptr) {
+        return result(cudaErrorMemoryAllocation);
+    }
+    memset(p, unwritten, size);
+    memory[p] = { size, id, false };
+    if (d) {
+        d->used += size;
+    }
+    (d ? counts.live_device : counts.live_host) += 1;
+    counts.allocations++;
+    *out = p;
+    return cudaSuccess;
+}
+
+static cudaError_t release(void * p, bool on_device) {
+    auto found = memory.find(static_cast<char *>(p));
+    if (found == memory.end() || (found->second.device >= 0) != on_device || found->second.registered) {
+        return result(cudaErrorInvalidValue);
+    }
+    if (on_device) {
+        devices[(size_t) found->second.device].used -= found->second.size;
+    }
+    (on_device ? counts.live_device : counts.live_host) -= 1;
+    memory.erase(found);
+    free(p);
+    return cudaSuccess;
+}
+
+cudaError_t cudaMalloc(void ** out, size_t size) {
+    ENTER();
+    return allocate(out, size, current_device);
+}
+
+cudaError_t cudaFree(void * p) {
+    guard held(lock);
+    if (p == nullptr) {
+        return cudaSuccess;
+    }
+    const allocation * a = find(p, 1);
+    if (a == nullptr || a->device < 0) {
+        return result(cudaErrorInvalidValue);
+    }
+    const int         id    = a->device;
+    const cudaError_t error = drain_device(id);
+    const cudaError_t freed = release(p, true); // also on a broken device: what a test sees is no leak of ours
+    return result(devices[(size_t) id].sticky != cudaSuccess ? devices[(size_t) id].sticky : error != cudaSuccess ? error : freed);
+}
+
+cudaError_t cudaHostAlloc(void ** out, size_t size, unsigned) {
+    ENTER();
+    return allocate(out, size, -1);
+}
+
+cudaError_t cudaFreeHost(void * p) {
+    guard held(lock);
+    return release(p, false);
+}
+
+cudaError_t cudaHostRegister(void * p, size_t size, unsigned) {
+    ENTER();
+    if (p == nullptr || size == 0) {
+        return result(cudaErrorInvalidValue);
+    }
+    if (find(p, 1) != nullptr) {
+        return result(cudaErrorHostMemoryAlreadyRegistered);
+    }
+    memory[static_cast<char *>(p)] = { size, -1, true };
+    return cudaSuccess;
+}
+
+cudaError_t cudaHostUnregister(void * p) {
+    ENTER();
+    auto found = memory.find(static_cast<char *>(p));
+    if (found == memory.end() || !found->second.registered) {
+        return result(cudaErrorHostMemoryNotRegistered);
+    }
+    memory.erase(found);
+    return cudaSuccess;
+}
+
+// A copy of rows; a plain one has one row. What is in pageable host memory is read now, or written before this returns.
+static cudaError_t copy_rows(char * to, size_t to_pitch, const char * from, size_t from_pitch, size_t width, size_t height, cudaStream_t stream) {
+    if (width == 0 || height == 0) {
+        return cudaSuccess;
+    }
+    const size_t       to_span = to_pitch * (height - 1) + width, from_span = from_pitch * (height - 1) + width;
+    const allocation * to_a = find(to, to_span);
+    const allocation * from_a = find(from, from_span);
+    if (to_a == nullptr && find(to, 1) != nullptr) {
+        return result(cudaErrorInvalidValue); // runs out of the allocation that it begins in
+    }
+    if (from_a == nullptr && find(from, 1) != nullptr) {
+        return result(cudaErrorInvalidValue);
+    }
+    auto move = [=](const char * source, size_t pitch) {
+        for (size_t i = 0; i < height; i++) {
+            memmove(to + i * to_pitch, source + i * pitch, width);
+        }
+        return cudaSuccess;
+    };
+    step s = { kind::COPY };
+    if (from_a == nullptr) { // pageable: staged
+        if (stream && stream->capturing) {
+            fprintf(stderr, "emulation: pageable memory in a capture: replays would read it again\n");
+            stream->broken = true;
+            return result(cudaErrorStreamCaptureUnsupported);
+        }
+        auto staged = std::make_shared<std::vector<char>>(from, from + from_span);
+        s.run       = [=] { return move(staged->data(), from_pitch); };
+    } else {
+        s.run = [=] { return move(from, from_pitch); };
+    }
+    counts.copies++;
+    const cudaError_t error = submit(stream, std::move(s));
+    if (error != cudaSuccess || to_a != nullptr || stream->capturing) {
+        return result(error);
+    }
+    return result(drain_stream(stream));
+}
+
+cudaError_t cudaMemcpyAsync(void * to, const void * from, size_t size, cudaMemcpyKind, cudaStream_t stream) {
+    ENTER();
+    return copy_rows(static_cast<char *>(to), size, static_cast<const char *>(from), size, size, 1, stream);
+}
+
+cudaError_t cudaMemcpyPeerAsync(void * to, int to_device, const void * from, int from_device, size_t size, cudaStream_t stream) {
+    ENTER();
+    const allocation *a = find(to, size), *b = find(from, size);
+    if (a == nullptr || b == nullptr || a->device != to_device || b->device != from_device) {
+        return result(cudaErrorInvalidValue);
+    }
+    return copy_rows(static_cast<char *>(to), size, static_cast<const char *>(from), size, size, 1, stream);
+}
+
+cudaError_t cudaMemcpy2DAsync(void * to, size_t to_pitch, const void * from, size_t from_pitch, size_t width, size_t height, cudaMemcpyKind,
+                              cudaStream_t stream) {
+    ENTER();
+    if (width > to_pitch || width > from_pitch) {
+        return result(cudaErrorInvalidValue);
+    }
+    return copy_rows(static_cast<char *>(to), to_pitch, static_cast<const char *>(from), from_pitch, width, height, stream);
+}
+
+cudaError_t cudaMemsetAsync(void * to, int value, size_t size, cudaStream_t stream) {
+    ENTER();
+    if (!is_on_device(to, size)) {
+        return result(cudaErrorInvalidValue);
+    }
+    return result(submit(stream, { kind::COPY, nullptr, [=] {
+                                      memset(to, value, size);
+                                      return cudaSuccess;
+                                  } }));
+}
+
+// --------------------------------------------------------------------------------------------------------- streams and events
+
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t * out, unsigned) {
+    ENTER();
+    gb_emu_stream * s = new gb_emu_stream;
+    s->device         = current_device;
+    streams.push_back(s);
+    counts.live_objects++;
+    *out = s;
+    return cudaSuccess;
+}
+
+cudaError_t cudaStreamDestroy(cudaStream_t s) {
+    guard             held(lock);
+    const cudaError_t error = run_until([=] { return s->queue.empty(); });
+    streams.remove(s);
+    counts.live_objects--;
+    delete s;
+    return result(error);
+}
+
+cudaError_t cudaStreamSynchronize(cudaStream_t s) {
+    ENTER();
+    if (s->capturing) {
+        s->broken = true;
+        return result(cudaErrorStreamCaptureUnsupported);
+    }
+    return result(drain_stream(s));
+}
+
+cudaError_t cudaStreamQuery(cudaStream_t s) {
+    ENTER();
+    return result(s->queue.empty() ? cudaSuccess : cudaErrorNotReady);
+}
+
+cudaError_t cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t event, unsigned) {
+    ENTER();
+    return result(submit(s, { kind::WAIT, nullptr, nullptr, event, event->recorded }));
+}
+
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t * out, unsigned flags) {
+    ENTER();
+    gb_emu_event * e = new gb_emu_event;
+    e->timed         = (flags & cudaEventDisableTiming) == 0;
+    counts.live_objects++;
+    *out = e;
+    return cudaSuccess;
+}
+
+cudaError_t cudaEventDestroy(cudaEvent_t event) {
+    guard             held(lock);
+    const cudaError_t error = run_until([=] { return event->done >= event->recorded; });
+    // a wait for it may still be queued: it is over
+    for (gb_emu_stream * s : streams) {
+        s->queue.remove_if([=](const step & x) { return x.what == kind::WAIT && x.event == event; });
+    }
+    counts.live_objects--;
+    delete event;
+    return result(error);
+}
+
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t s) {
+    ENTER();
+    return result(submit(s, { kind::RECORD, nullptr, nullptr, event, ++event->recorded }));
+}
+
+cudaError_t cudaEventSynchronize(cudaEvent_t event) {
+    ENTER();
+    const uint64_t    ticket = event->recorded;
+    const cudaError_t error  = run_until([=] { return event->done >= ticket; });
+    return result(error != cudaSuccess ? error : devices[(size_t) current_device].sticky);
+}
+
+cudaError_t cudaEventElapsedTime(float * ms, cudaEvent_t start, cudaEvent_t end) {
+    ENTER();
+    if (!start->timed || !end->timed || start->recorded == 0 || end->recorded == 0) {
+        return result(cudaErrorInvalidResourceHandle);
+    }
+    if (start->done < start->recorded || end->done < end->recorded) {
+        return result(cudaErrorNotReady);
+    }
+    *ms = (float) ((double) (end->ns - start->ns) / 1e6);
+    return cudaSuccess;
+}
+
+// --------------------------------------------------------------------------------------------------------------------- graphs
+
+cudaError_t cudaStreamBeginCapture(cudaStream_t s, cudaStreamCaptureMode) {
+    ENTER();
+    if (s->capturing) {
+        return result(cudaErrorStreamCaptureUnsupported);
+    }
+    s->capturing = true;
+    s->broken    = false;
+    s->captured.clear();
+    return cudaSuccess;
+}
+
+cudaError_t cudaStreamEndCapture(cudaStream_t s, cudaGraph_t * out) {
+    *out         = nullptr;
+    s->capturing = false; // whatever happens
+    ENTER();
+    if (s->broken) {
+        return result(cudaErrorStreamCaptureInvalidated);
+    }
+    *out = new gb_emu_graph{ std::move(s->captured) };
+    s->captured.clear();
+    counts.live_objects++;
+    return cudaSuccess;
+}
+
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t * out, cudaGraph_t graph, unsigned long long) {
+    ENTER();
+    *out = new gb_emu_graph_exec{ std::make_shared<std::vector<step>>(graph->steps) };
+    counts.live_objects++;
+    return cudaSuccess;
+}
+
+cudaError_t cudaGraphExecUpdate(cudaGraphExec_t exec, cudaGraph_t graph, cudaGraphExecUpdateResultInfo * info) {
+    ENTER();
+    const std::vector<step> &a = *exec->steps, &b = graph->steps;
+    bool                     same = a.size() == b.size();
+    for (size_t i = 0; same && i < a.size(); i++) {
+        same = a[i].what == b[i].what && a[i].function == b[i].function;
+    }
+    info->result = same ? cudaGraphExecUpdateSuccess : cudaGraphExecUpdateError;
+    if (!same) {
+        return result(cudaErrorGraphExecUpdateFailure);
+    }
+    exec->steps = std::make_shared<std::vector<step>>(b);
+    return cudaSuccess;
+}
+
+cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t s) {
+    ENTER();
+    counts.graph_launches++;
+    counts.graph_nodes += exec->steps->size();
+    const auto steps = exec->steps;
+    return result(submit(s, { kind::GRAPH, nullptr, [=] {
+                                 for (const step & x : *steps) {
+                                     const cudaError_t error = x.run ? x.run() : cudaErrorUnknown;
+                                     if (error != cudaSuccess) {
+                                         return error;
+                                     }
+                                 }
+                                 return cudaSuccess;
+                             } }));
+}
+
+cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
+    guard held(lock);
+    counts.live_objects--;
+    delete graph;
+    return cudaSuccess;
+}
+
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec) {
+    guard held(lock);
+    counts.live_objects--;
+    delete exec;
+    return cudaSuccess;
+}
+
+// -------------------------------------------------------------------------------------------------------------------- kernels
+
+static cudaError_t run_kernel(const char * name, dim3 grid, dim3 block, size_t shared, const std::function<void()> & body) {
+    const uint64_t        n = (uint64_t) grid.x * grid.y * grid.z;
+    std::vector<uint64_t> blocks(n);
+    for (uint64_t i = 0; i < n; i++) {
+        blocks[i] = i;
+    }
+    if (kernel_fails_after >= 0 && kernel_fails_after-- == 0) {
+        return cudaErrorIllegalAddress;
+    }
+    for (uint64_t i = 0; i < n; i++) {
+        std::swap(blocks[i], blocks[i + order.below(n - i)]);
+        const uint64_t     b     = blocks[i];
+        const gb_emu_block what  = { { (unsigned) (b % grid.x), (unsigned) (b / grid.x % grid.y), (unsigned) (b / grid.x / grid.y) }, grid, block, shared };
+        const std::string  wrong = gb_emu_run_block(what, body, order);
+        if (!wrong.empty()) {
+            fprintf(stderr, "emulation: kernel %s, block (%u, %u, %u): %s\n", name, what.index.x, what.index.y, what.index.z, wrong.c_str());
+            return cudaErrorLaunchFailure;
+        }
+    }
+    return cudaSuccess;
+}
+
+static bool is_launchable(dim3 grid, dim3 block, size_t shared) {
+    cudaDeviceProp p;
+    return cudaGetDeviceProperties(&p, current_device) == cudaSuccess && grid.x > 0 && grid.y > 0 && grid.z > 0 && grid.x <= 0x7fffffffu &&
+           grid.y <= 65535 && grid.z <= 65535 && block.x > 0 && block.y > 0 && block.z > 0 && block.z <= 64 &&
+           (uint64_t) block.x * block.y * block.z <= 1024 && shared <= p.sharedMemPerBlockOptin;
+}
+
+cudaError_t gb_emu_launch(const char * name, const void * function, dim3 grid, dim3 block, size_t shared, cudaStream_t stream,
+                          std::function<void()> body) {
+    guard             held(lock);
+    const cudaError_t entered = enter("cudaLaunchKernel");
+    if (entered != cudaSuccess) {
+        return result(entered);
+    }
+    if (!is_launchable(grid, block, shared)) {
+        fprintf(stderr, "emulation: kernel %s cannot have %u x %u x %u blocks of %u x %u x %u threads with %zu bytes\n", name, grid.x, grid.y, grid.z,
+                block.x, block.y, block.z, shared);
+        return result(cudaErrorInvalidConfiguration);
+    }
+    counts.launches++;
+    return result(submit(stream, { kind::KERNEL, function, [=] { return run_kernel(name, grid, block, shared, body); } }));
+}
+
+// ---------------------------------------------------------------------------------------------------------------- for the tests
+
+void gb_emu_set_devices(int n, size_t bytes_each) {
+    guard held(lock);
+    devices.assign((size_t) n, device());
+    for (device & d : devices) {
+        d.total = bytes_each;
+    }
+    current_device = 0;
+}
+
+void gb_emu_set_capability(int major, int minor) {
+    capability = major * 10 + minor;
+}
+
+void gb_emu_set_seed(uint64_t seed) {
+    guard held(lock);
+    order.state = seed;
+}
+
+void gb_emu_fail(const char * function, int after, int error) {
+    guard held(lock);
+    failing       = function ? function : "";
+    failing_after = after;
+    failing_with  = (cudaError_t) error;
+}
+
+void gb_emu_fail_kernel(int after) {
+    guard held(lock);
+    kernel_fails_after = after;
+}
+
+void gb_emu_reset(void) {
+    guard held(lock);
+    for (device & d : devices) {
+        d.sticky = cudaSuccess;
+    }
+    failing.clear();
+    kernel_fails_after = -1;
+    last               = cudaSuccess;
+}
+
+gb_emu_counts gb_emu_count(void) {
+    guard held(lock);
+    return counts;
+}
+
+namespace {
+const bool seeded = [] {
+    const char * seed = getenv("GB_EMU_SEED");
+    if (seed) {
+        order.state = strtoull(seed, nullptr, 10);
+    }
+    return true;
+}();
+}
