@@ -76,6 +76,17 @@ __attribute__((format(printf, 3, 4))) static inline void test_fail(const char * 
         return;                                                                                                        \
     } while (0)
 
+// Schedulers check every run (ctest runs their tests once more so): steps wait for each other, and what is dead is overwritten, by transfers that devices count.
+static inline bool test_runs_are_checked(void) {
+    const char * value = getenv("GGML_SCHED_CHECK");
+    return value != NULL && strcmp(value, "0") != 0;
+}
+
+#define SKIP_IF_CHECKED(why)                                                                                           \
+    do {                                                                                                               \
+        if (test_runs_are_checked()) SKIP("%s: runs are checked, and %s", __func__, why);                              \
+    } while (0)
+
 // A reproducible generator (SplitMix64), the same on every machine.
 static uint64_t test_seed = 1;
 

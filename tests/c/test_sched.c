@@ -551,7 +551,9 @@ static void callbacks(void) {
     OK(ggml_backend_sched_set_eval_callback(p.sched, watch, &stop));
     CHECK_INT(ggml_backend_sched_graph_compute(p.sched, p.graph), GGML_STATUS_ABORTED);
     CHECK_INT(stop.n_shown, 1);
-    CHECK_AT(d, 0, 1600); // nothing ran after it
+    if (!test_runs_are_checked()) { // what does not run is NaN then
+        CHECK_AT(d, 0, 1600);       // nothing ran after it
+    }
     OK(ggml_backend_sched_set_eval_callback(p.sched, NULL, NULL));
     OK(ggml_backend_sched_graph_compute(p.sched, p.graph));
     CHECK_AT(d, 0, 25600);

@@ -1,6 +1,7 @@
 // Graphs of one structure and different sizes: whose offsets they take, against the validator of plans, against the same graphs computed
 // on one CPU with a memory of its own for each tensor, and against a checked run.
 #include "alloc/plan.h"
+#include "base/mem.h"
 #include "test_place.h"
 
 enum { D = 8, TOKENS = 24, MAX_VALUES = 40, MAX_BLOCKS = 512, CHUNK = 1 << 20 }; // chunks lie side by side for the validator
@@ -356,5 +357,33 @@ static void not_where_less_is_computed_in_place(void) {
     close_place(&p);
 }
 
-TEST_MAIN(TEST(not_where_less_is_computed_in_place), TEST(random_graphs_take_smaller_sizes), TEST(plans_anew_what_is_larger_or_different), TEST(prompt_and_step_stay_side_by_side),
+static void every_allocation_fails(void) {
+    const int64_t        live = gb_test_live_allocs();
+    OPEN(p, "SIM:name=A SIM:name=B CPU");
+    float                weight[D * D];
+    struct ggml_tensor * w = new_weight(&p, weight);
+    test_seed              = 11;
+    const struct recipe  r = random_recipe(p.n);
+    struct built big = build(&r, w, TOKENS, true, p.sched, p.backends), small = build(&r, w, 3, true, p.sched, p.backends), reference = build_reference(&r, weight, 3);
+    OK(ggml_backend_sched_reserve(p.sched, big.graph));
+    int64_t n = 0;
+    for (enum ggml_status status = GGML_STATUS_ALLOC_FAILED; status != GGML_STATUS_SUCCESS && n < 10000;) {
+        gb_test_fail_alloc(++n, false);
+        status = ggml_backend_sched_alloc_graph(p.sched, small.graph);
+        gb_test_fail_alloc(0, false);
+        CHECK(status == GGML_STATUS_SUCCESS || status == GGML_STATUS_ALLOC_FAILED);
+        CHECK(status == GGML_STATUS_SUCCESS || small.inputs[0]->data == NULL);
+    }
+    CHECK(n > 20 && n < 10000);
+    set_inputs(&small, false);
+    OK(ggml_backend_sched_graph_compute(p.sched, small.graph));
+    check_results(&r, &small, &reference);
+    ggml_free(big.ctx);
+    ggml_free(small.ctx);
+    ggml_free(reference.ctx);
+    close_place(&p);
+    CHECK_INT(gb_test_live_allocs(), live);
+}
+
+TEST_MAIN(TEST(every_allocation_fails), TEST(not_where_less_is_computed_in_place), TEST(random_graphs_take_smaller_sizes), TEST(plans_anew_what_is_larger_or_different), TEST(prompt_and_step_stay_side_by_side),
           TEST(a_reserved_plan_lasts), TEST(reserves_memory_of_inputs))

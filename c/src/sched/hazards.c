@@ -63,7 +63,8 @@ static bool add_range(struct hazards * h, const struct ggml_tensor * t, bool wri
     const int64_t                id   = gb_ptrmap_get(&h->storage, base);
     const bool                   copy = id >= p->n_ids;
     const struct gb_item *       item = copy ? &p->copies.data[id - p->n_ids].item : &p->ids.data[id].item;
-    struct range                 r    = { 0, (size_t) (uintptr_t) base->data, 0, write };
+    const struct ggml_tensor *   own  = copy ? base : p->ids.data[id].tensor; // a shadow has no address yet, what it stands for does
+    struct range                 r    = { 0, (size_t) (uintptr_t) own->data, 0, write };
     size_t                       size = ggml_nbytes(base);
     if (copy && p->copies.data[id - p->n_ids].kept) {
         r.space = -1 - (id - p->n_ids);
