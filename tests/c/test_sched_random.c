@@ -14,7 +14,7 @@
 #include "test.h"
 #include "test_queue.h"
 
-enum { LEAFS = 10, VALUES = 96, STEPS = 64, DEVICES = 6, GRAPHS = 2 };
+enum { LEAFS = 10, VALUES = 96, STEPS = 64, DEVICES = 6, GRAPHS = 2, RESULTS = 24 };
 
 enum kind { // operations of a step
     ADD, MUL, MUL_MAT, TANH, SCALE, SOFT_MAX, SCALE_INPLACE, RELU_INPLACE, ADD_INPLACE, SOFT_MAX_INPLACE, ROWS, ROWS_RELU, ROWS_MUL_MAT,
@@ -57,6 +57,8 @@ struct world {
 
     ggml_backend_t        devices[DEVICES];
     ggml_backend_buffer_t buffers[LEAFS];
+    ggml_backend_buffer_t results[RESULTS]; // of nodes that the user has placed
+    int                   n_results;
     ggml_backend_buffer_t packed; // one for all leafs on the last device; NULL: each has its own
     size_t                packed_end;
     struct ggml_context * reference_ctx;
@@ -331,6 +333,24 @@ static bool make_leafs(struct world * w) {
         }
     }
     return true;
+}
+
+// Some results lie where the user wants them, on any device.
+static void place_results(struct world * w, const struct ggml_cgraph * graph, int one_in) {
+    for (int i = 0; i < graph->n_nodes && w->n_results < RESULTS; i++) {
+        struct ggml_tensor * t = graph->nodes[i];
+        if (t->view_src || t->data || !chance(one_in)) {
+            continue;
+        }
+        const ggml_backend_buffer_type_t buft   = ggml_backend_get_default_buffer_type(w->devices[below(w->n_devices)]);
+        const ggml_backend_buffer_t      buffer = ggml_backend_buft_alloc_buffer(buft, ggml_backend_buft_get_alloc_size(buft, t));
+        if (buffer == NULL) {
+            ggml_clear_error(); // there is no room
+            continue;
+        }
+        w->results[w->n_results++] = buffer;
+        ggml_backend_tensor_alloc(buffer, t, ggml_backend_buffer_get_base(buffer));
+    }
 }
 
 static void describe_world(struct world * w) {
@@ -845,6 +865,9 @@ static void free_world(struct world * w) {
     for (int i = 0; i < LEAFS; i++) {
         ggml_backend_buffer_free(w->buffers[i]);
     }
+    for (int i = 0; i < w->n_results; i++) {
+        ggml_backend_buffer_free(w->results[i]);
+    }
     ggml_backend_buffer_free(w->packed);
     for (int i = 0; i < w->n_devices; i++) {
         ggml_backend_free(w->devices[i]);
@@ -857,6 +880,9 @@ static bool run_world(struct world * w, bool mutate, int * n_mutations) {
         return false;
     }
     assign_users(w, w->scheds[0]);
+    for (int g = 0, one_in = 3 << below(4); g < GRAPHS && chance(2); g++) {
+        place_results(w, w->graphs[g].graph, one_in);
+    }
     const uint64_t before = struct_hash(w);
     bool           ok     = allocate(w, 0) && compute(w, 0, 0, 0) && compute(w, 0, 0, 0);
     for (int k = 2 + below(4); ok && k > 0; k--) {
