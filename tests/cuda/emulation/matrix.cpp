@@ -28,6 +28,9 @@ uint16_t gb_emu_float_to_half(float x) {
     if (a >= 65520.0f) {
         return (uint16_t) (sign | 0x7c00);
     }
+    if (a == 0) {
+        return sign;
+    }
     int exponent = 0;
     frexpf(a, &exponent); // a = m 2^exponent, 1/2 <= m < 1
     const int      step = exponent < -13 ? -24 : exponent - 11; // the weight of the last bit

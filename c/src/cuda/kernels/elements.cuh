@@ -1,0 +1,133 @@
+// elements.cuh - how kernels reach the elements of a tensor, whatever its type and strides.
+//
+// A view is what a kernel is told of a tensor. One thread makes one element of the result: gb_unravel turns its number into indices, with
+// 32-bit divisions where the count allows (I = uint32_t). Float types are told apart at run time: all threads take the same way, and
+// memory is what bounds these kernels. Dense f32 has kernels of its own beside these, with 16 bytes a thread.
+#ifndef GB_CUDA_KERNELS_ELEMENTS_CUH
+#define GB_CUDA_KERNELS_ELEMENTS_CUH
+
+#include "cuda/kernels/bits.cuh"
+#include "ggml.h"
+
+struct gb_view {
+    char *  p;
+    int64_t ne[4], nb[4];
+    int     type;
+};
+
+struct gb_index {
+    int64_t i[4];
+};
+
+template<class I> GB_DEVICE gb_index gb_unravel(I k, const int64_t * ne) {
+    gb_index at;
+    GB_UNROLL for (int d = 0; d < 3; d++) {
+        const I rest = k / (I) ne[d];
+        at.i[d]      = (int64_t) (k - rest * (I) ne[d]);
+        k            = rest;
+    }
+    at.i[3] = (int64_t) k;
+    return at;
+}
+
+// Of a row, counted through dims 1 to 3; i[0] is 0.
+template<class I> GB_DEVICE gb_index gb_unravel_row(I row, const int64_t * ne) {
+    const I        rest  = row / (I) ne[1], i3 = rest / (I) ne[2];
+    const gb_index at    = { { 0, (int64_t) (row - rest * (I) ne[1]), (int64_t) (rest - i3 * (I) ne[2]), (int64_t) i3 } };
+    return at;
+}
+
+GB_DEVICE char * gb_at(const gb_view & v, const gb_index & at) {
+    return v.p + at.i[0] * v.nb[0] + at.i[1] * v.nb[1] + at.i[2] * v.nb[2] + at.i[3] * v.nb[3];
+}
+
+GB_DEVICE char * gb_at(const gb_view & v, int64_t i0, int64_t i1, int64_t i2, int64_t i3) {
+    return v.p + i0 * v.nb[0] + i1 * v.nb[1] + i2 * v.nb[2] + i3 * v.nb[3];
+}
+
+GB_DEVICE float gb_get(int type, const char * p) { // F32, F16, BF16
+    if (type == GGML_TYPE_F32) {
+        return *(const float *) (const void *) p;
+    }
+    const uint16_t h = *(const uint16_t *) (const void *) p;
+    return type == GGML_TYPE_F16 ? gb_half_bits_to_float(h) : gb_bits_to_float((uint32_t) h << 16);
+}
+
+GB_DEVICE void gb_put(int type, char * p, float x) {
+    if (type == GGML_TYPE_F32) {
+        *(float *) (void *) p = x;
+    } else {
+        *(uint16_t *) (void *) p = type == GGML_TYPE_F16 ? gb_half_bits(gb_float_to_half(x)) : gb_bf16_bits(gb_float_to_bf16(x));
+    }
+}
+
+// An element of 1, 2, 4 or 8 bytes, or of a block of a quantized type: bytes as they are.
+GB_DEVICE void gb_move(int size, char * to, const char * from) {
+    switch (size) {
+        case 1: *to = *from; break;
+        case 2: *(uint16_t *) (void *) to = *(const uint16_t *) (const void *) from; break;
+        case 4: *(uint32_t *) (void *) to = *(const uint32_t *) (const void *) from; break;
+        case 8: *(uint64_t *) (void *) to = *(const uint64_t *) (const void *) from; break;
+        default:
+            for (int i = 0; i < size; i++) {
+                to[i] = from[i];
+            }
+    }
+}
+
+GB_DEVICE void gb_clear(int size, char * to) {
+    for (int i = 0; i < size; i++) {
+        to[i] = 0;
+    }
+}
+
+// The thread's number in a grid along x.
+GB_DEVICE int64_t gb_thread(void) {
+    return (int64_t) blockIdx.x * blockDim.x + threadIdx.x;
+}
+
+// ----------------------------------------------------------------------------------------------------- threads that share a row
+
+// A row is one warp's (WARPS = 1; several rows a block) or all of a block's. Every thread of the row's owner calls; sums have one order.
+template<int WARPS, class T> GB_DEVICE T gb_row_sum(T x, T * shared) {
+    x = gb_warp_sum(x);
+    if (WARPS > 1) {
+        gb_sync_block(); // what the last call wrote has been read
+        if (threadIdx.x % GB_WARP == 0) {
+            shared[threadIdx.x / GB_WARP] = x;
+        }
+        gb_sync_block();
+        x = 0;
+        for (int w = 0; w < WARPS; w++) {
+            x += shared[w];
+        }
+    }
+    return x;
+}
+
+template<int WARPS> GB_DEVICE float gb_row_max(float x, float * shared) {
+    x = gb_warp_max(x);
+    if (WARPS > 1) {
+        gb_sync_block();
+        if (threadIdx.x % GB_WARP == 0) {
+            shared[threadIdx.x / GB_WARP] = x;
+        }
+        gb_sync_block();
+        x = shared[0];
+        for (int w = 1; w < WARPS; w++) {
+            x = fmaxf(x, shared[w]);
+        }
+    }
+    return x;
+}
+
+// The row of this thread, and its number among those that share it. Rows past the last one are the last one's copies: nobody may leave.
+template<int WARPS> GB_DEVICE int64_t gb_my_row(void) {
+    return WARPS > 1 ? (int64_t) blockIdx.x : (int64_t) blockIdx.x * (blockDim.x / GB_WARP) + threadIdx.x / GB_WARP;
+}
+
+template<int WARPS> GB_DEVICE int gb_my_place(void) {
+    return WARPS > 1 ? (int) threadIdx.x : (int) threadIdx.x % GB_WARP;
+}
+
+#endif // GB_CUDA_KERNELS_ELEMENTS_CUH

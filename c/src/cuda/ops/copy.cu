@@ -1,0 +1,121 @@
+// copy.cu - DUP, CPY, CONT: element k of the source, in logical order, becomes element k of the result.
+//
+// In this order: memory as it is; tiles, where source and result are dense along different dims; one element a thread. Quantized types are
+// moved in whole blocks and dequantized in groups of 32; to quantize is left to the CPU.
+#include "cuda/kernels/copies.cuh"
+#include "cuda/ops/elements.h"
+
+static int64_t count_of(const gb_view & v) {
+    return v.ne[0] * v.ne[1] * v.ne[2] * v.ne[3];
+}
+
+cudaError_t gb_launch_copy(const gb_view & y, const gb_view & x, cudaStream_t stream) {
+    const int64_t n    = count_of(y);
+    const int     size = (int) ggml_type_size((enum ggml_type) y.type);
+    if (n == 0) {
+        return cudaSuccess;
+    }
+    if (y.type == x.type) {
+        return gb_is_small(n) ? GB_LAUNCH((gb_copy_moving<uint32_t>), gb_blocks(n), GB_BLOCK, 0, stream, y, x, size, n)
+                              : GB_LAUNCH((gb_copy_moving<uint64_t>), gb_blocks(n), GB_BLOCK, 0, stream, y, x, size, n);
+    }
+    return gb_is_small(n) ? GB_LAUNCH((gb_copy_converting<uint32_t>), gb_blocks(n), GB_BLOCK, 0, stream, y, x, n)
+                          : GB_LAUNCH((gb_copy_converting<uint64_t>), gb_blocks(n), GB_BLOCK, 0, stream, y, x, n);
+}
+
+// The dim along which x is dense where y is along dim 0; 0: none, or grids and types do not fit.
+static int transposed_with(const gb_view & y, const gb_view & x) {
+    const int64_t size = (int64_t) ggml_type_size((enum ggml_type) y.type);
+    if (y.type != x.type || (size != 2 && size != 4) || y.nb[0] != size || y.ne[0] < 8) {
+        return 0;
+    }
+    for (int d = 0; d < 4; d++) {
+        if (y.ne[d] != x.ne[d]) {
+            return 0;
+        }
+    }
+    for (int d = 1; d < 4; d++) {
+        const int64_t rest = count_of(y) / (y.ne[0] * y.ne[d]);
+        if (x.nb[d] == size && y.ne[d] >= 8 && rest <= 65535 && gb_cuda_ceil_div(y.ne[d], GB_TILE) <= 65535) {
+            return d;
+        }
+    }
+    return 0;
+}
+
+static cudaError_t launch_transposing(const gb_view & y, const gb_view & x, int with, cudaStream_t stream) {
+    const int64_t rest = count_of(y) / (y.ne[0] * y.ne[with]);
+    const dim3    grid((unsigned) gb_cuda_ceil_div(y.ne[0], GB_TILE), (unsigned) gb_cuda_ceil_div(y.ne[with], GB_TILE), (unsigned) rest);
+    const int     block = GB_TILE * GB_TILE_LINES;
+    return ggml_type_size((enum ggml_type) y.type) == 2 ? GB_LAUNCH((gb_copy_transposing<uint16_t>), grid, block, 0, stream, y, x, with)
+                                                        : GB_LAUNCH((gb_copy_transposing<uint32_t>), grid, block, 0, stream, y, x, with);
+}
+
+// Blocks as elements.
+static gb_view in_blocks(const ggml_tensor * t) {
+    gb_view v = gb_view_of(t);
+    v.ne[0] /= ggml_blck_size(t->type);
+    return v;
+}
+
+static cudaError_t launch_dequantizing(const gb_view & y, const gb_view & x, cudaStream_t stream) {
+    const int64_t n = count_of(x) / 32;
+#define GB_CASE(name) \
+    case GGML_TYPE_##name: return GB_LAUNCH((gb_copy_dequantizing<GGML_TYPE_##name>), gb_blocks(n), GB_BLOCK, 0, stream, y, x, n);
+    switch (x.type) {
+        GB_QUANT_TYPES(GB_CASE)
+        default: return cudaErrorInvalidValue;
+    }
+#undef GB_CASE
+}
+
+static cudaError_t launch(const ggml_tensor * dst, cudaStream_t stream) {
+    const ggml_tensor * src = dst->src[0];
+    if (dst->type == src->type && ggml_is_contiguous(dst) && ggml_is_contiguous(src)) {
+        return dst->data == src->data ? cudaSuccess : cudaMemcpyAsync(dst->data, src->data, ggml_nbytes(dst), cudaMemcpyDeviceToDevice, stream);
+    }
+    const gb_view y = in_blocks(dst), x = in_blocks(src);
+    if (ggml_is_quantized(src->type) && dst->type != src->type) {
+        return launch_dequantizing(gb_view_of(dst), gb_view_of(src), stream);
+    }
+    const int with = ggml_is_quantized(src->type) ? 0 : transposed_with(y, x);
+    return with > 0 ? launch_transposing(y, x, with, stream) : gb_launch_copy(y, x, stream);
+}
+
+static enum ggml_status copy_run(gb_cuda_backend & b, ggml_tensor * dst) {
+    GB_CUDA_TRY(b, launch(dst, b.stream));
+    return GGML_STATUS_SUCCESS;
+}
+
+static bool is_number(enum ggml_type type) {
+    return gb_is_float_type(type) || type == GGML_TYPE_I32;
+}
+
+static const char * quantized_unsupported(const ggml_tensor * dst, const ggml_tensor * src) {
+    const int64_t block = ggml_blck_size(src->type);
+    if (!ggml_is_quantized(src->type)) {
+        return "quantizing";
+    }
+    if (src->nb[0] != ggml_type_size(src->type) || src->ne[0] % block != 0 || dst->ne[0] % block != 0) {
+        return "rows that are not whole blocks";
+    }
+    if (dst->type == src->type) {
+        return dst->nb[0] == ggml_type_size(dst->type) ? NULL : "rows that are not whole blocks";
+    }
+    return gb_is_float_type(dst->type) ? NULL : "conversion of a quantized type to one that is not f32, f16 or bf16";
+}
+
+static const char * copy_supports(const gb_cuda_device &, const ggml_tensor * dst) {
+    const ggml_tensor * src = dst->src[0];
+    const char *        why = gb_need_plain(dst) != NULL ? gb_need_plain(dst) : gb_need_plain(src);
+    if (why != NULL) {
+        return why;
+    }
+    if (ggml_is_quantized(src->type) || ggml_is_quantized(dst->type)) {
+        return quantized_unsupported(dst, src);
+    }
+    return src->type == dst->type || (is_number(src->type) && is_number(dst->type)) ? NULL : "conversion between these types";
+}
+
+GB_CUDA_FAMILY_DEFINE(copy, { GGML_OP_DUP, copy_supports, copy_run, nullptr }, { GGML_OP_CPY, copy_supports, copy_run, nullptr },
+                      { GGML_OP_CONT, copy_supports, copy_run, nullptr })

@@ -1,0 +1,120 @@
+// elements.h - what the host code of most operators needs: views of tensors, the sizes of grids, and the usual refusals.
+#ifndef GB_CUDA_OPS_ELEMENTS_H
+#define GB_CUDA_OPS_ELEMENTS_H
+
+#include "cuda/cuda.h"
+#include "cuda/kernels/elements.cuh"
+
+enum { GB_BLOCK = 256 };
+
+static inline gb_view gb_view_of(const ggml_tensor * t) {
+    gb_view v;
+    v.p    = (char *) t->data;
+    v.type = t->type;
+    for (int i = 0; i < 4; i++) {
+        v.ne[i] = t->ne[i];
+        v.nb[i] = (int64_t) t->nb[i];
+    }
+    return v;
+}
+
+static inline int64_t gb_count(const ggml_tensor * t) {
+    return t->ne[0] * t->ne[1] * t->ne[2] * t->ne[3];
+}
+
+static inline int64_t gb_rows(const ggml_tensor * t) {
+    return t->ne[1] * t->ne[2] * t->ne[3];
+}
+
+static inline unsigned gb_blocks(int64_t n) { // of GB_BLOCK threads, one for each of n
+    return (unsigned) gb_cuda_ceil_div(n, GB_BLOCK);
+}
+
+static inline bool gb_is_small(int64_t n) { // may be counted in 32 bits
+    return n < (int64_t) 1 << 31;
+}
+
+static inline float gb_param_float(const ggml_tensor * t, int i) {
+    float f;
+    memcpy(&f, &t->op_params[i], sizeof(f));
+    return f;
+}
+
+static inline bool gb_is_float_type(enum ggml_type type) {
+    return type == GGML_TYPE_F32 || type == GGML_TYPE_F16 || type == GGML_TYPE_BF16;
+}
+
+static inline bool gb_same_shape(const ggml_tensor * a, const ggml_tensor * b) {
+    return a->ne[0] == b->ne[0] && a->ne[1] == b->ne[1] && a->ne[2] == b->ne[2] && a->ne[3] == b->ne[3];
+}
+
+// Dense f32 that 16 bytes at a time may be read from, `rest` elements behind the last 16 apart.
+static inline bool gb_is_dense_f32(const ggml_tensor * t) {
+    return t->type == GGML_TYPE_F32 && ggml_is_contiguous(t) && (uintptr_t) t->data % 16 == 0;
+}
+
+// ------------------------------------------------------------------------------------------------------------------- refusals
+
+enum { GB_MAX_BITS = 38 }; // of a count: grids along x are large enough for that
+
+// Elements lie where hardware can read them at once.
+static inline const char * gb_unaligned(const ggml_tensor * t) {
+    const size_t size = ggml_is_quantized(t->type) ? 1 : ggml_type_size(t->type);
+    for (int i = 0; i < 4; i++) {
+        if (t->nb[i] % size != 0) {
+            return "strides that are no multiples of the element's size";
+        }
+    }
+    return t->view_src != NULL && t->view_offs % size != 0 ? "a view that begins inside an element" : NULL;
+}
+
+static inline const char * gb_need_plain(const ggml_tensor * t) {
+    if (t == NULL) {
+        return "a source is missing";
+    }
+    return gb_count(t) >> GB_MAX_BITS != 0 ? "more than 2^38 elements" : gb_unaligned(t);
+}
+
+// The result and the first n sources are F32, F16 or BF16.
+static inline const char * gb_need_floats(const ggml_tensor * dst, int n) {
+    for (int i = -1; i < n; i++) {
+        const ggml_tensor * t   = i < 0 ? dst : dst->src[i];
+        const char *        why = gb_need_plain(t);
+        if (why != NULL) {
+            return why;
+        }
+        if (!gb_is_float_type(t->type)) {
+            return "a type that is not f32, f16 or bf16";
+        }
+    }
+    return NULL;
+}
+
+// The result and the first n sources have one type, which is not quantized.
+static inline const char * gb_need_same(const ggml_tensor * dst, int n) {
+    for (int i = -1; i < n; i++) {
+        const ggml_tensor * t   = i < 0 ? dst : dst->src[i];
+        const char *        why = gb_need_plain(t);
+        if (why != NULL) {
+            return why;
+        }
+        if (t->type != dst->type || ggml_is_quantized(t->type)) {
+            return "types that differ or are quantized";
+        }
+    }
+    return NULL;
+}
+
+// copy.cu: elements in logical order, of one plain type or converted; as many on both sides, 0 too.
+cudaError_t gb_launch_copy(const gb_view & y, const gb_view & x, cudaStream_t stream);
+
+// ------------------------------------------------------------------------------------------------------------- grids over rows
+
+// Launches a row kernel with the number of threads that fits the length: GB_ROW_LAUNCH(kernel, n, rows, stream, ...), where kernel<WARPS>
+// works on rows of n elements. A short row is a warp's.
+#define GB_ROW_LAUNCH(kernel, n, rows, stream, ...)                                                                              \
+    ((n) <= 256    ? GB_LAUNCH((kernel<1>), (unsigned) gb_cuda_ceil_div(rows, 8), 8 * GB_WARP, 0, stream, __VA_ARGS__)           \
+     : (n) <= 2048 ? GB_LAUNCH((kernel<4>), (unsigned) (rows), 4 * GB_WARP, 0, stream, __VA_ARGS__)                              \
+                   : GB_LAUNCH((kernel<16>), (unsigned) (rows), 16 * GB_WARP, 0, stream, __VA_ARGS__))
+
+#endif // GB_CUDA_OPS_ELEMENTS_H

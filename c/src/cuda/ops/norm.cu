@@ -1,0 +1,175 @@
+// norm.cu - NORM, RMS_NORM, GROUP_NORM, and NORM or RMS_NORM together with the product and sum by rows that follow it in models.
+//
+// Deviations are summed around the mean that was found before, in a second pass over the row, which is in a cache by then.
+#include "cuda/ops/elements.h"
+
+struct gb_norm_args {
+    gb_view x, y;    // y.p NULL: nobody will see the norm itself
+    gb_view z, w, b; // y w, then + b: z.p or b.p NULL when there is none. w, b: one row, f32, dense
+    gb_view s;       // y w + b
+    float   eps;
+    int64_t rows;
+};
+
+template<int WARPS, bool MEAN> GB_KERNEL GB_BOUNDS(512, 1) gb_norm_rows(gb_norm_args q) {
+    GB_SHARED(float, shared, WARPS);
+    const int64_t  row = gb_my_row<WARPS>(), n = q.x.ne[0], step = WARPS * GB_WARP;
+    const gb_index at  = gb_unravel_row<uint64_t>((uint64_t) gb_min(row, q.rows - 1), q.x.ne);
+    const char *   x   = gb_at(q.x, at);
+    float          sum = 0, squares = 0;
+    if (MEAN) {
+        for (int64_t i = gb_my_place<WARPS>(); i < n; i += step) {
+            sum += gb_get(q.x.type, x + i * q.x.nb[0]);
+        }
+        sum = gb_row_sum<WARPS>(sum, shared);
+    }
+    const float mean = MEAN ? sum / (float) n : 0;
+    for (int64_t i = gb_my_place<WARPS>(); i < n; i += step) {
+        const float d = gb_get(q.x.type, x + i * q.x.nb[0]) - mean;
+        squares += d * d;
+    }
+    const float scale = 1.0f / sqrtf(gb_row_sum<WARPS>(squares, shared) / (float) n + q.eps);
+    if (row >= q.rows) {
+        return;
+    }
+    for (int64_t i = gb_my_place<WARPS>(); i < n; i += step) {
+        float v = (gb_get(q.x.type, x + i * q.x.nb[0]) - mean) * scale;
+        if (q.y.p != NULL) {
+            gb_put(q.y.type, gb_at(q.y, at) + i * q.y.nb[0], v);
+        }
+        if (q.w.p != NULL) {
+            v *= ((const float *) (const void *) q.w.p)[i];
+            if (q.z.p != NULL) {
+                gb_put(q.z.type, gb_at(q.z, at) + i * q.z.nb[0], v);
+            }
+        }
+        if (q.b.p != NULL) {
+            gb_put(q.s.type, gb_at(q.s, at) + i * q.s.nb[0], v + ((const float *) (const void *) q.b.p)[i]);
+        }
+    }
+}
+
+template<int WARPS> static cudaError_t launch_of(const gb_norm_args & q, bool mean, unsigned blocks, cudaStream_t stream) {
+    const int threads = WARPS == 1 ? 8 * GB_WARP : WARPS * GB_WARP;
+    return mean ? GB_LAUNCH((gb_norm_rows<WARPS, true>), blocks, threads, 0, stream, q) : GB_LAUNCH((gb_norm_rows<WARPS, false>), blocks, threads, 0, stream, q);
+}
+
+static cudaError_t launch(const gb_norm_args & q, bool mean, cudaStream_t stream) {
+    const int64_t n = q.x.ne[0];
+    return n <= 256    ? launch_of<1>(q, mean, (unsigned) gb_cuda_ceil_div(q.rows, 8), stream)
+           : n <= 2048 ? launch_of<4>(q, mean, (unsigned) q.rows, stream)
+                       : launch_of<16>(q, mean, (unsigned) q.rows, stream);
+}
+
+static gb_norm_args args_of(const ggml_tensor * dst) {
+    gb_norm_args q = {};
+    q.x            = gb_view_of(dst->src[0]);
+    q.y            = gb_view_of(dst);
+    q.eps          = gb_param_float(dst, 0);
+    q.rows         = gb_rows(dst);
+    return q;
+}
+
+static enum ggml_status norm_run(gb_cuda_backend & b, ggml_tensor * dst) {
+    GB_CUDA_TRY(b, launch(args_of(dst), dst->op == GGML_OP_NORM, b.stream));
+    return GGML_STATUS_SUCCESS;
+}
+
+static const char * norm_supports(const gb_cuda_device &, const ggml_tensor * dst) {
+    return gb_rows(dst) >= (int64_t) 1 << 31 ? "more than 2^31 rows" : gb_need_floats(dst, 1);
+}
+
+// ---------------------------------------------------------------------------------------------------------------------- fusion
+
+// The other factor or term of `node`, if that combines `value` with one dense row. All f32: what is not stored in between is not rounded.
+static const ggml_tensor * row_beside(const ggml_tensor * node, enum ggml_op op, const ggml_tensor * value) {
+    if (node->op != op || node->src[0] != value || node->src[1] == value || !gb_same_shape(node, value) || node->type != GGML_TYPE_F32 || value->type != GGML_TYPE_F32) {
+        return NULL;
+    }
+    const ggml_tensor * row = node->src[1];
+    return row->type == GGML_TYPE_F32 && row->ne[0] == value->ne[0] && gb_rows(row) == 1 && ggml_is_contiguous(row) ? row : NULL;
+}
+
+static bool is_same_place(const ggml_tensor * a, const ggml_tensor * b) {
+    return a->data == b->data && a->type == b->type && memcmp(a->nb, b->nb, sizeof(a->nb)) == 0;
+}
+
+// What `later` writes may be what `earlier` has written, element for element, or memory of its own.
+static bool is_apart_or_same(const ggml_tensor * earlier, const ggml_tensor * later) {
+    return is_same_place(earlier, later) || !gb_cuda_overlap(earlier, later);
+}
+
+static bool may_fuse(const ggml_tensor * norm, const ggml_tensor * node, const ggml_tensor * row) {
+    const ggml_tensor * x = norm->src[0];
+    return row != NULL && is_apart_or_same(norm, node) && is_apart_or_same(x, node) && is_apart_or_same(x, norm) && !gb_cuda_overlap(row, norm) &&
+           !gb_cuda_overlap(row, node);
+}
+
+static int norm_fuse(gb_cuda_backend & b, const gb_cuda_nodes & nodes, int i) {
+    const ggml_tensor * norm = nodes.node[i];
+    const ggml_tensor * mul  = i + 1 < nodes.n ? nodes.node[i + 1] : NULL;
+    const ggml_tensor * w    = mul != NULL ? row_beside(mul, GGML_OP_MUL, norm) : NULL;
+    if (!may_fuse(norm, mul, w)) {
+        return 0;
+    }
+    const ggml_tensor * add  = i + 2 < nodes.n ? nodes.node[i + 2] : NULL;
+    const ggml_tensor * bias = add != NULL ? row_beside(add, GGML_OP_ADD, mul) : NULL;
+    const bool          all  = may_fuse(norm, add, bias) && is_apart_or_same(mul, add) && !gb_cuda_overlap(bias, mul) && !gb_cuda_overlap(w, add);
+    gb_norm_args        q    = args_of(norm);
+    q.w                      = gb_view_of(w);
+    q.z                      = gb_view_of(mul);
+    q.y.p                    = is_same_place(norm, mul) || (all && is_same_place(norm, add)) ? NULL : q.y.p;
+    if (all) {
+        q.b   = gb_view_of(bias);
+        q.s   = gb_view_of(add);
+        q.z.p = is_same_place(mul, add) ? NULL : q.z.p;
+    }
+    const cudaError_t error = launch(q, norm->op == GGML_OP_NORM, b.stream);
+    if (error != cudaSuccess) {
+        gb_cuda_fail(b, "norm with what follows it", error);
+        return -1;
+    }
+    return all ? 3 : 2;
+}
+
+// ----------------------------------------------------------------------------------------------------------------- GROUP_NORM
+
+// A block normalises the channels [c0, c1) of a batch together.
+enum { GB_GROUP_WARPS = 16 };
+
+GB_KERNEL GB_BOUNDS(512, 1) gb_group_norm(gb_view y, gb_view x, int64_t channels, int64_t groups) {
+    GB_SHARED(float, shared, GB_GROUP_WARPS);
+    const int64_t i3 = (int64_t) blockIdx.x / groups, c0 = (int64_t) blockIdx.x % groups * channels;
+    const int64_t c1 = gb_min(c0 + channels, x.ne[2]), plane = x.ne[0] * x.ne[1], n = plane * (c1 - c0);
+    float         mean = 0, scale = 0;
+    for (int pass = 0; pass < 3; pass++) {
+        float sum = 0;
+        for (int64_t k = threadIdx.x; k < n; k += blockDim.x) {
+            const int64_t channel = k / plane, rest = k - channel * plane, i1 = rest / x.ne[0], i0 = rest - i1 * x.ne[0];
+            const float   v = gb_get(x.type, gb_at(x, i0, i1, c0 + channel, i3)) - mean;
+            if (pass == 2) {
+                gb_put(y.type, gb_at(y, i0, i1, c0 + channel, i3), v * scale);
+            }
+            sum += pass == 0 ? v : v * v;
+        }
+        if (pass == 0) {
+            mean = gb_row_sum<GB_GROUP_WARPS>(sum, shared) / (float) n;
+        } else if (pass == 1) {
+            scale = 1.0f / sqrtf(gb_row_sum<GB_GROUP_WARPS>(sum, shared) / (float) n + 1e-6f);
+        }
+    }
+}
+
+static enum ggml_status group_norm_run(gb_cuda_backend & b, ggml_tensor * dst) {
+    const int64_t channels = gb_cuda_ceil_div(dst->ne[2], dst->op_params[0]), groups = gb_cuda_ceil_div(dst->ne[2], channels);
+    GB_CUDA_TRY(b, GB_LAUNCH(gb_group_norm, (unsigned) (groups * dst->ne[3]), GB_GROUP_WARPS * GB_WARP, 0, b.stream, gb_view_of(dst),
+                             gb_view_of(dst->src[0]), channels, groups));
+    return GGML_STATUS_SUCCESS;
+}
+
+static const char * group_norm_supports(const gb_cuda_device & d, const ggml_tensor * dst) {
+    return dst->op_params[0] < 1 ? "a number of groups that is not positive" : norm_supports(d, dst);
+}
+
+GB_CUDA_FAMILY_DEFINE(norm, { GGML_OP_NORM, norm_supports, norm_run, norm_fuse }, { GGML_OP_RMS_NORM, norm_supports, norm_run, norm_fuse },
+                      { GGML_OP_GROUP_NORM, group_norm_supports, group_norm_run, nullptr })

@@ -1,0 +1,213 @@
+// reduce.cu - SUM, SUM_ROWS, MEAN, ARGMAX, ARGSORT.
+//
+// Sums are formed in double precision, in an order that the shape alone determines.
+#include "cuda/ops/elements.h"
+
+// ------------------------------------------------------------------------------------------------------------------------ SUM
+
+// Each block sums its share; then one block sums the shares.
+enum { GB_SUM_BLOCKS = 512, GB_SUM_WARPS = 8 };
+
+GB_KERNEL GB_BOUNDS(256, 1) gb_sum_shares(gb_view x, double * shares, int64_t n) {
+    GB_SHARED(double, shared, GB_SUM_WARPS);
+    double sum = 0;
+    for (int64_t k = gb_thread(); k < n; k += (int64_t) gridDim.x * blockDim.x) {
+        sum += (double) gb_get(x.type, gb_at(x, gb_unravel<uint64_t>((uint64_t) k, x.ne)));
+    }
+    sum = gb_row_sum<GB_SUM_WARPS>(sum, shared);
+    if (threadIdx.x == 0) {
+        shares[blockIdx.x] = sum;
+    }
+}
+
+GB_KERNEL GB_BOUNDS(256, 1) gb_sum_up(char * y, int type, const double * shares, int n) {
+    GB_SHARED(double, shared, GB_SUM_WARPS);
+    double sum = 0;
+    for (int k = (int) threadIdx.x; k < n; k += (int) blockDim.x) {
+        sum += shares[k];
+    }
+    sum = gb_row_sum<GB_SUM_WARPS>(sum, shared);
+    if (threadIdx.x == 0) {
+        gb_put(type, y, (float) sum);
+    }
+}
+
+static enum ggml_status sum_run(gb_cuda_backend & b, ggml_tensor * dst) {
+    const int64_t n      = gb_count(dst->src[0]);
+    const int     blocks = n > (int64_t) GB_SUM_BLOCKS * GB_BLOCK ? GB_SUM_BLOCKS : (int) gb_blocks(n);
+    double *      shares = (double *) gb_cuda_scratch(b, GB_SUM_BLOCKS * sizeof(double));
+    if (shares == NULL) {
+        return GGML_STATUS_ALLOC_FAILED;
+    }
+    if (blocks > 0) {
+        GB_CUDA_TRY(b, GB_LAUNCH(gb_sum_shares, (unsigned) blocks, GB_SUM_WARPS * GB_WARP, 0, b.stream, gb_view_of(dst->src[0]), shares, n));
+    }
+    GB_CUDA_TRY(b, GB_LAUNCH(gb_sum_up, 1, GB_SUM_WARPS * GB_WARP, 0, b.stream, (char *) dst->data, (int) dst->type, shares, blocks));
+    return GGML_STATUS_SUCCESS;
+}
+
+// ------------------------------------------------------------------------------------------------------------- SUM_ROWS, MEAN
+
+struct gb_sum_rows_args {
+    gb_view x, y;
+    bool    mean;
+    int64_t rows;
+};
+
+template<int WARPS> GB_KERNEL GB_BOUNDS(512, 1) gb_sum_rows(gb_sum_rows_args q) {
+    GB_SHARED(double, shared, WARPS);
+    const int64_t  row = gb_my_row<WARPS>(), n = q.x.ne[0];
+    const gb_index at  = gb_unravel_row<uint64_t>((uint64_t) gb_min(row, q.rows - 1), q.x.ne);
+    const char *   x   = gb_at(q.x, at);
+    double         sum = 0;
+    for (int64_t i = gb_my_place<WARPS>(); i < n; i += WARPS * GB_WARP) {
+        sum += (double) gb_get(q.x.type, x + i * q.x.nb[0]);
+    }
+    sum = gb_row_sum<WARPS>(sum, shared);
+    if (row < q.rows && gb_my_place<WARPS>() == 0) {
+        gb_put(q.y.type, gb_at(q.y, at), q.mean ? (float) sum / (float) n : (float) sum);
+    }
+}
+
+static enum ggml_status sum_rows_run(gb_cuda_backend & b, ggml_tensor * dst) {
+    const gb_sum_rows_args q = { gb_view_of(dst->src[0]), gb_view_of(dst), dst->op == GGML_OP_MEAN, gb_rows(dst->src[0]) };
+    GB_CUDA_TRY(b, GB_ROW_LAUNCH(gb_sum_rows, q.x.ne[0], q.rows, b.stream, q));
+    return GGML_STATUS_SUCCESS;
+}
+
+static const char * sum_supports(const gb_cuda_device &, const ggml_tensor * dst) {
+    return dst->src[0] != NULL && gb_rows(dst->src[0]) >= (int64_t) 1 << 31 ? "more than 2^31 rows" : gb_need_floats(dst, 1);
+}
+
+// --------------------------------------------------------------------------------------------------------------------- ARGMAX
+
+struct gb_argmax_args {
+    gb_view x;
+    char *  y;
+    int64_t nb, rows;
+};
+
+struct gb_best { // the last of equal maxima; NaN is never one
+    float value;
+    int   at;
+};
+
+GB_DEVICE gb_best gb_better(gb_best a, gb_best b) {
+    return b.value > a.value || (b.value == a.value && b.at > a.at) ? b : a;
+}
+
+template<int WARPS> GB_KERNEL GB_BOUNDS(512, 1) gb_argmax(gb_argmax_args q) {
+    GB_SHARED(gb_best, shared, WARPS);
+    const int64_t row  = gb_my_row<WARPS>(), n = q.x.ne[0];
+    const char *  x    = gb_at(q.x, gb_unravel_row<uint64_t>((uint64_t) gb_min(row, q.rows - 1), q.x.ne));
+    gb_best       best = { -INFINITY, 0 };
+    for (int64_t i = gb_my_place<WARPS>(); i < n; i += WARPS * GB_WARP) {
+        const float v = gb_get(q.x.type, x + i * q.x.nb[0]);
+        if (v >= best.value) {
+            best = { v, (int) i };
+        }
+    }
+    for (int d = GB_WARP / 2; d > 0; d /= 2) {
+        const gb_best other = { gb_shfl_xor(best.value, d), gb_shfl_xor(best.at, d) };
+        best                = gb_better(best, other);
+    }
+    if (WARPS > 1) {
+        if (threadIdx.x % GB_WARP == 0) {
+            shared[threadIdx.x / GB_WARP] = best;
+        }
+        gb_sync_block();
+        for (int w = 0; w < WARPS; w++) {
+            best = gb_better(best, shared[w]);
+        }
+    }
+    if (row < q.rows && gb_my_place<WARPS>() == 0) {
+        *(int32_t *) (void *) (q.y + row * q.nb) = best.at;
+    }
+}
+
+static enum ggml_status argmax_run(gb_cuda_backend & b, ggml_tensor * dst) {
+    const gb_argmax_args q = { gb_view_of(dst->src[0]), (char *) dst->data, (int64_t) dst->nb[0], gb_rows(dst->src[0]) };
+    GB_CUDA_TRY(b, GB_ROW_LAUNCH(gb_argmax, q.x.ne[0], q.rows, b.stream, q));
+    return GGML_STATUS_SUCCESS;
+}
+
+static const char * indices_unsupported(const ggml_tensor * dst) {
+    const ggml_tensor * a = dst->src[0];
+    if (gb_need_plain(a) != NULL || gb_need_plain(dst) != NULL) {
+        return gb_need_plain(a) != NULL ? gb_need_plain(a) : gb_need_plain(dst);
+    }
+    if (dst->type != GGML_TYPE_I32 || !gb_is_float_type(a->type)) {
+        return "a type that is not f32, f16 or bf16";
+    }
+    return gb_rows(a) >= (int64_t) 1 << 31 || a->ne[0] > INT32_MAX ? "more than 2^31 rows or columns" : NULL;
+}
+
+static const char * argmax_supports(const gb_cuda_device &, const ggml_tensor * dst) {
+    return indices_unsupported(dst);
+}
+
+// -------------------------------------------------------------------------------------------------------------------- ARGSORT
+
+enum { GB_SORT_MAX = 4096 };
+
+// Does index a come before b? By value, NaN last in either order; equal values by index. Places past the row come last of all.
+GB_DEVICE bool gb_sorts_before(const float * v, int n, int a, int b, bool descending) {
+    if (a >= n || b >= n) {
+        return a < b;
+    }
+    const float x = v[a], y = v[b];
+    if (x != x || y != y) {
+        return x != x && y != y ? a < b : y != y;
+    }
+    return x != y ? (descending ? x > y : x < y) : a < b;
+}
+
+// A block sorts a row with a network of comparators (bitonic); `size` is a power of two.
+GB_KERNEL GB_BOUNDS(512, 1) gb_argsort(gb_view y, gb_view x, int size, bool descending) {
+    GB_DYNAMIC_SHARED(float, values);
+    int *          index = (int *) (void *) (values + size);
+    const int      n     = (int) x.ne[0];
+    const gb_index at    = gb_unravel_row<uint64_t>((uint64_t) blockIdx.x, x.ne);
+    for (int i = (int) threadIdx.x; i < size; i += (int) blockDim.x) {
+        values[i] = i < n ? gb_get(x.type, gb_at(x, at) + i * x.nb[0]) : 0;
+        index[i]  = i;
+    }
+    for (int run = 2; run <= size; run *= 2) {
+        for (int gap = run / 2; gap > 0; gap /= 2) {
+            gb_sync_block();
+            for (int k = (int) threadIdx.x; k < size / 2; k += (int) blockDim.x) {
+                const int  i = k / gap * 2 * gap + k % gap, j = i + gap;
+                const bool up = (i & run) == 0, before = gb_sorts_before(values, n, index[j], index[i], descending);
+                if (before == up) {
+                    const int other = index[i];
+                    index[i]        = index[j];
+                    index[j]        = other;
+                }
+            }
+        }
+    }
+    gb_sync_block();
+    for (int i = (int) threadIdx.x; i < n; i += (int) blockDim.x) {
+        *(int32_t *) (void *) (gb_at(y, at) + i * y.nb[0]) = index[i];
+    }
+}
+
+static enum ggml_status argsort_run(gb_cuda_backend & b, ggml_tensor * dst) {
+    int size = 2;
+    while (size < dst->ne[0]) {
+        size *= 2;
+    }
+    const int threads = size / 2 < GB_WARP ? GB_WARP : size / 2 > 512 ? 512 : size / 2;
+    GB_CUDA_TRY(b, GB_LAUNCH(gb_argsort, (unsigned) gb_rows(dst), threads, (size_t) size * 8, b.stream, gb_view_of(dst), gb_view_of(dst->src[0]), size,
+                             dst->op_params[0] == GGML_SORT_DESC));
+    return GGML_STATUS_SUCCESS;
+}
+
+static const char * argsort_supports(const gb_cuda_device &, const ggml_tensor * dst) {
+    const char * why = indices_unsupported(dst);
+    return why != NULL ? why : dst->ne[0] > GB_SORT_MAX ? "rows of more than 4096 elements" : NULL;
+}
+
+GB_CUDA_FAMILY_DEFINE(reduce, { GGML_OP_SUM, sum_supports, sum_run, nullptr }, { GGML_OP_SUM_ROWS, sum_supports, sum_rows_run, nullptr },
+                      { GGML_OP_MEAN, sum_supports, sum_rows_run, nullptr }, { GGML_OP_ARGMAX, argmax_supports, argmax_run, nullptr },
+                      { GGML_OP_ARGSORT, argsort_supports, argsort_run, nullptr })

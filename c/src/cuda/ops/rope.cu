@@ -1,0 +1,157 @@
+// rope.cu - ROPE and ROPE_BACK: pairs of elements of a head are rotated by angles that grow with the token's position.
+//
+// Two kernels: the first makes a table of cosines and sines, a pair of floats for each position and pair of elements, from angles in double
+// precision (at position 100,000 a float is off by a hundredth of a turn); the second applies it to all heads. The layouts of pairs
+// and the formulas of angles are those of the three modes: normal (2j, 2j + 1), NeoX (j, j + n_dims/2), GLM (two halves with a position each).
+#include "cuda/ops/elements.h"
+
+enum { GB_ROPE_NEOX = 2, GB_ROPE_GLM = 4 };
+
+struct gb_rope {
+    int    n_dims, mode, n_ctx, n; // n: elements of a row
+    int    n_turns;                // pairs with an angle of their own
+    double freq_base, freq_scale, ext_factor, attn_factor, low, high;
+    double xpos_base; // 0: no magnitude
+    bool   xpos_down, back;
+};
+
+GB_DEVICE float2 gb_turn(const gb_rope & r, double angle, double magnitude) {
+    const double s = sin(angle) * magnitude;
+    return make_float2((float) (cos(angle) * magnitude), (float) (r.back ? -s : s));
+}
+
+// `pair` places the pair on the ramp between interpolated (scaled) and extrapolated (unscaled) angles.
+GB_DEVICE float2 gb_turn_yarn(const gb_rope & r, double extrapolated, int pair, double factor) {
+    double angle = r.freq_scale * extrapolated, magnitude = r.attn_factor;
+    if (r.ext_factor != 0) {
+        const double at  = ((double) pair - r.low) / fmax(0.001, r.high - r.low);
+        const double mix = (1.0 - fmin(1.0, fmax(0.0, at))) * r.ext_factor;
+        angle            = angle * (1 - mix) + extrapolated * mix;
+        magnitude *= 1.0 + 0.1 * log(1.0 / r.freq_scale);
+    }
+    return gb_turn(r, angle, magnitude * factor);
+}
+
+GB_DEVICE double gb_xpos(const gb_rope & r, int j, int position) {
+    if (r.xpos_base == 0) {
+        return 1;
+    }
+    const double zeta = pow((2.0 * j + 0.4 * r.n) / (1.4 * r.n), (double) position / r.xpos_base);
+    return r.xpos_down ? 1.0 / zeta : zeta;
+}
+
+GB_DEVICE float2 gb_turn_at(const gb_rope & r, int position, int j) {
+    const int    of   = r.mode & GB_ROPE_GLM ? j % (r.n_turns / 2) : j;
+    const double freq = pow(r.freq_base, -2.0 * of / r.n_dims);
+    if (r.mode & GB_ROPE_GLM) { // first half by the position in the text, second by that in the block being generated
+        const double limit = (double) r.n_ctx - 2;
+        return gb_turn(r, (j < r.n_turns / 2 ? fmin((double) position, limit) : fmax((double) position - limit, 0.0)) * freq, 1.0);
+    }
+    if (r.mode & GB_ROPE_NEOX) { // freq_scale counts twice, and all pairs share the ramp of pair 0
+        return gb_turn_yarn(r, position * r.freq_scale * freq, 0, 1.0);
+    }
+    return gb_turn_yarn(r, position * freq, j, gb_xpos(r, j, position));
+}
+
+GB_KERNEL GB_BOUNDS(256, 1) gb_rope_table(gb_rope r, gb_view positions, float2 * table, int64_t n) {
+    const int64_t k = gb_thread();
+    if (k < n) {
+        const int64_t at       = k / r.n_turns;
+        const int32_t position = *(const int32_t *) (const void *) (positions.p + at * positions.nb[0]);
+        table[k]               = gb_turn_at(r, position, (int) (k - at * r.n_turns));
+    }
+}
+
+// A thread rotates a pair, or copies two elements that are not rotated. Pair j of a row: where its elements are.
+GB_DEVICE void gb_pair_at(const gb_rope & r, int64_t j, int64_t * a, int64_t * b) {
+    if (r.mode & GB_ROPE_GLM) {
+        const int64_t half = r.n_turns / 2, block = j / half, in = j - block * half;
+        *a = block * r.n_dims + in;
+        *b = *a + half;
+    } else if ((r.mode & GB_ROPE_NEOX) && j < r.n_turns) {
+        *a = j;
+        *b = j + r.n_turns;
+    } else {
+        *a = 2 * j;
+        *b = 2 * j + 1;
+    }
+}
+
+template<class I> GB_KERNEL GB_BOUNDS(256, 1) gb_rope_apply(gb_rope r, gb_view y, gb_view x, const float2 * table, int64_t pairs, int64_t n) {
+    const int64_t k = gb_thread();
+    if (k >= n) {
+        return;
+    }
+    const I        row = (I) k / (I) pairs;
+    const int64_t  j   = (int64_t) ((I) k - row * (I) pairs);
+    const gb_index at  = gb_unravel_row<I>(row, y.ne);
+    const char *   from = gb_at(x, at);
+    char *         to   = gb_at(y, at);
+    int64_t        a, b;
+    gb_pair_at(r, j, &a, &b);
+    const float u = gb_get(x.type, from + a * x.nb[0]), v = b < y.ne[0] ? gb_get(x.type, from + b * x.nb[0]) : 0;
+    const float2 turn = j < r.n_turns ? table[at.i[2] * r.n_turns + j] : make_float2(1, 0);
+    gb_put(y.type, to + a * y.nb[0], u * turn.x - v * turn.y);
+    if (b < y.ne[0]) {
+        gb_put(y.type, to + b * y.nb[0], u * turn.y + v * turn.x);
+    }
+}
+
+// The pair at which a wavelength fits `beta` times into the original context.
+static double corr_dim(const gb_rope & r, int n_orig_ctx, double beta) {
+    return r.n_dims * log(n_orig_ctx / (2.0 * 3.14159265358979323846 * beta)) / (2.0 * log(r.freq_base));
+}
+
+static gb_rope rope_of(const ggml_tensor * dst) {
+    gb_rope r     = {};
+    r.n_dims      = dst->op_params[1];
+    r.mode        = dst->op_params[2];
+    r.n_ctx       = dst->op_params[3];
+    r.n           = (int) dst->ne[0];
+    r.n_turns     = (int) ((r.mode & GB_ROPE_NEOX) && !(r.mode & GB_ROPE_GLM) ? r.n_dims / 2 : dst->ne[0] / 2);
+    r.freq_base   = gb_param_float(dst, 5);
+    r.freq_scale  = gb_param_float(dst, 6);
+    r.ext_factor  = gb_param_float(dst, 7);
+    r.attn_factor = gb_param_float(dst, 8);
+    r.xpos_base   = dst->type == GGML_TYPE_F32 ? gb_param_float(dst, 11) : 0;
+    r.xpos_down   = (dst->op_params[12] & 0xff) != 0;
+    r.back        = dst->op == GGML_OP_ROPE_BACK;
+    if (r.ext_factor != 0) {
+        r.low  = fmax(0, floor(corr_dim(r, dst->op_params[4], gb_param_float(dst, 9))));
+        r.high = fmin(r.n_dims - 1, ceil(corr_dim(r, dst->op_params[4], gb_param_float(dst, 10))));
+    }
+    return r;
+}
+
+static enum ggml_status rope_run(gb_cuda_backend & b, ggml_tensor * dst) {
+    const gb_rope r       = rope_of(dst);
+    const int64_t n_table = dst->ne[2] * r.n_turns, pairs = gb_cuda_ceil_div(dst->ne[0], 2), n = pairs * gb_rows(dst);
+    float2 *      table   = (float2 *) gb_cuda_scratch(b, (size_t) (n_table + 1) * sizeof(float2));
+    if (table == NULL) {
+        return GGML_STATUS_ALLOC_FAILED;
+    }
+    if (n_table > 0) {
+        GB_CUDA_TRY(b, GB_LAUNCH(gb_rope_table, gb_blocks(n_table), GB_BLOCK, 0, b.stream, r, gb_view_of(dst->src[1]), table, n_table));
+    }
+    const gb_view y = gb_view_of(dst), x = gb_view_of(dst->src[0]);
+    GB_CUDA_TRY(b, (gb_is_small(n) ? GB_LAUNCH((gb_rope_apply<uint32_t>), gb_blocks(n), GB_BLOCK, 0, b.stream, r, y, x, table, pairs, n)
+                                   : GB_LAUNCH((gb_rope_apply<uint64_t>), gb_blocks(n), GB_BLOCK, 0, b.stream, r, y, x, table, pairs, n)));
+    return GGML_STATUS_SUCCESS;
+}
+
+static const char * rope_supports(const gb_cuda_device &, const ggml_tensor * dst) {
+    const int    n_dims = dst->op_params[1], mode = dst->op_params[2];
+    const char * why = gb_need_floats(dst, 1);
+    if (why != NULL) {
+        return why;
+    }
+    if (gb_need_plain(dst->src[1]) != NULL || dst->src[1]->type != GGML_TYPE_I32) {
+        return "positions that are not i32";
+    }
+    if (n_dims < 1 || n_dims > dst->ne[0] || n_dims % 2 != 0 || dst->ne[0] > INT32_MAX) {
+        return "n_dims that are odd or do not fit into a row";
+    }
+    return (mode & GB_ROPE_GLM) && dst->ne[0] != 2 * (int64_t) n_dims ? "mode 4 with rows that are not of 2 n_dims elements" : NULL;
+}
+
+GB_CUDA_FAMILY_DEFINE(rope, { GGML_OP_ROPE, rope_supports, rope_run, nullptr }, { GGML_OP_ROPE_BACK, rope_supports, rope_run, nullptr })

@@ -1,0 +1,114 @@
+// soft_max.cu - SOFT_MAX (scaled and masked, by rows), DIAG_MASK_INF, DIAG_MASK_ZERO, ALIBI.
+//
+// A row whose every entry is masked with -infinity becomes zeros; a row with a NaN becomes NaN.
+#include "cuda/ops/elements.h"
+
+struct gb_soft_max_args {
+    gb_view x, y, mask; // mask.p NULL: none; its row is the row's number, counted through all, modulo mask.ne[1]
+    float   scale;
+    int64_t rows;
+};
+
+GB_DEVICE float gb_score(const gb_soft_max_args & q, const char * x, const char * mask, int64_t i) {
+    const float v = gb_get(q.x.type, x + i * q.x.nb[0]) * q.scale;
+    return mask != NULL ? v + gb_get(q.mask.type, mask + i * q.mask.nb[0]) : v;
+}
+
+template<int WARPS> GB_KERNEL GB_BOUNDS(512, 1) gb_soft_max(gb_soft_max_args q) {
+    GB_SHARED(float, shared, WARPS);
+    const int64_t  row = gb_my_row<WARPS>(), real = gb_min(row, q.rows - 1), n = q.x.ne[0], step = WARPS * GB_WARP;
+    const gb_index at   = gb_unravel_row<uint64_t>((uint64_t) real, q.x.ne);
+    const char *   x    = gb_at(q.x, at);
+    const char *   mask = q.mask.p != NULL ? q.mask.p + real % q.mask.ne[1] * q.mask.nb[1] : NULL;
+    float          max = -INFINITY, sum = 0;
+    for (int64_t i = gb_my_place<WARPS>(); i < n; i += step) {
+        max = fmaxf(max, gb_score(q, x, mask, i));
+    }
+    max = gb_row_max<WARPS>(max, shared);
+    for (int64_t i = gb_my_place<WARPS>(); i < n; i += step) {
+        const float s = gb_score(q, x, mask, i);
+        sum += max == -INFINITY ? (s == s ? 0.0f : s) : expf(s - max); // a NaN counts even among masked ones
+    }
+    sum                = gb_row_sum<WARPS>(sum, shared);
+    const float factor = sum == 0 ? 0.0f : 1.0f / sum;
+    if (row >= q.rows) {
+        return;
+    }
+    char * y = gb_at(q.y, at);
+    for (int64_t i = gb_my_place<WARPS>(); i < n; i += step) {
+        const float s = gb_score(q, x, mask, i);
+        gb_put(q.y.type, y + i * q.y.nb[0], max == -INFINITY ? sum : expf(s - max) * factor);
+    }
+}
+
+static enum ggml_status soft_max_run(gb_cuda_backend & b, ggml_tensor * dst) {
+    gb_soft_max_args q = {};
+    q.x                = gb_view_of(dst->src[0]);
+    q.y                = gb_view_of(dst);
+    q.scale            = gb_param_float(dst, 0);
+    q.rows             = gb_rows(dst);
+    if (dst->src[1] != NULL) {
+        q.mask = gb_view_of(dst->src[1]);
+    }
+    GB_CUDA_TRY(b, GB_ROW_LAUNCH(gb_soft_max, dst->ne[0], q.rows, b.stream, q));
+    return GGML_STATUS_SUCCESS;
+}
+
+static const char * soft_max_supports(const gb_cuda_device &, const ggml_tensor * dst) {
+    return gb_rows(dst) >= (int64_t) 1 << 31 ? "more than 2^31 rows" : gb_need_floats(dst, dst->src[1] != NULL ? 2 : 1);
+}
+
+// ---------------------------------------------------------------------------------------------------------------------- masks
+
+template<class I> GB_KERNEL GB_BOUNDS(256, 1) gb_diag_mask(gb_view y, gb_view x, int64_t n_past, float value, int64_t n) {
+    const int64_t k = gb_thread();
+    if (k < n) {
+        const gb_index at = gb_unravel<I>((I) k, y.ne);
+        gb_put(y.type, gb_at(y, at), at.i[0] > n_past + at.i[1] ? value : gb_get(x.type, gb_at(x, at)));
+    }
+}
+
+static enum ggml_status mask_run(gb_cuda_backend & b, ggml_tensor * dst) {
+    const int64_t n = gb_count(dst), n_past = dst->op_params[0];
+    const float   value = dst->op == GGML_OP_DIAG_MASK_INF ? -INFINITY : 0.0f;
+    const gb_view y = gb_view_of(dst), x = gb_view_of(dst->src[0]);
+    GB_CUDA_TRY(b, (gb_is_small(n) ? GB_LAUNCH((gb_diag_mask<uint32_t>), gb_blocks(n), GB_BLOCK, 0, b.stream, y, x, n_past, value, n)
+                                   : GB_LAUNCH((gb_diag_mask<uint64_t>), gb_blocks(n), GB_BLOCK, 0, b.stream, y, x, n_past, value, n)));
+    return GGML_STATUS_SUCCESS;
+}
+
+static const char * mask_supports(const gb_cuda_device &, const ggml_tensor * dst) {
+    return gb_need_floats(dst, 1);
+}
+
+// Head h of n_head: the odd powers of the finer base go to heads beyond the largest power of two, `floor`.
+template<class I> GB_KERNEL GB_BOUNDS(256, 1) gb_alibi(gb_view y, gb_view x, int floor_heads, float bias_max, int64_t n) {
+    const int64_t k = gb_thread();
+    if (k < n) {
+        const gb_index at   = gb_unravel<I>((I) k, y.ne);
+        const int64_t  head = at.i[2] + at.i[3] * y.ne[2];
+        const float    slope = head < floor_heads ? exp2f(-bias_max / (float) floor_heads * (float) (head + 1))
+                                                  : exp2f(-bias_max / (2.0f * (float) floor_heads) * (float) (2 * (head - floor_heads) + 1));
+        gb_put(y.type, gb_at(y, at), (float) at.i[0] * slope + gb_get(x.type, gb_at(x, at)));
+    }
+}
+
+static enum ggml_status alibi_run(gb_cuda_backend & b, ggml_tensor * dst) {
+    const int64_t n           = gb_count(dst);
+    int           floor_heads = 1;
+    while (floor_heads <= dst->op_params[1] / 2) {
+        floor_heads *= 2;
+    }
+    const gb_view y = gb_view_of(dst), x = gb_view_of(dst->src[0]);
+    const float   bias_max = gb_param_float(dst, 2);
+    GB_CUDA_TRY(b, (gb_is_small(n) ? GB_LAUNCH((gb_alibi<uint32_t>), gb_blocks(n), GB_BLOCK, 0, b.stream, y, x, floor_heads, bias_max, n)
+                                   : GB_LAUNCH((gb_alibi<uint64_t>), gb_blocks(n), GB_BLOCK, 0, b.stream, y, x, floor_heads, bias_max, n)));
+    return GGML_STATUS_SUCCESS;
+}
+
+static const char * alibi_supports(const gb_cuda_device &, const ggml_tensor * dst) {
+    return dst->op_params[1] < 1 ? "a number of heads that is not positive" : gb_need_floats(dst, 1);
+}
+
+GB_CUDA_FAMILY_DEFINE(soft_max, { GGML_OP_SOFT_MAX, soft_max_supports, soft_max_run, nullptr }, { GGML_OP_DIAG_MASK_INF, mask_supports, mask_run, nullptr },
+                      { GGML_OP_DIAG_MASK_ZERO, mask_supports, mask_run, nullptr }, { GGML_OP_ALIBI, alibi_supports, alibi_run, nullptr })

@@ -1,0 +1,279 @@
+// test_ops.cpp - every operator but the products on a CUDA device, or in the emulation, against the CPU backend.
+//
+// A case is a line that builds one node; it runs for each type that fits, on dense tensors, on views with gaps and on permuted ones, and both
+// backends compute it node by node. What may differ: rounding of the functions (expf and the like), sums in another order.
+extern "C" {
+#include "test.h"
+}
+
+#include <vector>
+
+#include "cuda_test.h"
+
+enum layout { DENSE, GAPS, PERMUTED, N_LAYOUTS };
+
+struct bench { // where a case builds its node
+    ggml_context * ctx;
+    ggml_type      type;
+    layout         how;
+};
+
+static ggml_tensor * make(const bench & t, ggml_type type, int64_t a, int64_t b, int64_t c, int64_t d) {
+    if (t.how == GAPS && !ggml_is_quantized(type)) { // rows of a wider tensor, beginning inside it
+        ggml_tensor * wide = ggml_new_tensor_4d(t.ctx, type, a + 3, b + 1, c, d);
+        return ggml_view_4d(t.ctx, wide, a, b, c, d, wide->nb[1], wide->nb[2], wide->nb[3], 2 * wide->nb[0] + wide->nb[1]);
+    }
+    if (t.how == PERMUTED && !ggml_is_quantized(type)) {
+        return ggml_permute(t.ctx, ggml_new_tensor_4d(t.ctx, type, b, a, c, d), 1, 0, 2, 3);
+    }
+    return ggml_new_tensor_4d(t.ctx, type, a, b, c, d);
+}
+
+static ggml_tensor * x4(const bench & t, int64_t a, int64_t b = 1, int64_t c = 1, int64_t d = 1) {
+    return make(t, t.type, a, b, c, d);
+}
+
+static ggml_tensor * dense(const bench & t, int64_t a, int64_t b = 1, int64_t c = 1, int64_t d = 1) {
+    return ggml_new_tensor_4d(t.ctx, t.type, a, b, c, d);
+}
+
+static ggml_tensor * f32(const bench & t, int64_t a, int64_t b = 1, int64_t c = 1, int64_t d = 1) {
+    return ggml_new_tensor_4d(t.ctx, GGML_TYPE_F32, a, b, c, d);
+}
+
+static ggml_tensor * indices(const bench & t, int64_t n, int64_t m = 1) {
+    return ggml_new_tensor_2d(t.ctx, GGML_TYPE_I32, n, m);
+}
+
+static void fill(ggml_tensor * t) {
+    if (t->view_src != NULL) {
+        return;
+    }
+    const size_t       n = (size_t) ggml_nelements(t);
+    std::vector<float> v(n);
+    for (float & x : v) {
+        x = test_random_float(-2, 2);
+    }
+    std::vector<char> bytes(ggml_nbytes(t));
+    if (t->type == GGML_TYPE_F32) {
+        memcpy(bytes.data(), v.data(), bytes.size());
+    } else if (t->type == GGML_TYPE_F16) {
+        ggml_fp32_to_fp16_row(v.data(), (ggml_fp16_t *) bytes.data(), (int) n);
+    } else if (t->type == GGML_TYPE_BF16) {
+        ggml_fp32_to_bf16_row(v.data(), (ggml_bf16_t *) bytes.data(), (int64_t) n);
+    } else if (t->type == GGML_TYPE_I32) { // small numbers: indices and positions
+        for (size_t i = 0; i < n; i++) {
+            ((int32_t *) bytes.data())[i] = (int32_t) (test_random() % 7);
+        }
+    } else {
+        ggml_internal_get_type_traits(t->type).from_float(v.data(), bytes.data(), (int) n);
+    }
+    CHECK_INT(ggml_backend_tensor_set(t, bytes.data(), 0, bytes.size()), GGML_STATUS_SUCCESS);
+}
+
+static std::vector<float> values_of(const ggml_tensor * t) { // of a contiguous copy on the host
+    const size_t       n = (size_t) ggml_nelements(t);
+    std::vector<char>  bytes(ggml_nbytes(t));
+    std::vector<float> v;
+    CHECK_INT(ggml_backend_tensor_get(t, bytes.data(), 0, bytes.size()), GGML_STATUS_SUCCESS);
+    for (int64_t i3 = 0; i3 < t->ne[3]; i3++) {
+        for (int64_t i2 = 0; i2 < t->ne[2]; i2++) {
+            for (int64_t i1 = 0; i1 < t->ne[1]; i1++) {
+                for (int64_t i0 = 0; i0 < t->ne[0]; i0++) {
+                    const char * p = bytes.data() + i0 * (int64_t) t->nb[0] + i1 * (int64_t) t->nb[1] + i2 * (int64_t) t->nb[2] + i3 * (int64_t) t->nb[3];
+                    float        f = 0;
+                    ggml_bf16_t  b;
+                    ggml_fp16_t  h;
+                    int32_t      k;
+                    switch (t->type) {
+                        case GGML_TYPE_F32: memcpy(&f, p, 4); break;
+                        case GGML_TYPE_F16: memcpy(&h, p, 2), f = ggml_fp16_to_fp32(h); break;
+                        case GGML_TYPE_BF16: memcpy(&b, p, 2), f = ggml_bf16_to_fp32(b); break;
+                        case GGML_TYPE_I32: memcpy(&k, p, 4), f = (float) k; break;
+                        default: f = NAN; break;
+                    }
+                    v.push_back(f);
+                }
+            }
+        }
+    }
+    CHECK_INT(v.size(), n);
+    return v;
+}
+
+struct comparison {
+    const char * name;
+    double       tolerance;
+    int          n_nodes;
+};
+
+static bool compare(int, ggml_tensor * a, ggml_tensor * b, void * user) {
+    comparison *             c = (comparison *) user;
+    const std::vector<float> u = values_of(a), v = values_of(b);
+    const double             unit = a->type == GGML_TYPE_F16 ? 1.0 / 1024 : a->type == GGML_TYPE_BF16 ? 1.0 / 128 : 0; // the last bit of the result
+    c->n_nodes++;
+    for (size_t i = 0; i < u.size(); i++) {
+        const double want = u[i], got = v[i], room = c->tolerance * (1 + fabs(want)) + unit * fabs(want) + (unit > 0 ? 1e-7 : 0);
+        const bool   same = (isnan(want) && isnan(got)) || want == got || fabs(want - got) <= room;
+        CHECK_MSG(same, "%s: %s %s [%zu] is %.9g on the device, %.9g on the CPU", c->name, ggml_op_name(a->op), ggml_type_name(a->type), i, got, want);
+        if (!same) {
+            return false;
+        }
+    }
+    return true;
+}
+
+// The graph of `node`, filled and computed by both; false: the device refuses the node.
+static bool run(const bench & t, ggml_tensor * node, const char * name, double tolerance, ggml_backend_t cpu, ggml_backend_t cuda) {
+    ggml_cgraph * graph = ggml_new_graph(t.ctx);
+    CHECK_INT(ggml_build_forward_expand(graph, node), GGML_STATUS_SUCCESS);
+    for (int i = 0; i < graph->n_nodes; i++) {
+        if (!ggml_backend_supports_op(cuda, graph->nodes[i])) {
+            return false;
+        }
+    }
+    ggml_backend_buffer_t buffer = ggml_backend_alloc_ctx_tensors(t.ctx, cpu);
+    for (ggml_tensor * leaf = ggml_get_first_tensor(t.ctx); leaf; leaf = ggml_get_next_tensor(t.ctx, leaf)) {
+        if (leaf->op == GGML_OP_NONE) {
+            fill(leaf);
+        }
+    }
+    comparison c = { name, tolerance, 0 };
+    CHECK_MSG(ggml_backend_compare_graph_backend(cpu, cuda, graph, compare, &c), "%s: %s", name, ggml_last_error());
+    CHECK_MSG(c.n_nodes > 0, "%s: nothing was compared", name);
+    ggml_backend_buffer_free(buffer);
+    return true;
+}
+
+// ----------------------------------------------------------------------------------------------------------------------- cases
+
+struct op_case {
+    const char *  name;
+    double        tolerance;
+    ggml_tensor * (*build)(const bench & t);
+};
+
+#define T(name, expression) { #name, 0, [](const bench & t) -> ggml_tensor * { return expression; } }
+#define R(name, tolerance, expression) { #name, tolerance, [](const bench & t) -> ggml_tensor * { return expression; } }
+#define U(name, tolerance) R(name, tolerance, ggml_##name(t.ctx, x4(t, 37, 5, 3, 2)))
+
+static const op_case cases[] = {
+    U(abs, 0), U(sgn, 0), U(neg, 0), U(step, 0), U(relu, 0), U(sqr, 1e-6), U(hardswish, 1e-6), U(hardsigmoid, 1e-6), U(tanh, 1e-5), U(elu, 1e-5),
+    U(gelu, 1e-5), U(gelu_quick, 1e-5), U(silu, 1e-5), U(sqrt, 1e-6), U(log, 1e-5),
+    R(gelu_erf, 1e-5, ggml_unary(t.ctx, x4(t, 37, 5), GGML_UNARY_OP_GELU_ERF)),
+    R(tanh_long, 1e-5, ggml_tanh(t.ctx, dense(t, 1027, 3))),
+    R(leaky_relu, 1e-6, ggml_leaky_relu(t.ctx, x4(t, 37, 5), 0.1f, false)),
+    T(clamp, ggml_clamp(t.ctx, x4(t, 37, 5), -0.5f, 0.75f)),
+    R(scale, 1e-6, ggml_scale(t.ctx, x4(t, 1025, 3), 0.3f)),
+    R(add, 1e-6, ggml_add(t.ctx, x4(t, 12, 5, 4, 2), x4(t, 12, 5, 4, 2))),
+    R(add_row, 1e-6, ggml_add(t.ctx, x4(t, 12, 5, 4, 2), dense(t, 12))),
+    R(add_row_odd, 1e-6, ggml_add(t.ctx, x4(t, 13, 5), dense(t, 13))),
+    R(mul_repeats, 1e-6, ggml_mul(t.ctx, x4(t, 12, 6, 4, 2), x4(t, 4, 3, 2, 1))),
+    R(sub, 1e-6, ggml_sub(t.ctx, x4(t, 1030, 3), x4(t, 1030, 3))),
+    R(div, 1e-6, ggml_div(t.ctx, x4(t, 12, 5), ggml_sqr(t.ctx, x4(t, 12, 5)))),
+    R(div_dense, 1e-6, ggml_div(t.ctx, dense(t, 1031), dense(t, 1031))),
+    R(add1, 1e-6, ggml_add1(t.ctx, x4(t, 12, 5), dense(t, 1))),
+    R(acc, 1e-6, ggml_acc(t.ctx, dense(t, 16, 8), dense(t, 5, 3), 16 * ggml_type_size(t.type), 16 * 8 * ggml_type_size(t.type), 16 * 8 * ggml_type_size(t.type), 18 * ggml_type_size(t.type))),
+    T(set, ggml_set(t.ctx, dense(t, 16, 8), dense(t, 5, 3), 16 * ggml_type_size(t.type), 16 * 8 * ggml_type_size(t.type), 16 * 8 * ggml_type_size(t.type), 18 * ggml_type_size(t.type))),
+    T(dup, ggml_dup(t.ctx, x4(t, 37, 5, 3))),
+    T(cont, ggml_cont(t.ctx, x4(t, 70, 45, 3))),
+    T(cont_permuted, ggml_cont(t.ctx, ggml_permute(t.ctx, dense(t, 70, 3, 45, 2), 2, 0, 1, 3))),
+    T(cont_transposed, ggml_cont(t.ctx, ggml_transpose(t.ctx, dense(t, 33, 65, 2)))),
+    T(cpy_to_f32, ggml_cpy(t.ctx, x4(t, 37, 5), f32(t, 37, 5))),
+    T(cpy_to_f16, ggml_cpy(t.ctx, x4(t, 37, 5), ggml_new_tensor_2d(t.ctx, GGML_TYPE_F16, 37, 5))),
+    T(cpy_to_bf16, ggml_cpy(t.ctx, x4(t, 37, 5), ggml_new_tensor_2d(t.ctx, GGML_TYPE_BF16, 37, 5))),
+    T(cpy_to_i32, ggml_cpy(t.ctx, x4(t, 37, 5), ggml_new_tensor_2d(t.ctx, GGML_TYPE_I32, 37, 5))),
+    T(cpy_reshaped, ggml_cpy(t.ctx, x4(t, 12, 10), make(t, t.type, 15, 8, 1, 1))),
+    T(get_rows, ggml_get_rows(t.ctx, x4(t, 37, 7), indices(t, 9))),
+    T(get_rows_3d, ggml_get_rows(t.ctx, x4(t, 37, 7, 3), indices(t, 4, 3))),
+    T(diag, ggml_diag(t.ctx, dense(t, 9, 1, 3))),
+    T(repeat, ggml_repeat(t.ctx, x4(t, 4, 3, 2), dense(t, 12, 6, 4, 3))),
+    T(concat, ggml_concat(t.ctx, x4(t, 12, 5, 3, 2), x4(t, 12, 5, 2, 2))),
+    T(pad, ggml_pad(t.ctx, x4(t, 12, 5, 3), 3, 2, 1, 1)),
+    T(upscale, ggml_upscale(t.ctx, x4(t, 6, 5, 3), 3)),
+    T(win_part, ggml_win_part(t.ctx, dense(t, 5, 14, 11), 4)),
+    T(win_unpart, ggml_win_unpart(t.ctx, dense(t, 5, 4, 4, 12), 14, 11, 4)),
+    T(get_rel_pos, ggml_get_rel_pos(t.ctx, dense(t, 6, 9), 5, 5)),
+    R(add_rel_pos, 1e-6, ggml_add_rel_pos(t.ctx, dense(t, 16, 6, 2), f32(t, 4, 2, 3, 2), f32(t, 4, 2, 3, 2))),
+    R(norm, 1e-5, ggml_norm(t.ctx, x4(t, 37, 5, 3), 1e-5f)), R(norm_long, 1e-5, ggml_norm(t.ctx, x4(t, 700, 3), 1e-5f)),
+    R(norm_longer, 1e-5, ggml_norm(t.ctx, x4(t, 2500, 2), 1e-5f)), R(rms_norm, 1e-5, ggml_rms_norm(t.ctx, x4(t, 300, 5), 1e-6f)),
+    R(norm_affine, 1e-5, ggml_add(t.ctx, ggml_mul(t.ctx, ggml_norm(t.ctx, x4(t, 260, 5), 1e-5f), f32(t, 260)), f32(t, 260))),
+    R(rms_norm_mul, 1e-5, ggml_mul(t.ctx, ggml_rms_norm(t.ctx, x4(t, 64, 9), 1e-5f), f32(t, 64))),
+    R(group_norm, 1e-5, ggml_group_norm(t.ctx, x4(t, 7, 5, 6, 2), 4)),
+    R(soft_max, 1e-5, ggml_soft_max(t.ctx, x4(t, 37, 5, 3))), R(soft_max_long, 1e-5, ggml_soft_max(t.ctx, x4(t, 1500, 3))),
+    R(soft_max_ext, 1e-5, ggml_soft_max_ext(t.ctx, x4(t, 37, 5, 4), f32(t, 37, 5), 0.7f)),
+    R(soft_max_masked, 1e-5, ggml_soft_max(t.ctx, ggml_diag_mask_inf(t.ctx, x4(t, 9, 9, 2), 0))),
+    T(diag_mask_inf, ggml_diag_mask_inf(t.ctx, x4(t, 9, 7, 2), 3)), T(diag_mask_zero, ggml_diag_mask_zero(t.ctx, x4(t, 9, 7, 2), 3)),
+    R(alibi, 1e-5, ggml_alibi(t.ctx, x4(t, 9, 7, 6), 0, 6, 8.0f)),
+    R(rope, 1e-5, ggml_rope(t.ctx, x4(t, 64, 3, 5), indices(t, 5), 64, 0, 0)),
+    R(rope_partial, 1e-5, ggml_rope(t.ctx, x4(t, 64, 3, 5), indices(t, 5), 32, 0, 0)),
+    R(rope_neox, 1e-5, ggml_rope(t.ctx, x4(t, 64, 3, 5), indices(t, 5), 32, 2, 0)),
+    R(rope_glm, 1e-5, ggml_rope(t.ctx, x4(t, 64, 3, 5), indices(t, 5), 32, 4, 8)),
+    R(rope_yarn, 1e-5, ggml_rope_custom(t.ctx, x4(t, 64, 3, 5), indices(t, 5), 64, 0, 0, 4096, 10000.0f, 0.25f, 1.0f, 1.1f, 32.0f, 1.0f)),
+    R(rope_back, 1e-5, ggml_rope_back(t.ctx, x4(t, 64, 3, 5), indices(t, 5), 64, 0, 0, 0, 10000.0f, 1.0f, 0.0f, 1.0f, 0.0f, 0.0f, 0.0f, false)),
+    R(sum, 1e-5, ggml_sum(t.ctx, x4(t, 37, 55, 3))), R(sum_rows, 1e-5, ggml_sum_rows(t.ctx, x4(t, 37, 5, 3))),
+    R(sum_rows_long, 1e-5, ggml_sum_rows(t.ctx, x4(t, 3000, 2))), R(mean, 1e-5, ggml_mean(t.ctx, x4(t, 300, 5))),
+    T(argmax, ggml_argmax(t.ctx, x4(t, 300, 5))), T(argmax_short, ggml_argmax(t.ctx, x4(t, 3, 50))),
+    T(argsort, ggml_argsort(t.ctx, x4(t, 100, 5), GGML_SORT_ASC)), T(argsort_desc, ggml_argsort(t.ctx, x4(t, 1300, 2), GGML_SORT_DESC)),
+    T(im2col, ggml_im2col(t.ctx, ggml_new_tensor_4d(t.ctx, GGML_TYPE_F16, 3, 3, 4, 5), f32(t, 11, 9, 4, 2), 2, 1, 1, 1, 1, 2, true)),
+    T(im2col_1d, ggml_im2col(t.ctx, ggml_new_tensor_3d(t.ctx, GGML_TYPE_F16, 3, 4, 5), f32(t, 11, 4, 2), 2, 0, 1, 0, 1, 0, false)),
+    R(conv_transpose_1d, 1e-4, ggml_conv_transpose_1d(t.ctx, ggml_new_tensor_3d(t.ctx, GGML_TYPE_F16, 4, 3, 5), f32(t, 7, 5), 3, 0, 1)),
+    R(conv_transpose_2d, 1e-4, ggml_conv_transpose_2d_p0(t.ctx, ggml_new_tensor_4d(t.ctx, GGML_TYPE_F16, 3, 2, 4, 5), f32(t, 6, 5, 5), 2)),
+    R(pool_1d, 1e-6, ggml_pool_1d(t.ctx, x4(t, 20, 5), GGML_OP_POOL_AVG, 4, 4, 0)),
+    R(pool_2d_avg, 1e-6, ggml_pool_2d(t.ctx, x4(t, 20, 14, 3), GGML_OP_POOL_AVG, 3, 2, 2, 3, 1.0f, 0.0f)),
+    T(pool_2d_max, ggml_pool_2d(t.ctx, x4(t, 20, 14, 3), GGML_OP_POOL_MAX, 3, 3, 2, 2, 1.0f, 1.0f)),
+};
+
+// How many variants of a case the builders or the device refused; a case that never runs is a failure.
+static void run_case(const op_case & c, ggml_backend_t cpu, ggml_backend_t cuda) {
+    int n_run = 0;
+    for (ggml_type type : { GGML_TYPE_F32, GGML_TYPE_F16, GGML_TYPE_BF16 }) {
+        for (int how = 0; how < N_LAYOUTS; how++) {
+            const bench   t    = { ggml_init({ 1 << 17, NULL, true }), type, (layout) how };
+            ggml_tensor * node = c.build(t);
+            if (node != NULL) {
+                n_run += run(t, node, c.name, c.tolerance, cpu, cuda);
+            }
+            ggml_free(t.ctx);
+        }
+    }
+    CHECK_MSG(n_run > 0, "%s was never run", c.name);
+}
+
+static void operators(void) {
+    CUDA_OR_SKIP();
+    ggml_backend_t cpu = ggml_backend_cpu_init(), cuda = cuda_open(0);
+    REQUIRE(cpu && cuda);
+    for (const op_case & c : cases) {
+        run_case(c, cpu, cuda);
+    }
+    ggml_backend_free(cuda);
+    ggml_backend_free(cpu);
+}
+
+static void quantized_sources(void) {
+    CUDA_OR_SKIP();
+    ggml_backend_t cpu = ggml_backend_cpu_init(), cuda = cuda_open(0);
+    int            n_types = 0;
+    for (int type = 0; type < GGML_TYPE_COUNT; type++) {
+        if (!ggml_is_quantized((ggml_type) type) || ggml_internal_get_type_traits((ggml_type) type).from_float == NULL) {
+            continue;
+        }
+        const bench t = { ggml_init({ 1 << 17, NULL, true }), (ggml_type) type, DENSE };
+        ggml_tensor * rows = ggml_get_rows(t.ctx, dense(t, 512, 7), indices(t, 5));
+        CHECK_MSG(run(t, rows, ggml_type_name((ggml_type) type), 1e-6, cpu, cuda), "GET_ROWS of %s is refused", ggml_type_name((ggml_type) type));
+        ggml_free(t.ctx);
+        const bench   u    = { ggml_init({ 1 << 17, NULL, true }), (ggml_type) type, DENSE };
+        ggml_tensor * copy = ggml_cpy(u.ctx, dense(u, 512, 3), f32(u, 512, 3));
+        if (copy != NULL) {
+            CHECK_MSG(run(u, copy, ggml_type_name((ggml_type) type), 1e-6, cpu, cuda), "CPY of %s is refused", ggml_type_name((ggml_type) type));
+            n_types++;
+        }
+        ggml_free(u.ctx);
+    }
+    CHECK_MSG(n_types > 10, "only %d types", n_types);
+    ggml_backend_free(cuda);
+    ggml_backend_free(cpu);
+}
+
+TEST_MAIN(TEST(operators), TEST(quantized_sources))
