@@ -15,7 +15,7 @@ from .dtypes import dtype_of_id
 from .event import EventCore
 
 if TYPE_CHECKING:
-    from .sched import SchedCore
+    from ._sched_core import SchedCore
     from .tensor import Tensor
 
 __all__ = ["Flight", "Pending"]
