@@ -331,6 +331,27 @@ enum ggml_status gb_liveness_compute(const struct gb_liveness_input * in, struct
     return status;
 }
 
+bool gb_liveness_prefer(struct gb_liveness * liveness, const struct gb_liveness * other, int64_t n_ids, int arena) {
+    const size_t          n_old = liveness->n_items;
+    struct gb_live_item * items = gb_realloc(liveness->items, n_old + other->n_items, sizeof(*items));
+    if (items == NULL) {
+        return false;
+    }
+    liveness->items   = items;
+    liveness->n_items = n_old + other->n_items;
+    for (size_t k = 0; k < liveness->n_items; k++) { // the others' indices stay: all are appended
+        items[k]       = k < n_old ? items[k] : other->items[k - n_old];
+        items[k].arena = (items[k].arena == arena) == (k < n_old) ? -1 : items[k].arena;
+    }
+    for (int64_t id = 0; id < n_ids; id++) {
+        const int64_t item = other->item_of[id];
+        if (item >= 0 && other->items[item].arena == arena) {
+            liveness->item_of[id] = (int64_t) n_old + item;
+        }
+    }
+    return true;
+}
+
 enum ggml_status gb_liveness_load(const struct gb_liveness * liveness, int n_nodes, size_t * sum) {
     int n_arenas = 0;
     for (size_t k = 0; k < liveness->n_items; k++) {

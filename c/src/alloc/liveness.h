@@ -51,6 +51,10 @@ struct gb_liveness_input {
 enum ggml_status gb_liveness_compute(const struct gb_liveness_input * in, struct gb_liveness * out);
 void             gb_liveness_free(struct gb_liveness * liveness);
 
+// Items of the arena as in `other`, which was computed for the same nodes and ids; those that they replace have the arena -1 from then on. False:
+// no memory, nothing has changed.
+bool gb_liveness_prefer(struct gb_liveness * liveness, const struct gb_liveness * other, int64_t n_ids, int arena);
+
 // The most bytes alive at once, added up over the arenas.
 enum ggml_status gb_liveness_load(const struct gb_liveness * liveness, int n_nodes, size_t * sum);
 

@@ -116,14 +116,14 @@ static bool keep(void * user, const struct ggml_tensor * t) {
     return id >= 0 && id < l->plan->n_ids && l->plan->ids.data[id].keep;
 }
 
-static enum ggml_status find_lifetimes(struct layout * l) {
+static enum ggml_status find_lifetimes(struct layout * l, bool apart, struct gb_liveness * live) {
     GB_FAIL_IF(l->list.n > INT32_MAX, GGML_STATUS_INVALID_ARGUMENT, GGML_STATUS_INVALID_ARGUMENT, "ggml_backend_sched: the graph has too many nodes");
     const struct gb_liveness_input in = {
         .nodes = l->list.data, .n_nodes = (int) l->list.n, .user = l, .id_of = id_of,
         .n_ids = (int64_t) l->plan->n_ids + (int64_t) l->plan->copies.n,
-        .arena_of = arena_of, .size_of = size_of, .keep = keep, .drop_unread = true, .may_join = may_join,
+        .arena_of = arena_of, .size_of = size_of, .keep = keep, .drop_unread = true, .apart = apart, .may_join = may_join,
     };
-    return gb_liveness_compute(&in, &l->live);
+    return gb_liveness_compute(&in, live);
 }
 
 // ---------------------------------------------------------------------------------------------------------------------- arenas
@@ -155,6 +155,7 @@ static enum ggml_status plan_arena(struct layout * l, int backend, struct gb_pla
                    ggml_backend_name(d->backend), d->max_size);
     }
     GB_TRY(gb_plan_in_chunks(items, n, d->alignment, d->max_size, chunk_of, &result));
+    l->plan->need[backend].load   = result.one.lower_bound;
     l->plan->need[backend].bound  = result.bound;
     l->plan->need[backend].proved = result.proved;
     return GGML_STATUS_SUCCESS;
@@ -221,6 +222,101 @@ static enum ggml_status lay_out_arenas(struct layout * l) {
     return status;
 }
 
+// Bytes that the arena was laid out in.
+static size_t arena_size(const struct gb_sched_plan * p, int backend) {
+    size_t sum = 0;
+    for (size_t k = 0; k < p->chunks.n; k++) {
+        sum += p->chunks.data[k].backend == backend && !p->chunks.data[k].leafs ? p->chunks.data[k].size : 0;
+    }
+    return sum;
+}
+
+static void forget_arenas(struct gb_sched_plan * p) {
+    size_t n = 0;
+    for (size_t k = 0; k < p->chunks.n; k++) {
+        if (p->chunks.data[k].leafs) {
+            p->chunks.data[n++] = p->chunks.data[k];
+        }
+    }
+    p->chunks.n = n;
+    for (int b = 0; b < p->n_backends; b++) {
+        p->need[b].no_reuse = 0;
+    }
+}
+
+// The arena in as many bytes if nothing is computed in place.
+static enum ggml_status size_apart(struct layout * l, const struct gb_liveness * apart, int backend, size_t * size) {
+    const struct gb_sched_device * d        = &l->sched->devices[backend];
+    struct gb_plan_item *          items    = gb_calloc(apart->n_items, sizeof(*items));
+    int *                          chunk_of = gb_calloc(apart->n_items, sizeof(*chunk_of));
+    struct gb_plan_chunks          result;
+    size_t                         n        = 0;
+    for (size_t k = 0; items && k < apart->n_items; k++) {
+        if (apart->items[k].arena == backend) {
+            items[n++] = (struct gb_plan_item){ apart->items[k].lower, apart->items[k].upper, apart->items[k].size, 0 };
+        }
+    }
+    const enum ggml_status status = items && chunk_of ? gb_plan_in_chunks(items, n, d->alignment, d->max_size, chunk_of, &result)
+                                                      : GGML_STATUS_ALLOC_FAILED;
+    *size = status == GGML_STATUS_SUCCESS ? result.total : SIZE_MAX;
+    gb_free(items);
+    gb_free(chunk_of);
+    return status;
+}
+
+// Lays the arenas out again; what bounded them with results in place still does.
+static enum ggml_status lay_out_again(struct layout * l) {
+    struct gb_sched_plan * p      = l->plan;
+    size_t *               bounds = gb_calloc((size_t) p->n_backends, sizeof(*bounds));
+    for (int b = 0; bounds && b < p->n_backends; b++) {
+        bounds[b] = p->need[b].bound;
+    }
+    forget_arenas(p);
+    const enum ggml_status status = bounds ? lay_out_arenas(l) : GGML_STATUS_ALLOC_FAILED;
+    for (int b = 0; status == GGML_STATUS_SUCCESS && b < p->n_backends; b++) {
+        p->need[b].bound  = GB_MIN(p->need[b].bound, bounds[b]);
+        p->need[b].proved = arena_size(p, b) == p->need[b].bound;
+    }
+    gb_free(bounds);
+    return status;
+}
+
+// In place the load is never higher, and a plan that needs no more than that cannot be worse. One that does may be, by bad luck: then the arena is
+// laid out with nothing in place.
+static enum ggml_status drop_in_place(struct layout * l, const struct gb_liveness * apart) {
+    bool again = false;
+    for (int b = 0; b < l->plan->n_backends; b++) {
+        size_t size = SIZE_MAX;
+        if (arena_size(l->plan, b) > l->plan->need[b].load) {
+            GB_TRY(size_apart(l, apart, b, &size));
+        }
+        if (size < arena_size(l->plan, b)) {
+            if (!gb_liveness_prefer(&l->live, apart, (int64_t) l->plan->n_ids + (int64_t) l->plan->copies.n, b)) {
+                return GGML_STATUS_ALLOC_FAILED;
+            }
+            again = true;
+        }
+    }
+    return again ? lay_out_again(l) : GGML_STATUS_SUCCESS;
+}
+
+static enum ggml_status lay_out_well(struct layout * l) {
+    GB_TRY(find_lifetimes(l, false, &l->live));
+    GB_TRY(lay_out_arenas(l));
+    bool at_loads = true;
+    for (int b = 0; b < l->plan->n_backends; b++) {
+        at_loads = at_loads && arena_size(l->plan, b) <= l->plan->need[b].load;
+    }
+    if (at_loads) {
+        return GGML_STATUS_SUCCESS;
+    }
+    struct gb_liveness apart  = { 0 };
+    enum ggml_status   status = find_lifetimes(l, true, &apart);
+    status                    = status == GGML_STATUS_SUCCESS ? drop_in_place(l, &apart) : status;
+    gb_liveness_free(&apart);
+    return status;
+}
+
 // ------------------------------------------------------------------------------------------------------------- an earlier plan
 
 // The most bytes alive at once, line by line: no plan needs less.
@@ -276,7 +372,7 @@ static enum ggml_status replay(struct layout * l, const struct gb_sched_plan * m
     bool taken = false;
     l->model   = model;
     if (gb_sched_is_like(l->plan, model) && all_fit(l, sizes)) {
-        GB_TRY(find_lifetimes(l));
+        GB_TRY(find_lifetimes(l, false, &l->live));
         struct gb_item *       at     = gb_calloc(l->live.n_items, sizeof(*at));
         const enum ggml_status status = at ? take_places(l, sizes, at, &taken) : GGML_STATUS_ALLOC_FAILED;
         gb_free(at);
@@ -368,8 +464,7 @@ static enum ggml_status lay_out(struct layout * l) {
     }
     GB_TRY(find_model(l));
     if (l->model == NULL) {
-        GB_TRY(find_lifetimes(l));
-        GB_TRY(lay_out_arenas(l));
+        GB_TRY(lay_out_well(l));
     }
     GB_FAIL_IF(!has_all_homes(l->plan), GGML_STATUS_FAILED, GGML_STATUS_FAILED, "ggml_backend_sched: a result has no memory (internal error)");
     for (size_t c = 0; c < l->plan->copies.n; c++) {

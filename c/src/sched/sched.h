@@ -201,6 +201,7 @@ struct gb_backend_need { // bytes
     size_t peak;     // of the arena, all chunks
     size_t leafs;    // leafs placed by this plan
     size_t no_reuse; // if nothing shared memory, without leafs
+    size_t load;     // the most alive at once
     size_t bound;    // no plan of the arena needs less
     size_t work;     // scratch memory of the backend itself
     bool   proved;   // nor than peak
