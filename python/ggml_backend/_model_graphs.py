@@ -17,6 +17,7 @@ from ._pictures import Picture, picture_of
 from .backend import Backend
 from .dtypes import float16, int32
 from .graph import Context, Graph
+from .plan import Plan
 from .sched import Scheduler
 from .tensor import Tensor
 
@@ -38,6 +39,7 @@ class Prepared:
     graph: Graph
     scheduler: Scheduler
     picture: Picture
+    plan: Plan
 
 
 # ------------------------------------------------------------------------------------------------------------------------- llama
@@ -215,4 +217,4 @@ def prepare(source: str, devices: Sequence[str], tokens: int | None = None, cont
             graph, title = _example(source, asked, stack)
         scheduler = stack.enter_context(Scheduler(backends))
         plan = scheduler.prepare(graph)
-        yield Prepared(graph, scheduler, picture_of(plan, title))
+        yield Prepared(graph, scheduler, picture_of(plan, title), plan)

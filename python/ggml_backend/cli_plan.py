@@ -11,7 +11,7 @@ from typing import Any
 
 from ._errors import GgmlError, InvalidArgumentError
 from ._pictures import BareArena, BareBlock, BlockLike, Picture, bare_picture, chains, page, read_table, text_map, write_rows, write_table
-from ._pictures.data import verdict
+from ._pictures.data import size_text, verdict
 from .planning import plan_memory
 
 __all__ = ["add_plan_command"]
@@ -98,18 +98,24 @@ def _plan_graph(options: argparse.Namespace) -> None:
     for flag in ("capacity", "budget_ms", "align"):
         if getattr(options, flag) is not None:
             raise InvalidArgumentError(f"--{flag.replace('_', '-')} is for FILE.csv; a graph has the alignment and limits of its devices")
-    with prepare(options.source, _devices(options.devices), options.tokens, options.context) as plan:
-        picture = plan.picture
+    with prepare(options.source, _devices(options.devices), options.tokens, options.context) as prepared:
+        picture, plan = prepared.picture, prepared.plan
         if options.out:
             write_table(picture.arenas, options.out)
         _write_html(picture, options)
     if not options.json:
         print(text_map(picture, _columns()), end="")
+        print("\nallocated for a run")
+        for a in plan.arenas:
+            parts = {"arena": a.peak, "inputs": a.leafs, "kept copies": a.replicas, "scratch of the device": a.scratch}
+            words = ", ".join(f"{what} {size_text(n)}" for what, n in parts.items() if n)
+            print(f"    {size_text(a.total):>10}  {a.backend}{': ' if words else ''}{words}")
         return
     arenas = [
         {"arena": a.backend, "buffers": len(a.blocks), "peak": a.peak, "lower_bound": a.lower_bound,
-         "gap": a.peak / a.lower_bound - 1 if a.lower_bound else 0.0, "proved": a.proved, "verdict": verdict(a)}
-        for a in picture.arenas
+         "gap": a.gap, "proved": a.proved, "verdict": verdict(a), "no_reuse": a.no_reuse, "inputs": a.leafs, "kept_copies": a.replicas,
+         "allocated": a.allocated, "scratch": a.scratch}
+        for a in plan.arenas
     ]  # fmt: skip
     splits = [{"index": s.index, "backend": s.backend, "start": s.start, "end": s.end, "inputs": s.n_inputs} for s in picture.splits]
     copies = [

@@ -158,5 +158,10 @@ def test_examples_are_planned(name, capsys):
     assert result["nodes"] > 60
     for arena in result["arenas"]:
         assert arena["lower_bound"] <= arena["peak"]
+        assert arena["allocated"] == arena["peak"] + arena["inputs"] + arena["kept_copies"]
+        assert arena["scratch"] >= 0
+    assert main(["plan", name]) == 0
+    text = capsys.readouterr().out
+    assert re.search(r"\n *[0-9.]+ [KM]iB  CPU: arena ", text)
     assert main(["plan", "none-of-them"]) != 0
     assert ", ".join(NAMES) in capsys.readouterr().err
