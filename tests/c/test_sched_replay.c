@@ -187,14 +187,15 @@ static void run_smaller(struct place * p, const struct recipe * r, struct ggml_t
     struct built g = build(r, w, tokens, true, p->sched, p->backends), reference = build_reference(r, weight, tokens);
     OK(ggml_backend_sched_alloc_graph(p->sched, g.graph));
     const struct ggml_backend_sched_stats after = stats_of(p->sched);
-    CHECK_INT(after.n_plans_made + after.n_plans_replayed, before.n_plans_made + before.n_plans_replayed + 1);
+    CHECK_INT(after.n_plans_made + after.n_plans_replayed + after.n_plans_bound + after.n_plans_found, // a graph at the addresses of one that is gone may be known
+              before.n_plans_made + before.n_plans_replayed + before.n_plans_bound + before.n_plans_found + 1);
     n_runs++;
     n_replays += after.n_plans_made == before.n_plans_made;
     check_offsets(p);
     set_inputs(&g, false);
     OK(ggml_backend_sched_graph_compute(p->sched, g.graph));
     check_results(r, &g, &reference);
-    CHECK_INT(stats_of(p->sched).n_plans_found, before.n_plans_found + 1);
+    CHECK_INT(stats_of(p->sched).n_plans_found, after.n_plans_found + 1);
     if (after.n_plans_replayed == 1 && after.n_plans_made == 1) { // the first one has the memory for inputs that was reserved; others have their own beside it
         CHECK_INT(memory_of(p), memory);
     }
