@@ -67,7 +67,7 @@ static inline struct ggml_tensor * gbpy_graph_lost(struct ggml_cgraph * graph);
 static inline int                  gbpy_graph_customs(struct ggml_cgraph * graph, struct ggml_tensor ** out, int cap);
 static inline void                 gbpy_flag_leafs(struct ggml_cgraph * graph, bool keep);
 
-static inline double gbpy_measure_limit(int what, const char * level, size_t bytes, int n_threads, int64_t ns); // enum gb_cpu_limit
+static inline double gbpy_measure_limit(int what, const char * level, size_t bytes, int n_threads, int64_t ns, bool processor_time);
 
 static inline bool gbpy_can_dequantize(enum ggml_type type);
 static inline void gbpy_dequantize(enum ggml_type type, const void * src, float * dst, int64_t n);
@@ -84,8 +84,8 @@ static inline void             gbpy_gguf_layout(struct gguf_context * ctx);
 
 // cdef: end
 
-static inline double gbpy_measure_limit(int what, const char * level, size_t bytes, int n_threads, int64_t ns) {
-    return gb_cpu_measure_limit((enum gb_cpu_limit) what, level, bytes, n_threads, ns);
+static inline double gbpy_measure_limit(int what, const char * level, size_t bytes, int n_threads, int64_t ns, bool processor_time) {
+    return gb_cpu_measure_limit((enum gb_cpu_limit) what, level, bytes, n_threads, ns, processor_time);
 }
 
 static inline bool gbpy_abort(void * data) {

@@ -133,6 +133,7 @@ def _to_json(options: argparse.Namespace, backend: Backend, table: dict[str, flo
         "benchmark": "bench", "format": FORMAT, "version": text(lib.gbpy_version()), "build": text(lib.gbpy_build()),
         "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "device": _describe(backend), "level": backend.level,
         "threads": backend.n_threads, "load": _load(), "rounds": options.rounds, "seconds": options.seconds, "quick": options.quick,
+        "processor_time": options.cpu,
         "limits": table, "cases": {r.case.name: r.to_json() for r in results},
     }  # fmt: skip
 
@@ -147,13 +148,16 @@ def _write(path: str, data: dict[str, Any]) -> None:
 
 
 def _run(options: argparse.Namespace) -> list[Result]:
-    backend = Backend("CPU", n_threads=options.threads, level=options.level)
+    if options.cpu and options.threads not in (None, 1):
+        raise InvalidArgumentError(f"--cpu measures the time of one thread, not of {options.threads}")
+    backend = Backend("CPU", n_threads=1 if options.cpu else options.threads, level=options.level)
     old = _read_old(options.compare) if options.compare else None
-    limits = Limits(backend, options.seconds / 2)
+    limits = Limits(backend, options.seconds / 2, processor_time=options.cpu)
     total, show = _count(options, backend), _bar("bench")
     table = _table(limits, options.quick)
     load = _load()
-    print(f"{_describe(backend)}{'' if load is None else f'; load average {load:.2f}'}")
+    how = "; processor time" if options.cpu else ""
+    print(f"{_describe(backend)}{how}{'' if load is None else f'; load average {load:.2f}'}")
     for name, rate in table.items():
         print(f"  {name:<24} {rate / 1e9:10.1f} {'GB/s' if ',' in name else 'G operations/s'}")
     results: list[Result] = []
@@ -207,6 +211,7 @@ def add_bench_command(commands: Any) -> None:
     parser.add_argument("--only", nargs="+", metavar="TEXT", help="cases with one of these in their names")
     parser.add_argument("--rounds", type=_positive(int), default=5, metavar="N", help="limits and case in turns; medians count (5)")
     parser.add_argument("--seconds", type=_positive(float), default=0.05, metavar="S", help="of a round, at least (0.05)")
+    parser.add_argument("--cpu", action="store_true", help="one thread, by its processor time: for machines that others use meanwhile")
     parser.add_argument("--quick", action="store_true", help="tiny sizes and short rounds: to see that it works, the figures mean little")
     parser.add_argument("--json", metavar="FILE", help="write every round")
     parser.add_argument("--compare", metavar="FILE", help="a file of --json: prints ratios to it")

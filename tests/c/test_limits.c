@@ -1,7 +1,9 @@
 // test_limits.c - cpu/limits.h: what is measured is plausible, and arguments are checked.
 #include "test.h"
 
+#include "base/env.h"
 #include "base/mem.h"
+#include "base/thread.h"
 #include "cpu/cpu.h"
 #include "cpu/limits.h"
 
@@ -11,7 +13,7 @@ static void every_level_measures(void) {
             continue;
         }
         for (int what = 0; what < GB_CPU_LIMIT_COUNT; what++) {
-            const double rate = gb_cpu_measure_limit((enum gb_cpu_limit) what, gb_level_at(i)->name, 4096, 1, 1000000);
+            const double rate = gb_cpu_measure_limit((enum gb_cpu_limit) what, gb_level_at(i)->name, 4096, 1, 1000000, false);
             CHECK_MSG(rate > 1e5 && rate < 1e14, "level %s, limit %d: %g", gb_level_at(i)->name, what, rate);
         }
     }
@@ -50,21 +52,30 @@ static void copies_are_copies(void) {
 }
 
 static void threads_add_up(void) {
-    CHECK(gb_cpu_measure_limit(GB_CPU_LIMIT_F32, "scalar", 0, 3, 1000000) > 0);
-    CHECK(gb_cpu_measure_limit(GB_CPU_LIMIT_COPY, NULL, 1 << 16, 3, 1000000) > 0);
+    CHECK(gb_cpu_measure_limit(GB_CPU_LIMIT_F32, "scalar", 0, 3, 1000000, false) > 0);
+    CHECK(gb_cpu_measure_limit(GB_CPU_LIMIT_COPY, NULL, 1 << 16, 3, 1000000, false) > 0);
+}
+
+static void processor_time_passes(void) { // on a processor that is ours alone both agree; it cannot go faster
+    const double plain = gb_cpu_measure_limit(GB_CPU_LIMIT_F32, "scalar", 0, 1, 20000000, false);
+    const double own   = gb_cpu_measure_limit(GB_CPU_LIMIT_F32, "scalar", 0, 1, 20000000, true);
+    CHECK_MSG(own > 0.3 * plain, "%g by processor time, %g by the clock", own, plain);
+    const int64_t before = gb_thread_time_ns();
+    gb_sleep_us(50000);
+    CHECK(gb_thread_time_ns() - before < 45000000); // asleep
 }
 
 static void arguments_are_checked(void) {
-    CHECK(gb_cpu_measure_limit(GB_CPU_LIMIT_COUNT, NULL, 4096, 1, 1) == 0);
+    CHECK(gb_cpu_measure_limit(GB_CPU_LIMIT_COUNT, NULL, 4096, 1, 1, false) == 0);
     CHECK_ERROR(GGML_STATUS_INVALID_ARGUMENT, "'what'");
-    CHECK(gb_cpu_measure_limit(GB_CPU_LIMIT_F32, NULL, 4096, 0, 1) == 0);
+    CHECK(gb_cpu_measure_limit(GB_CPU_LIMIT_F32, NULL, 4096, 0, 1, false) == 0);
     CHECK_ERROR(GGML_STATUS_INVALID_ARGUMENT, "'n_threads'");
-    CHECK(gb_cpu_measure_limit(GB_CPU_LIMIT_READ, NULL, 255, 1, 1) == 0);
+    CHECK(gb_cpu_measure_limit(GB_CPU_LIMIT_READ, NULL, 255, 1, 1, false) == 0);
     CHECK_ERROR(GGML_STATUS_INVALID_ARGUMENT, "'bytes'");
-    CHECK(gb_cpu_measure_limit(GB_CPU_LIMIT_READ, "none", 4096, 1, 1) == 0);
+    CHECK(gb_cpu_measure_limit(GB_CPU_LIMIT_READ, "none", 4096, 1, 1, false) == 0);
     CHECK(ggml_last_status() != GGML_STATUS_SUCCESS);
     ggml_clear_error();
-    CHECK(gb_cpu_measure_limit(GB_CPU_LIMIT_READ, NULL, SIZE_MAX / 2, 8, 1) == 0);
+    CHECK(gb_cpu_measure_limit(GB_CPU_LIMIT_READ, NULL, SIZE_MAX / 2, 8, 1, false) == 0);
     CHECK_ERROR(GGML_STATUS_ALLOC_FAILED, "too many");
 }
 
@@ -73,7 +84,7 @@ static void failing_allocations_leave_nothing(void) {
         gb_cpu_pools_trim();
         const int64_t live = gb_test_live_allocs();
         gb_test_fail_alloc(n, false);
-        const double rate   = gb_cpu_measure_limit(GB_CPU_LIMIT_COPY, NULL, 4096, 2, 1);
+        const double rate   = gb_cpu_measure_limit(GB_CPU_LIMIT_COPY, NULL, 4096, 2, 1, false);
         const bool   failed = gb_test_alloc_failed();
         gb_test_fail_alloc(0, false);
         gb_cpu_pools_trim();
@@ -87,5 +98,5 @@ static void failing_allocations_leave_nothing(void) {
     CHECK(!"the measurement makes fewer than 64 allocations");
 }
 
-TEST_MAIN(TEST(every_level_measures), TEST(operations_are_counted), TEST(copies_are_copies), TEST(threads_add_up), TEST(arguments_are_checked),
+TEST_MAIN(TEST(every_level_measures), TEST(operations_are_counted), TEST(copies_are_copies), TEST(threads_add_up), TEST(processor_time_passes), TEST(arguments_are_checked),
           TEST(failing_allocations_leave_nothing))

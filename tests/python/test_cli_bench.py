@@ -29,6 +29,7 @@ class Known:
     """Limits that are not measured: 8 G operations and 2 GB a second."""
 
     level = "scalar"
+    processor_time = False
 
     def least_seconds(self, case: Case) -> tuple[float, str]:
         return Limits.least_seconds(self, case)  # type: ignore[arg-type]
@@ -85,7 +86,7 @@ def test_limits_are_measured(backend):
 
 
 def test_measuring_reports_errors():
-    assert lib.gbpy_measure_limit(99, b"scalar", 4096, 1, 1) == 0
+    assert lib.gbpy_measure_limit(99, b"scalar", 4096, 1, 1, False) == 0
     assert lib.ggml_last_status() == lib.GGML_STATUS_INVALID_ARGUMENT
     lib.ggml_clear_error()
 
@@ -166,6 +167,14 @@ def test_json(written):
     assert printed.err == ""  # the bar is for terminals
 
 
+def test_processor_time(tmp_path, capsys):
+    file = tmp_path / "cpu.json"
+    assert main(["bench", "products", "--types", "f32", "--cpu", "--json", str(file), "--quick", "--seconds", "0.0005"]) == 0
+    data = json.loads(file.read_text())
+    assert data["processor_time"] is True and data["threads"] == 1 and len(data["cases"]) == 6
+    assert "processor time" in capsys.readouterr().out
+
+
 def test_compare(written, tmp_path, capsys):
     file, _ = written
     data = json.loads(file.read_text())
@@ -202,6 +211,7 @@ def test_files_to_compare_with_are_checked_first(tmp_path, capsys, text, monkeyp
     ("words", "status", "message"),
     [
         (["nonsense"], 2, "nonsense"),
+        (["--cpu", "--threads", "2", "--quick"], 1, "one thread"),
         (["--threads", "0"], 2, "not above 0"),
         (["--threads", "x"], 2, "no number"),
         (["--rounds", "-1"], 2, "not above 0"),

@@ -50,6 +50,16 @@ int64_t gb_time_ns(void) {
 #endif
 }
 
+int64_t gb_thread_time_ns(void) {
+#ifdef CLOCK_THREAD_CPUTIME_ID
+    struct timespec now;
+    if (clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now) == 0) {
+        return (int64_t) now.tv_sec * 1000000000 + now.tv_nsec;
+    }
+#endif
+    return gb_time_ns();
+}
+
 void    ggml_time_init(void) {}
 int64_t ggml_time_ms(void) { return gb_time_ns() / 1000000; }
 int64_t ggml_time_us(void) { return gb_time_ns() / 1000; }

@@ -22,6 +22,7 @@ struct measurement {
     char *                    memory; // `bytes` a thread, padded
     size_t                    bytes, stride;
     int64_t                   ns;
+    int64_t (*clock)(void);
     double *                  rates;
 };
 
@@ -57,12 +58,12 @@ static void measure_part(void * arg, int ith, int nth) {
     }
     one_batch(m, memory);
     gb_cpu_pool_meet(m->pool, GB_CPU_MEET_TEAM, nth, NULL, NULL);
-    const int64_t start = gb_time_ns();
+    const int64_t start = m->clock();
     int64_t       now   = start;
     double        work  = 0;
     while (now - start < m->ns || now == start) {
         work += one_batch(m, memory);
-        now = gb_time_ns();
+        now = m->clock();
     }
     m->rates[ith] = work / ((double) (now - start) * 1e-9);
 }
@@ -81,7 +82,8 @@ static double run_measurement(struct measurement * m, int n_threads) {
     return total;
 }
 
-double gb_cpu_measure_limit(enum gb_cpu_limit what, const char * level, size_t bytes, int n_threads, int64_t ns) {
+double gb_cpu_measure_limit(enum gb_cpu_limit what, const char * level, size_t bytes, int n_threads, int64_t ns,
+                            bool processor_time) {
     GB_FAIL_IF((int) what < 0 || what >= GB_CPU_LIMIT_COUNT, 0, GGML_STATUS_INVALID_ARGUMENT, "%s: argument 'what': there is no limit %d", __func__, (int) what);
     GB_FAIL_IF(n_threads < 1 || n_threads > GB_CPU_MAX_THREADS, 0, GGML_STATUS_INVALID_ARGUMENT,
                "%s: argument 'n_threads': needs 1 to %d, has %d", __func__, GB_CPU_MAX_THREADS, n_threads);
@@ -91,6 +93,7 @@ double gb_cpu_measure_limit(enum gb_cpu_limit what, const char * level, size_t b
         return 0;
     }
     struct measurement m = { .kernels = found->kernels, .what = what, .bytes = bytes / 128 * 128, .ns = ns };
+    m.clock = processor_time ? gb_thread_time_ns : gb_time_ns;
     if (is_memory(what)) {
         size_t total;
         GB_FAIL_IF(!gb_pad_size(m.bytes, ALIGNMENT, &m.stride) || !gb_mul_size(m.stride, (size_t) n_threads, &total), 0,

@@ -2,6 +2,7 @@
 #ifndef GB_CPU_LIMITS_H
 #define GB_CPU_LIMITS_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -16,7 +17,8 @@ enum gb_cpu_limit {
 
 // The sum over `n_threads` threads that work at once for at least `ns` nanoseconds, with the instructions of a level (NULL: the default).
 // `bytes`: what each thread reads again and again (READ), or reads and writes together (COPY), in memory of its own; the rate is then
-// that of the cache or memory that holds it. 0 and reported on failure.
-double gb_cpu_measure_limit(enum gb_cpu_limit what, const char * level, size_t bytes, int n_threads, int64_t ns);
+// that of the cache or memory that holds it. processor_time: seconds are those of a thread on a processor, for machines that others use
+// meanwhile. 0 and reported on failure.
+double gb_cpu_measure_limit(enum gb_cpu_limit what, const char * level, size_t bytes, int n_threads, int64_t ns, bool processor_time);
 
 #endif // GB_CPU_LIMITS_H

@@ -96,16 +96,22 @@ def _size(n: float) -> str:
 
 
 class Limits:
-    """Measures limits for a backend: arithmetic at its level, memory with the best instructions there are, both with its threads."""
+    """Measures limits for a backend: arithmetic at its level, memory with the best instructions there are, both with its threads.
 
-    def __init__(self, backend: Backend, seconds: float) -> None:
+    processor_time: count the time of one thread on a processor, for limits and cases; for one thread only
+    """
+
+    def __init__(self, backend: Backend, seconds: float, *, processor_time: bool = False) -> None:
         self.threads = backend.n_threads
+        self.processor_time = processor_time
         self.level = backend.level
         self.best_level = [name for name, usable in cpu_levels().items() if usable][-1]
         self.seconds = seconds
 
     def _rate(self, what: str, level: str, bytes_each: int = 0) -> float:
-        rate: float = lib.gbpy_measure_limit(_WHAT[what], level.encode(), bytes_each, self.threads, int(self.seconds * 1e9))
+        rate: float = lib.gbpy_measure_limit(
+            _WHAT[what], level.encode(), bytes_each, self.threads, int(self.seconds * 1e9), self.processor_time
+        )
         if rate <= 0:
             check(lib.ggml_last_status(), "measuring limits")
         return rate
@@ -144,12 +150,12 @@ class Limits:
         return found
 
 
-def _seconds(run: Callable[[], Any], at_least: float) -> float:
+def _seconds(run: Callable[[], Any], at_least: float, clock: Callable[[], float]) -> float:
     """Of one call: the mean over as many as fill the time."""
     run()
-    count, start = 0, time.perf_counter()
+    count, start = 0, clock()
     batch = 1
-    while (elapsed := time.perf_counter() - start) < at_least or count == 0:
+    while (elapsed := clock() - start) < at_least or count == 0:
         for _ in range(batch):
             run()
         count += batch
@@ -160,10 +166,11 @@ def _seconds(run: Callable[[], Any], at_least: float) -> float:
 def measure(case: Case, limits: Limits, rounds: int, seconds: float) -> Result:
     """Limits and the case in turns."""
     result = Result(case)
+    clock = time.thread_time if limits.processor_time else time.perf_counter
     case.run()
     for _ in range(rounds):
         least, why = limits.least_seconds(case)
-        result.rounds.append(case.figure(_seconds(case.run, seconds)))
+        result.rounds.append(case.figure(_seconds(case.run, seconds, clock)))
         if least > 0:
             result.limits.append(case.figure(least))
             result.bounds.append(why)
