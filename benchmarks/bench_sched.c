@@ -1,0 +1,184 @@
+// bench_sched.c - what the scheduler costs beside the work: a run, a new plan, a plan for other sizes, and what a second run does.
+//
+// A graph of 1,000 nodes, layers of a small transformer with matrices of 8 x 8, on one CPU backend with one thread: computing it takes little,
+// so that what the scheduler adds can be seen. Overhead is the shortest run through the scheduler less the shortest run of the prepared graph by
+// the backend alone; the two alternate, so a busy machine troubles both.
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/env.h"
+#include "base/mem.h"
+#include "ggml-backend.h"
+#include "ggml-cpu.h"
+
+enum { D = 8, LAYERS = 50, TOKENS = 4, ROUNDS = 400 };
+
+struct model {
+    struct ggml_context * ctx;
+    struct ggml_tensor *  w[LAYERS][4];
+    ggml_backend_buffer_t buffer;
+};
+
+struct net {
+    struct ggml_context * ctx;
+    struct ggml_cgraph *  graph;
+    struct ggml_tensor *  x;
+};
+
+static void need(bool ok, const char * what) {
+    if (!ok) {
+        fprintf(stderr, "%s: %s\n", what, ggml_last_error());
+        exit(1);
+    }
+}
+
+static struct model new_model(ggml_backend_t backend) {
+    struct model m = { .ctx = ggml_init((struct ggml_init_params){ 1 << 20, NULL, true }) };
+    need(m.ctx != NULL, "context");
+    for (int i = 0; i < LAYERS * 4; i++) {
+        m.w[i / 4][i % 4] = ggml_new_tensor_2d(m.ctx, GGML_TYPE_F32, D, D);
+    }
+    m.buffer = ggml_backend_alloc_ctx_tensors(m.ctx, backend);
+    need(m.buffer != NULL, "weights");
+    ggml_backend_buffer_set_usage(m.buffer, GGML_BACKEND_BUFFER_USAGE_WEIGHTS);
+    ggml_backend_buffer_clear(m.buffer, 0);
+    return m;
+}
+
+static void free_model(struct model * m) {
+    ggml_backend_buffer_free(m->buffer);
+    ggml_free(m->ctx);
+}
+
+static struct ggml_tensor * layer(struct ggml_context * ctx, struct ggml_tensor * const * w, struct ggml_tensor * x) { // 20 nodes
+    struct ggml_tensor *h = ggml_rms_norm(ctx, x, 1e-5f), *q = ggml_mul_mat(ctx, w[0], h), *k = ggml_mul_mat(ctx, w[1], h);
+    struct ggml_tensor *v = ggml_cont(ctx, ggml_transpose(ctx, ggml_mul_mat(ctx, w[2], h)));
+    struct ggml_tensor *a = ggml_soft_max(ctx, ggml_scale(ctx, ggml_mul_mat(ctx, k, q), 0.3f));
+    struct ggml_tensor *y = ggml_add(ctx, ggml_mul_mat(ctx, w[3], ggml_mul_mat(ctx, v, a)), x);
+    struct ggml_tensor *g = ggml_rms_norm(ctx, y, 1e-5f), *f = ggml_mul(ctx, ggml_silu(ctx, ggml_mul_mat(ctx, w[0], g)), ggml_mul_mat(ctx, w[1], g));
+    return ggml_add(ctx, ggml_scale(ctx, ggml_mul_mat(ctx, w[2], f), 0.5f), y);
+}
+
+static struct net new_net(const struct model * m, int tokens) {
+    struct net n = { .ctx = ggml_init((struct ggml_init_params){ 1 << 20, NULL, true }) };
+    n.graph      = ggml_new_graph(n.ctx);
+    n.x          = ggml_new_tensor_2d(n.ctx, GGML_TYPE_F32, D, tokens);
+    struct ggml_tensor * x = n.x;
+    for (int i = 0; i < LAYERS; i++) {
+        x = layer(n.ctx, m->w[i], x);
+    }
+    need(ggml_build_forward_expand(n.graph, x) == GGML_STATUS_SUCCESS, "graph");
+    return n;
+}
+
+static void set_input(const struct net * n) {
+    const float values[D * TOKENS] = { 1, 2, 3 };
+    need(ggml_backend_tensor_set(n->x, values, 0, ggml_nbytes(n->x)) == GGML_STATUS_SUCCESS, "input");
+}
+
+static int64_t shortest(int64_t best, int64_t start) {
+    const int64_t took = gb_time_ns() - start;
+    return took < best ? took : best;
+}
+
+// Computing through the scheduler beside computing the same graph, placed and prepared, by the backend.
+static bool bench_run(void) {
+    ggml_backend_t backend = ggml_backend_cpu_init();
+    ggml_backend_cpu_set_n_threads(backend, 1);
+    struct model         m     = new_model(backend);
+    struct net           n     = new_net(&m, TOKENS);
+    ggml_backend_sched_t sched = ggml_backend_sched_new(&backend, NULL, 1, 0);
+    need(ggml_backend_sched_alloc_graph(sched, n.graph) == GGML_STATUS_SUCCESS, "alloc");
+    set_input(&n);
+    ggml_backend_graph_plan_t plan = ggml_backend_graph_plan_create(backend, n.graph);
+    int64_t                   alone = INT64_MAX, with = INT64_MAX;
+    for (int i = 0; i < ROUNDS; i++) {
+        int64_t start = gb_time_ns();
+        need(ggml_backend_graph_plan_compute(backend, plan) == GGML_STATUS_SUCCESS, "plan");
+        alone = shortest(alone, start);
+        start = gb_time_ns();
+        need(ggml_backend_sched_graph_compute(sched, n.graph) == GGML_STATUS_SUCCESS, "compute");
+        with = shortest(with, start);
+    }
+    const double overhead = (double) (with - alone) / 1e3;
+    printf("run: %d nodes, backend alone %.1f us, scheduler %.1f us: overhead %.1f us (limit 20)\n", n.graph->n_nodes, (double) alone / 1e3,
+           (double) with / 1e3, overhead);
+    ggml_backend_graph_plan_free(backend, plan);
+    ggml_backend_sched_free(sched);
+    ggml_free(n.ctx);
+    free_model(&m);
+    ggml_backend_free(backend);
+    return overhead < 20;
+}
+
+static ggml_backend_sched_t new_sched(ggml_backend_t * backends, int n) {
+    ggml_backend_sched_t sched = ggml_backend_sched_new(backends, NULL, n, 0);
+    need(sched != NULL, "scheduler");
+    return sched;
+}
+
+// New structures, and a smaller graph of a structure that is known.
+static bool bench_plan(const char * name, ggml_backend_t * backends, int n_backends, double limit_ms) {
+    struct model         m     = new_model(backends[n_backends - 1]);
+    struct net           large = new_net(&m, TOKENS), small = new_net(&m, TOKENS - 1);
+    ggml_backend_sched_t sched = new_sched(backends, n_backends);
+    int64_t              made = INT64_MAX, replayed = INT64_MAX;
+    for (int i = 0; i < ROUNDS / 4; i++) {
+        struct ggml_backend_sched_stats stats;
+        need(ggml_backend_sched_reset(sched) == GGML_STATUS_SUCCESS && ggml_backend_sched_reset_stats(sched) == GGML_STATUS_SUCCESS, "reset");
+        int64_t start = gb_time_ns();
+        need(ggml_backend_sched_reserve(sched, large.graph) == GGML_STATUS_SUCCESS, "reserve");
+        made  = shortest(made, start);
+        start = gb_time_ns();
+        need(ggml_backend_sched_reserve(sched, small.graph) == GGML_STATUS_SUCCESS, "reserve");
+        replayed = shortest(replayed, start);
+        need(ggml_backend_sched_get_stats(sched, &stats) == GGML_STATUS_SUCCESS && stats.n_plans_made == 1 && stats.n_plans_replayed == 1, "plans");
+    }
+    printf("plan on %s: %d nodes, new %.3f ms (limit %.0f), other sizes %.3f ms\n", name, large.graph->n_nodes, (double) made / 1e6, limit_ms, (double) replayed / 1e6);
+    ggml_backend_sched_free(sched);
+    ggml_free(large.ctx);
+    ggml_free(small.ctx);
+    free_model(&m);
+    return (double) made / 1e6 < limit_ms;
+}
+
+// Weights in the CPU's memory, everything computed on a simulated device.
+static bool bench_second_run(ggml_backend_t * backends) {
+    struct model         m     = new_model(backends[1]);
+    struct net           n     = new_net(&m, TOKENS);
+    ggml_backend_sched_t sched = new_sched(backends, 2);
+    for (int i = 0; i < n.graph->n_nodes; i++) {
+        need(ggml_backend_sched_set_node_backend(sched, n.graph->nodes[i], backends[0]) == GGML_STATUS_SUCCESS, "assignment");
+    }
+    need(ggml_backend_sched_alloc_graph(sched, n.graph) == GGML_STATUS_SUCCESS, "alloc");
+    set_input(&n);
+    struct ggml_backend_sched_stats first, second;
+    need(ggml_backend_sched_graph_compute(sched, n.graph) == GGML_STATUS_SUCCESS && ggml_backend_sched_get_stats(sched, &first) == GGML_STATUS_SUCCESS, "first run");
+    ggml_backend_sched_reset_stats(sched);
+    gb_test_fail_alloc(1, true); // whatever asks for memory from now on gets none, and is noticed
+    const enum ggml_status status   = ggml_backend_sched_graph_compute(sched, n.graph);
+    const bool             asked    = gb_test_alloc_failed();
+    gb_test_fail_alloc(0, false);
+    need(status == GGML_STATUS_SUCCESS && ggml_backend_sched_get_stats(sched, &second) == GGML_STATUS_SUCCESS, "second run");
+    printf("first run: %llu bytes of weights copied; second run: %llu, memory asked for: %s\n", (unsigned long long) first.weights.bytes,
+           (unsigned long long) second.weights.bytes, asked ? "yes" : "no");
+    ggml_backend_sched_free(sched);
+    ggml_free(n.ctx);
+    free_model(&m);
+    return second.weights.bytes == 0 && first.weights.bytes > 0 && !asked;
+}
+
+int main(void) {
+    ggml_backend_t backends[2] = { ggml_backend_reg_init_backend_from_str("SIM"), ggml_backend_cpu_init() };
+    need(backends[0] && backends[1], "devices");
+    ggml_backend_cpu_set_n_threads(backends[1], 1);
+    bool ok = bench_run();
+    ok &= bench_plan("CPU", backends + 1, 1, 2);
+    ok &= bench_plan("SIM and CPU", backends, 2, 2);
+    ok &= bench_second_run(backends);
+    ggml_backend_free(backends[0]);
+    ggml_backend_free(backends[1]);
+    printf("%s\n", ok ? "all within their limits" : "NOT within the limits");
+    return ok ? 0 : 1;
+}
