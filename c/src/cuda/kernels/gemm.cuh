@@ -6,7 +6,7 @@
 // unpacks 32 elements of a stage. What lies past the operands is zeros.
 // gb_gemm_exact: the same product in float, from any type and stride; a stage is 32 deep.
 //
-// In MUL_MAT_ID, rows of dst are sorted by expert (gb_route), and a block finds out which expert its tile belongs to.
+// In MUL_MAT_ID, rows of dst are sorted by expert (gb_route in product_steps.cuh), and a block finds out which expert its tile belongs to.
 #ifndef GB_CUDA_KERNELS_GEMM_CUH
 #define GB_CUDA_KERNELS_GEMM_CUH
 
@@ -219,18 +219,6 @@ GB_KERNEL GB_BOUNDS(GB_GEMM_THREADS, NT == 128 ? 1 : 2) gb_gemm_halves(gb_gemm p
     }
 }
 
-// dst[i] = the sum of the parts.
-GB_KERNEL GB_BOUNDS(256, 1) gb_gemm_add_parts(float * dst, const float * part, int64_t n, int parts) {
-    const int64_t i = (int64_t) blockIdx.x * 256 + threadIdx.x;
-    if (i < n) {
-        float sum = 0;
-        for (int s = 0; s < parts; s++) {
-            sum += part[s * n + i];
-        }
-        dst[i] = sum;
-    }
-}
-
 // ------------------------------------------------------------------------------------------------------------ float arithmetic
 
 enum { GB_EXACT_K = 32 };
@@ -336,51 +324,6 @@ template<bool QUANTIZED, int TM> GB_KERNEL GB_BOUNDS(GB_GEMM_THREADS, 1) gb_gemm
                     to[tx + 16 * j] = sum[i][j];
                 }
             }
-        }
-    }
-}
-
-// --------------------------------------------------------------------------------------------------------------------- routing
-
-// One block sorts the tokens by expert, in their order: first[e] .. first[e + 1] in `tokens`. Rows of dst whose id is out of range are
-// not in the list and become NaN.
-GB_KERNEL GB_BOUNDS(256, 1) gb_route(gb_weights w, int n, int * first, int * tokens, float * dst, int64_t m) {
-    GB_SHARED(int, counts, 256);
-    GB_SHARED(int, next, GGML_MAX_SRC + 1);
-    const int per = (n + 255) / 256, begin = gb_min(n, (int) threadIdx.x * per), end = gb_min(n, begin + per);
-    if (threadIdx.x == 0) {
-        next[0] = 0;
-    }
-    for (int e = 0; e <= w.n_experts; e++) { // the last is no expert
-        int mine = 0;
-        for (int i = begin; i < end; i++) {
-            const int id = *(const int *) (const void *) (w.ids + i * (int64_t) w.ids_nb);
-            mine += e < w.n_experts ? id == e : id < 0 || id >= w.n_experts;
-        }
-        counts[threadIdx.x] = mine;
-        gb_sync_block();
-        int at = next[e];
-        for (int i = 0; i < (int) threadIdx.x; i++) {
-            at += counts[i];
-        }
-        for (int i = begin; i < end; i++) {
-            const int id = *(const int *) (const void *) (w.ids + i * (int64_t) w.ids_nb);
-            if (e < w.n_experts ? id == e : id < 0 || id >= w.n_experts) {
-                tokens[at++] = i;
-            }
-        }
-        gb_sync_block();
-        if (threadIdx.x == 255) {
-            next[e + 1] = at;
-        }
-        gb_sync_block();
-    }
-    if ((int) threadIdx.x <= w.n_experts) {
-        first[threadIdx.x] = next[threadIdx.x];
-    }
-    for (int i = next[w.n_experts]; i < n; i++) {
-        for (int64_t c = threadIdx.x; c < m; c += 256) {
-            dst[tokens[i] * m + c] = gb_bits_to_float(0x7fc00000u);
         }
     }
 }

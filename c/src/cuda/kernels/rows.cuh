@@ -1,6 +1,6 @@
 // rows.cuh - what all products share: where weights lie, and rows of the other operand made ready.
 //
-// A product reads its second operand from dense rows of one type: gb_make_rows writes these into scratch memory from any source
+// A product reads its second operand from dense rows of one type: gb_rows_of_* write these into scratch memory from any source
 // that is supported, or the tensor itself serves. Weights are found by slice or, in MUL_MAT_ID, by the id of a token, which only the device knows.
 #ifndef GB_CUDA_KERNELS_ROWS_CUH
 #define GB_CUDA_KERNELS_ROWS_CUH
@@ -103,30 +103,6 @@ template<int KIND> GB_KERNEL GB_BOUNDS(256, 1) gb_rows_of_floats(gb_make_rows p)
         ((float *) p.y)[r * p.y_row + i] = x;
     } else {
         ((uint16_t *) p.y)[r * p.y_row + i] = gb_to_half<KIND>(x);
-    }
-}
-
-// A warp makes a group: the largest magnitude becomes 127. Rounds half away from zero; what is no number becomes 0.
-GB_KERNEL GB_BOUNDS(256, 1) gb_rows_of_bytes(gb_make_rows p) {
-    const int     lane  = (int) threadIdx.x % 32;
-    const int64_t group = (int64_t) blockIdx.y * 8 + threadIdx.x / 32, r = blockIdx.x;
-    if (group >= p.y_row) {
-        return;
-    }
-    const float   x = gb_load_activation(p, gb_source_row(p, r), group * 32 + lane);
-    const float   d = gb_warp_max(fabsf(x)) / 127, scaled = d != 0 ? x * (1 / d) : 0;
-    const int     q = scaled == scaled ? (int) roundf(fminf(fmaxf(scaled, -127.0f), 127.0f)) : 0;
-    int           sum = q;
-    GB_UNROLL for (int mask = 8; mask > 0; mask /= 2) {
-        sum += gb_shfl_xor(sum, mask);
-    }
-    gb_q8_group * y = (gb_q8_group *) p.y + r * p.y_row + group;
-    ((int8_t *) y->q)[lane] = (int8_t) q;
-    if (lane % 16 == 0) {
-        y->sum[lane / 16] = d * (float) sum;
-    }
-    if (lane == 0) {
-        y->d = d;
     }
 }
 

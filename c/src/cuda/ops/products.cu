@@ -5,6 +5,7 @@
 //   the rest                       float arithmetic: F32, GGML_PREC_F32 (quantized, or F16 with many rows), OUT_PROD, odd strides
 #include <algorithm>
 
+#include "cuda/kernels/product_steps.cuh"
 #include "cuda/ops/products.h"
 
 enum { FEW_ROWS = 8, MAX_GRID = 65535, LEAST_DEPTH = 512, PART_DEPTH = 256 };

@@ -1,0 +1,301 @@
+// attention.cuh - softmax(q k / sqrt(D)) v without storing scores.
+//
+// gb_attention_halves: a block has 64 query rows, a warp 16 of them, and goes through the keys tile by tile: scores on the tensor cores,
+// largest score and sum of each row carried along, what was added up so far scaled when the largest grows. v lies transposed, so
+// that both products run along rows. Query heads that share a key head lie in one tile: decoding several heads reads the keys once. The
+// keys can be cut into parts for different blocks; gb_attention_join puts these together.
+// gb_attention_exact: the same in float for any type and stride, a warp for each query row.
+#ifndef GB_CUDA_KERNELS_ATTENTION_CUH
+#define GB_CUDA_KERNELS_ATTENTION_CUH
+
+#include "cuda/kernels/bits.cuh"
+#include "cuda/kernels/rows.cuh"
+
+enum { GB_ATTENTION_ROWS = 64, GB_ATTENTION_THREADS = 128 };
+
+struct gb_attention_input {
+    const char * x;
+    int          type;
+    size_t       nb0, nb1, nb2, nb3;
+    int64_t      ne2, ne3; // heads and batch of queries map to theirs modulo
+};
+
+struct gb_attention {
+    gb_attention_input q, k, v;
+    float *            dst; // [D, n, heads, batch]
+    int64_t            d, n, m, heads, outer; // outer: groups of heads that share keys, of heads / outer each; head = group + outer i
+    bool               masked;
+    float              scale; // of a score
+    int                parts, part_keys;
+    float *            partial; // NULL, or for each part and row of dst d sums, then the largest score, then the sum of exponentials
+    int                stages;  // 1 or 2
+};
+
+struct gb_attention_row { // row r of a group: queries first, then heads
+    int64_t i1, i2;
+};
+
+GB_DEVICE gb_attention_row gb_attention_row_of(const gb_attention & p, int64_t group, int64_t r) {
+    return { r % p.n, group + r / p.n * p.outer };
+}
+
+GB_DEVICE const char * gb_attention_at(const gb_attention_input & t, int64_t i1, int64_t i2, int64_t i3) {
+    return t.x + i1 * (int64_t) t.nb1 + i2 % t.ne2 * (int64_t) t.nb2 + i3 % t.ne3 * (int64_t) t.nb3;
+}
+
+GB_DEVICE int64_t gb_keys_seen(const gb_attention & p, int64_t query) {
+    return p.masked ? gb_max<int64_t>(0, gb_min(p.m, p.m - p.n + query + 1)) : p.m;
+}
+
+// --------------------------------------------------------------------------------------------------------------- tensor cores
+
+// A tile of rows of WIDTH halves: pieces of 16 bytes, turned within a row so that those of eight rows meet no bank twice.
+template<int WIDTH> GB_DEVICE uint16_t * gb_attention_piece(uint16_t * tile, int r, int piece) {
+    return tile + r * WIDTH + (WIDTH >= 64 ? piece ^ (r & 7) : piece ^ (r / 2 & 3)) * 8;
+}
+
+// Rows [0, ROWS) of `width` halves from t's row `first` on, of which `end` and `wide` exist; zeros elsewhere.
+template<int ROWS, int WIDTH>
+GB_DEVICE void gb_attention_load(const gb_attention_input & t, int64_t i2, int64_t i3, int64_t first, int64_t end, int64_t from, int64_t wide, uint16_t * tile) {
+    for (int i = (int) threadIdx.x; i < ROWS * WIDTH / 8; i += GB_ATTENTION_THREADS) {
+        const int     r = i / (WIDTH / 8), piece = i % (WIDTH / 8);
+        const int64_t left  = (wide - from - piece * 8) * 2;
+        const int     bytes = first + r >= end || left <= 0 ? 0 : left >= 16 ? 16 : (int) left;
+        const char *  x     = bytes > 0 ? gb_attention_at(t, first + r, i2, i3) + (from + piece * 8) * 2 : t.x;
+        gb_cp_async_16(gb_attention_piece<WIDTH>(tile, r, piece), x, bytes);
+    }
+}
+
+// The fragments of 16 columns of a product with rows along the sum: columns 0 - 7, then 8 - 15.
+template<int WIDTH> GB_DEVICE void gb_attention_columns(uint32_t (&b)[2][2], uint16_t * tile, int first, int step) {
+    const int lane = (int) threadIdx.x % 32;
+    uint32_t  four[4];
+    gb_ldmatrix_x4(four, gb_attention_piece<WIDTH>(tile, first + lane / 16 * 8 + lane % 8, 2 * step + lane / 8 % 2));
+    b[0][0] = four[0], b[0][1] = four[1], b[1][0] = four[2], b[1][1] = four[3];
+}
+
+GB_DEVICE float gb_quad_max(float x) { // over the four lanes that have a row
+    x = fmaxf(x, gb_shfl_xor(x, 1));
+    return fmaxf(x, gb_shfl_xor(x, 2));
+}
+
+GB_DEVICE float gb_quad_sum(float x) {
+    x += gb_shfl_xor(x, 1);
+    return x + gb_shfl_xor(x, 2);
+}
+
+struct gb_softmax_state { // of the two rows of a lane
+    float largest[2], sum[2];
+};
+
+// Scores become exponentials; returns in `shrink` what earlier sums are to be multiplied with. n: scores of a lane's rows.
+template<int TILES> GB_DEVICE void gb_attention_softmax(float (&s)[TILES][4], gb_softmax_state & state, float (&shrink)[2]) {
+    GB_UNROLL for (int h = 0; h < 2; h++) {
+        float largest = state.largest[h];
+        GB_UNROLL for (int j = 0; j < TILES; j++) {
+            largest = fmaxf(largest, fmaxf(s[j][2 * h], s[j][2 * h + 1]));
+        }
+        largest            = gb_quad_max(largest);
+        const float origin = largest == -INFINITY ? 0 : largest; // no key seen yet
+        shrink[h]          = exp2f(state.largest[h] - origin);
+        float sum          = 0;
+        GB_UNROLL for (int j = 0; j < TILES; j++) {
+            GB_UNROLL for (int e = 0; e < 2; e++) {
+                s[j][2 * h + e] = exp2f(s[j][2 * h + e] - origin);
+                sum += s[j][2 * h + e];
+            }
+        }
+        state.sum[h]     = state.sum[h] * shrink[h] + sum;
+        state.largest[h] = largest;
+    }
+}
+
+// DP: D rounded up; KEYS: of a tile. grid: x tiles of rows times parts, y groups, z batch.
+template<int KIND, int DP, int KEYS> GB_KERNEL GB_BOUNDS(GB_ATTENTION_THREADS, 1) gb_attention_halves(gb_attention p) {
+    constexpr int STAGE = 2 * DP * KEYS; // halves: keys, values
+    GB_DYNAMIC_SHARED(uint16_t, shared);
+    uint16_t * const q_tile = shared;
+    uint16_t * const stages = shared + GB_ATTENTION_ROWS * DP;
+    const int        lane = (int) threadIdx.x % 32, warp = (int) threadIdx.x / 32;
+    const int64_t    group = blockIdx.y, i3 = blockIdx.z, part = blockIdx.x % p.parts, rows = p.n * (p.heads / p.outer);
+    const int64_t    first = (int64_t) (blockIdx.x / p.parts) * GB_ATTENTION_ROWS, last = gb_min(rows, first + GB_ATTENTION_ROWS);
+    const bool       one_head = first / p.n == (last - 1) / p.n;
+    const int64_t    end = gb_min(gb_keys_seen(p, one_head ? (last - 1) % p.n : p.n - 1), (part + 1) * p.part_keys);
+    int64_t          key = part * p.part_keys;
+
+    for (int i = (int) threadIdx.x; i < GB_ATTENTION_ROWS * DP / 8; i += GB_ATTENTION_THREADS) {
+        const int     r = i / (DP / 8), piece = i % (DP / 8);
+        const bool    in = first + r < rows && piece * 8 < p.d;
+        const gb_attention_row at = gb_attention_row_of(p, group, in ? first + r : 0);
+        gb_cp_async_16(gb_attention_piece<DP>(q_tile, r, piece), gb_attention_at(p.q, at.i1, at.i2, i3) + (in ? piece * 16 : 0), in ? 16 : 0);
+    }
+    if (p.stages == 2 && key < end) {
+        gb_attention_load<KEYS, DP>(p.k, group, i3, key, p.m, 0, p.d, stages);
+        gb_attention_load<DP, KEYS>(p.v, group, i3, 0, p.d, key, p.m, stages + DP * KEYS);
+    }
+    gb_cp_async_commit();
+
+    float            out[DP / 8][4] = {};
+    gb_softmax_state state          = { { -INFINITY, -INFINITY }, { 0, 0 } };
+    int64_t          seen[2];
+    GB_UNROLL for (int h = 0; h < 2; h++) {
+        const int64_t r = first + warp * 16 + lane / 4 + 8 * h;
+        seen[h]         = r < rows ? gb_keys_seen(p, r % p.n) : 0;
+    }
+    const float to_exponent = p.scale * 1.44269504088896f; // exponentials are taken to base 2
+    for (int stage = 0; key < end; key += KEYS) {
+        const int64_t next = p.stages == 2 ? key + KEYS : key;
+        const int     to   = p.stages == 2 ? 1 - stage : 0;
+        if (next < end) {
+            gb_attention_load<KEYS, DP>(p.k, group, i3, next, p.m, 0, p.d, stages + to * STAGE);
+            gb_attention_load<DP, KEYS>(p.v, group, i3, 0, p.d, next, p.m, stages + to * STAGE + DP * KEYS);
+        }
+        gb_cp_async_commit();
+        if (p.stages == 2) {
+            gb_cp_async_wait<1>();
+        } else {
+            gb_cp_async_wait<0>();
+        }
+        gb_sync_block();
+        uint16_t * keys   = stages + stage * STAGE;
+        uint16_t * values = keys + DP * KEYS;
+
+        float s[KEYS / 8][4] = {};
+        GB_UNROLL for (int step = 0; step < DP / 16; step++) {
+            uint32_t a[4];
+            gb_ldmatrix_x4(a, gb_attention_piece<DP>(q_tile, warp * 16 + lane % 16, 2 * step + lane / 16));
+            GB_UNROLL for (int j = 0; j < KEYS / 16; j++) {
+                uint32_t b[2][2];
+                gb_attention_columns<DP>(b, keys, 16 * j, step);
+                gb_mma<KIND>(s[2 * j], a, b[0]);
+                gb_mma<KIND>(s[2 * j + 1], a, b[1]);
+            }
+        }
+        GB_UNROLL for (int j = 0; j < KEYS / 8; j++) {
+            GB_UNROLL for (int e = 0; e < 4; e++) {
+                const int64_t c = key + 8 * j + 2 * (lane % 4) + e % 2;
+                s[j][e]         = c < seen[e / 2] ? s[j][e] * to_exponent : -INFINITY;
+            }
+        }
+        float shrink[2];
+        gb_attention_softmax<KEYS / 8>(s, state, shrink);
+        GB_UNROLL for (int j = 0; j < DP / 8; j++) {
+            GB_UNROLL for (int e = 0; e < 4; e++) {
+                out[j][e] *= shrink[e / 2];
+            }
+        }
+        GB_UNROLL for (int step = 0; step < KEYS / 16; step++) {
+            const uint32_t a[4] = { gb_pack2<KIND>(s[2 * step][0], s[2 * step][1]), gb_pack2<KIND>(s[2 * step][2], s[2 * step][3]),
+                                    gb_pack2<KIND>(s[2 * step + 1][0], s[2 * step + 1][1]), gb_pack2<KIND>(s[2 * step + 1][2], s[2 * step + 1][3]) };
+            GB_UNROLL for (int j = 0; j < DP / 16; j++) {
+                uint32_t b[2][2];
+                gb_attention_columns<KEYS>(b, values, 16 * j, step);
+                gb_mma<KIND>(out[2 * j], a, b[0]);
+                gb_mma<KIND>(out[2 * j + 1], a, b[1]);
+            }
+        }
+        gb_sync_block(); // all have read the stage before it is overwritten
+        stage = to;
+    }
+    gb_cp_async_wait<0>();
+    GB_UNROLL for (int h = 0; h < 2; h++) {
+        const int64_t r     = first + warp * 16 + lane / 4 + 8 * h;
+        const float   sum   = gb_quad_sum(state.sum[h]);
+        const float   scale = p.partial != NULL ? 1 : sum > 0 ? 1 / sum : 0;
+        if (r < rows) {
+            const gb_attention_row at  = gb_attention_row_of(p, group, r);
+            const int64_t          row = (i3 * p.heads + at.i2) * p.n + at.i1;
+            float *                to  = p.partial != NULL ? p.partial + (row * p.parts + part) * (p.d + 2) : p.dst + row * p.d;
+            GB_UNROLL for (int j = 0; j < DP / 8; j++) {
+                const int column = 8 * j + 2 * (lane % 4);
+                if (column < p.d) { // d is a multiple of 8
+                    to[column]     = out[j][2 * h] * scale;
+                    to[column + 1] = out[j][2 * h + 1] * scale;
+                }
+            }
+            if (p.partial != NULL && lane % 4 == 0) {
+                to[p.d]     = state.largest[h];
+                to[p.d + 1] = sum;
+            }
+        }
+    }
+}
+
+// A warp puts the parts of a row together.
+GB_KERNEL GB_BOUNDS(GB_ATTENTION_THREADS, 1) gb_attention_join(gb_attention p, int64_t rows) {
+    const int     lane = (int) threadIdx.x % 32;
+    const int64_t row = (int64_t) blockIdx.x * (GB_ATTENTION_THREADS / 32) + threadIdx.x / 32;
+    if (row >= rows) {
+        return;
+    }
+    const float * part    = p.partial + row * p.parts * (p.d + 2);
+    float         largest = -INFINITY, sum = 0;
+    for (int i = 0; i < p.parts; i++) {
+        largest = fmaxf(largest, part[i * (p.d + 2) + p.d]);
+    }
+    const float origin = largest == -INFINITY ? 0 : largest;
+    for (int i = 0; i < p.parts; i++) {
+        sum += part[i * (p.d + 2) + p.d + 1] * exp2f(part[i * (p.d + 2) + p.d] - origin);
+    }
+    for (int64_t c = lane; c < p.d; c += 32) {
+        float x = 0;
+        for (int i = 0; i < p.parts; i++) {
+            x += part[i * (p.d + 2) + c] * exp2f(part[i * (p.d + 2) + p.d] - origin);
+        }
+        p.dst[row * p.d + c] = sum > 0 ? x / sum : 0;
+    }
+}
+
+// --------------------------------------------------------------------------------------------------------------------- floats
+
+// Shared memory of a warp: the query, what is added up, 32 exponentials.
+GB_KERNEL GB_BOUNDS(GB_ATTENTION_THREADS, 1) gb_attention_exact(gb_attention p, int64_t rows) {
+    GB_DYNAMIC_SHARED(float, shared);
+    const int     lane = (int) threadIdx.x % 32;
+    const int64_t row = (int64_t) blockIdx.x * (GB_ATTENTION_THREADS / 32) + threadIdx.x / 32;
+    float * const query = shared + threadIdx.x / 32 * (2 * p.d + 32);
+    float * const out = query + p.d, *const weight = out + p.d;
+    if (row >= rows) {
+        return; // a whole warp; no barrier of the block follows
+    }
+    const int64_t i1 = row % p.n, i2 = row / p.n % p.heads, i3 = row / p.n / p.heads, seen = gb_keys_seen(p, i1);
+    const char *  q = gb_attention_at(p.q, i1, i2, i3);
+    for (int64_t c = lane; c < p.d; c += 32) {
+        query[c] = gb_load_float(p.q.type, q + c * (int64_t) p.q.nb0);
+        out[c]   = 0;
+    }
+    gb_sync_warp();
+    float largest = -INFINITY, sum = 0;
+    for (int64_t key = 0; key < seen; key += 32) {
+        float score = -INFINITY;
+        if (key + lane < seen) {
+            const char * k = gb_attention_at(p.k, key + lane, i2, i3);
+            score          = 0;
+            for (int64_t c = 0; c < p.d; c++) {
+                score += query[c] * gb_load_float(p.k.type, k + c * (int64_t) p.k.nb0);
+            }
+            score *= p.scale;
+        }
+        const float grown = fmaxf(largest, gb_warp_max(score)), shrink = largest == -INFINITY ? 0 : expf(largest - grown);
+        const float e = score == -INFINITY ? 0 : expf(score - grown);
+        sum           = sum * shrink + gb_warp_sum(e);
+        largest       = grown;
+        weight[lane]  = e;
+        gb_sync_warp();
+        const int n = (int) gb_min<int64_t>(32, seen - key);
+        for (int64_t c = lane; c < p.d; c += 32) {
+            const char * v = gb_attention_at(p.v, c, i2, i3) + key * (int64_t) p.v.nb0;
+            float        x = out[c] * shrink;
+            for (int i = 0; i < n; i++) {
+                x += weight[i] * gb_load_float(p.v.type, v + i * (int64_t) p.v.nb0);
+            }
+            out[c] = x;
+        }
+        gb_sync_warp();
+    }
+    for (int64_t c = lane; c < p.d; c += 32) {
+        p.dst[row * p.d + c] = seen > 0 ? out[c] / sum : 0;
+    }
+}
+
+#endif // GB_CUDA_KERNELS_ATTENTION_CUH

@@ -1,0 +1,86 @@
+// product_steps.cuh - what surrounds a product: rows made bytes before it, rows sorted by expert, parts of the depth added up after it.
+#ifndef GB_CUDA_KERNELS_PRODUCT_STEPS_CUH
+#define GB_CUDA_KERNELS_PRODUCT_STEPS_CUH
+
+#include "cuda/kernels/rows.cuh"
+
+// A warp makes a group: the largest magnitude becomes 127. Rounds half away from zero; what is no number becomes 0.
+GB_KERNEL GB_BOUNDS(256, 1) gb_rows_of_bytes(gb_make_rows p) {
+    const int     lane  = (int) threadIdx.x % 32;
+    const int64_t group = (int64_t) blockIdx.y * 8 + threadIdx.x / 32, r = blockIdx.x;
+    if (group >= p.y_row) {
+        return;
+    }
+    const float   x = gb_load_activation(p, gb_source_row(p, r), group * 32 + lane);
+    const float   d = gb_warp_max(fabsf(x)) / 127, scaled = d != 0 ? x * (1 / d) : 0;
+    const int     q = scaled == scaled ? (int) roundf(fminf(fmaxf(scaled, -127.0f), 127.0f)) : 0;
+    int           sum = q;
+    GB_UNROLL for (int mask = 8; mask > 0; mask /= 2) {
+        sum += gb_shfl_xor(sum, mask);
+    }
+    gb_q8_group * y = (gb_q8_group *) p.y + r * p.y_row + group;
+    ((int8_t *) y->q)[lane] = (int8_t) q;
+    if (lane % 16 == 0) {
+        y->sum[lane / 16] = d * (float) sum;
+    }
+    if (lane == 0) {
+        y->d = d;
+    }
+}
+
+// dst[i] = the sum of the parts.
+GB_KERNEL GB_BOUNDS(256, 1) gb_gemm_add_parts(float * dst, const float * part, int64_t n, int parts) {
+    const int64_t i = (int64_t) blockIdx.x * 256 + threadIdx.x;
+    if (i < n) {
+        float sum = 0;
+        for (int s = 0; s < parts; s++) {
+            sum += part[s * n + i];
+        }
+        dst[i] = sum;
+    }
+}
+
+// One block sorts the tokens by expert, in their order: first[e] .. first[e + 1] in `tokens`. Rows of dst whose id is out of range are
+// not in the list and become NaN.
+GB_KERNEL GB_BOUNDS(256, 1) gb_route(gb_weights w, int n, int * first, int * tokens, float * dst, int64_t m) {
+    GB_SHARED(int, counts, 256);
+    GB_SHARED(int, next, GGML_MAX_SRC + 1);
+    const int per = (n + 255) / 256, begin = gb_min(n, (int) threadIdx.x * per), end = gb_min(n, begin + per);
+    if (threadIdx.x == 0) {
+        next[0] = 0;
+    }
+    for (int e = 0; e <= w.n_experts; e++) { // the last is no expert
+        int mine = 0;
+        for (int i = begin; i < end; i++) {
+            const int id = *(const int *) (const void *) (w.ids + i * (int64_t) w.ids_nb);
+            mine += e < w.n_experts ? id == e : id < 0 || id >= w.n_experts;
+        }
+        counts[threadIdx.x] = mine;
+        gb_sync_block();
+        int at = next[e];
+        for (int i = 0; i < (int) threadIdx.x; i++) {
+            at += counts[i];
+        }
+        for (int i = begin; i < end; i++) {
+            const int id = *(const int *) (const void *) (w.ids + i * (int64_t) w.ids_nb);
+            if (e < w.n_experts ? id == e : id < 0 || id >= w.n_experts) {
+                tokens[at++] = i;
+            }
+        }
+        gb_sync_block();
+        if (threadIdx.x == 255) {
+            next[e + 1] = at;
+        }
+        gb_sync_block();
+    }
+    if ((int) threadIdx.x <= w.n_experts) {
+        first[threadIdx.x] = next[threadIdx.x];
+    }
+    for (int i = next[w.n_experts]; i < n; i++) {
+        for (int64_t c = threadIdx.x; c < m; c += 256) {
+            dst[tokens[i] * m + c] = gb_bits_to_float(0x7fc00000u);
+        }
+    }
+}
+
+#endif // GB_CUDA_KERNELS_PRODUCT_STEPS_CUH

@@ -1,0 +1,108 @@
+// attention.cu - FLASH_ATTN: attention as one operator; scores are never stored.
+//
+// Halves with rows that can be copied 16 bytes at a time go to the tensor cores, everything else is computed in float. Where the query
+// rows alone would leave the device idle, as when one token is decoded, the keys are cut into parts.
+#include <algorithm>
+#include <cmath>
+
+#include "cuda/cuda.h"
+#include "cuda/kernels/attention.cuh"
+
+enum { MAX_GRID = 65535, MAX_HEAD = 1024, MAX_HEAD_HALVES = 256, LEAST_KEYS = 256, MAX_PARTS = 64 };
+
+static bool is_float(const ggml_tensor * t) {
+    return t->type == GGML_TYPE_F32 || t->type == GGML_TYPE_F16 || t->type == GGML_TYPE_BF16;
+}
+
+static const char * flash_attn_supports(const gb_cuda_device &, const ggml_tensor * dst) {
+    for (int i = 0; i < 3; i++) {
+        const ggml_tensor * t    = dst->src[i];
+        const size_t        bits = t->nb[0] | t->nb[1] | t->nb[2] | t->nb[3];
+        if (!is_float(t) || bits % ggml_type_size(t->type) != 0) {
+            return "sources must be f32, f16 or bf16, with strides of whole elements";
+        }
+        if (t->ne[2] <= 0 || t->ne[3] <= 0) {
+            return "src[1] and src[2] must have heads";
+        }
+    }
+    if (dst->type != GGML_TYPE_F32 || !ggml_is_contiguous(dst)) {
+        return "the result must be f32 and contiguous";
+    }
+    if (dst->ne[0] > MAX_HEAD) {
+        return "heads of more than 1024 elements";
+    }
+    return dst->ne[2] > MAX_GRID || dst->ne[3] > MAX_GRID || dst->ne[1] > INT32_MAX / 1024 ? "more rows or heads than a grid has" : NULL;
+}
+
+static gb_attention_input input_of(const ggml_tensor * t) {
+    return { (const char *) t->data, t->type, t->nb[0], t->nb[1], t->nb[2], t->nb[3], t->ne[2], t->ne[3] };
+}
+
+static gb_attention describe(const ggml_tensor * dst) {
+    gb_attention p = {};
+    p.q      = input_of(dst->src[0]);
+    p.k      = input_of(dst->src[1]);
+    p.v      = input_of(dst->src[2]);
+    p.dst    = (float *) dst->data;
+    p.d      = dst->ne[0];
+    p.n      = dst->ne[1];
+    p.m      = dst->src[1]->ne[1];
+    p.heads  = dst->ne[2];
+    p.outer  = p.k.ne2 == p.v.ne2 && p.heads % p.k.ne2 == 0 ? p.k.ne2 : p.heads;
+    p.masked = dst->op_params[0] != 0;
+    p.scale  = (float) (1 / std::sqrt((double) p.d));
+    p.parts  = 1;
+    return p;
+}
+
+static bool is_aligned(const gb_attention_input & t) {
+    return t.nb0 == 2 && ((uintptr_t) t.x | t.nb1 | t.nb2 | t.nb3) % 16 == 0;
+}
+
+static bool for_tensor_cores(const gb_cuda_device & device, const gb_attention & p) {
+    const int type = p.q.type;
+    if (type != p.k.type || type != p.v.type || p.d % 8 != 0 || p.d > MAX_HEAD_HALVES || p.m > INT32_MAX / 2) {
+        return false;
+    }
+    return is_aligned(p.q) && is_aligned(p.k) && is_aligned(p.v) && (type == GGML_TYPE_F16 || (type == GGML_TYPE_BF16 && device.cc >= 80));
+}
+
+template<int KIND, int DP, int KEYS> static enum ggml_status run_halves(gb_cuda_backend & b, gb_attention p, int64_t batch) {
+    const int64_t tiles = gb_cuda_ceil_div(p.n * (p.heads / p.outer), GB_ATTENTION_ROWS), blocks = tiles * p.outer * batch;
+    const int64_t rows = p.n * p.heads * batch, key_tiles = gb_cuda_ceil_div(p.m, KEYS);
+    const int64_t wanted = std::min<int64_t>(std::min<int64_t>(2 * b.device->n_sm / blocks, p.m / LEAST_KEYS), MAX_PARTS);
+    const size_t  fixed = GB_ATTENTION_ROWS * DP * 2, stage = 2 * DP * KEYS * 2;
+    p.part_keys = (int) (gb_cuda_ceil_div(key_tiles, std::max<int64_t>(1, wanted)) * KEYS);
+    p.parts     = p.m > 0 ? (int) gb_cuda_ceil_div(p.m, p.part_keys) : 1;
+    p.stages    = fixed + 2 * stage <= b.device->shared_max ? 2 : 1;
+    if (p.parts > 1) {
+        p.partial = (float *) gb_cuda_scratch(b, (size_t) (rows * p.parts * (p.d + 2)) * sizeof(float));
+        if (p.partial == NULL) {
+            return GGML_STATUS_ALLOC_FAILED;
+        }
+    }
+    const dim3 grid((unsigned) (tiles * p.parts), (unsigned) p.outer, (unsigned) batch);
+    GB_CUDA_TRY(b, GB_LAUNCH((gb_attention_halves<KIND, DP, KEYS>), grid, GB_ATTENTION_THREADS, fixed + (size_t) p.stages * stage, b.stream, p));
+    if (p.parts > 1) {
+        GB_CUDA_TRY(b, GB_LAUNCH(gb_attention_join, (unsigned) gb_cuda_ceil_div(rows, GB_ATTENTION_THREADS / GB_WARP), GB_ATTENTION_THREADS, 0, b.stream, p, rows));
+    }
+    return GGML_STATUS_SUCCESS;
+}
+
+template<int KIND> static enum ggml_status run_head_size(gb_cuda_backend & b, const gb_attention & p, int64_t batch) {
+    return p.d <= 64 ? run_halves<KIND, 64, 64>(b, p, batch) : p.d <= 128 ? run_halves<KIND, 128, 64>(b, p, batch) : run_halves<KIND, 256, 32>(b, p, batch);
+}
+
+static enum ggml_status flash_attn_run(gb_cuda_backend & b, ggml_tensor * dst) {
+    const gb_attention p    = describe(dst);
+    const int64_t      rows = p.n * p.heads * dst->ne[3];
+    if (for_tensor_cores(*b.device, p)) {
+        return p.q.type == GGML_TYPE_F16 ? run_head_size<GB_HALF_F16>(b, p, dst->ne[3]) : run_head_size<GB_HALF_BF16>(b, p, dst->ne[3]);
+    }
+    const int64_t warps = GB_ATTENTION_THREADS / GB_WARP;
+    const size_t  shared = (size_t) (warps * (2 * p.d + 32)) * sizeof(float);
+    GB_CUDA_TRY(b, GB_LAUNCH(gb_attention_exact, (unsigned) gb_cuda_ceil_div(rows, warps), GB_ATTENTION_THREADS, shared, b.stream, p, rows));
+    return GGML_STATUS_SUCCESS;
+}
+
+GB_CUDA_FAMILY_DEFINE(attention, { GGML_OP_FLASH_ATTN, flash_attn_supports, flash_attn_run, nullptr })

@@ -1,0 +1,360 @@
+// test_products.cpp - products on a CUDA device, or in the emulation, against sums in double precision.
+//
+// The oracle dequantizes with the library's own functions for files and adds up in double; what a kernel may round is bounded from the
+// operands: activations made bytes by half a step of their group, halves by their last bit, anything else by the last bits of float.
+#include "device_graph.h"
+
+enum rounding { EXACT, HALVES, WIDE, BYTES };
+
+static std::vector<float> to_floats(const ggml_tensor * t) { // all elements, in the order of memory; contiguous
+    const int64_t      n = ggml_nelements(t);
+    std::vector<float> v((size_t) n);
+    if (t->type == GGML_TYPE_F32) {
+        memcpy(v.data(), t->data, (size_t) n * sizeof(float));
+    } else if (t->type == GGML_TYPE_F16) {
+        ggml_fp16_to_fp32_row((const ggml_fp16_t *) t->data, v.data(), (int) n);
+    } else if (t->type == GGML_TYPE_BF16) {
+        ggml_bf16_to_fp32_row((const ggml_bf16_t *) t->data, v.data(), n);
+    } else {
+        ggml_internal_get_type_traits(t->type).to_float(t->data, v.data(), (int) n);
+    }
+    return v;
+}
+
+static void fill(ggml_tensor * t) {
+    const int64_t      n = ggml_nelements(t);
+    std::vector<float> v((size_t) n);
+    for (float & x : v) {
+        x = test_random_float(-1, 1) * (test_random() % 8 == 0 ? 4.0f : 1.0f);
+    }
+    if (t->type == GGML_TYPE_F32) {
+        memcpy(t->data, v.data(), (size_t) n * sizeof(float));
+    } else if (t->type == GGML_TYPE_F16) {
+        ggml_fp32_to_fp16_row(v.data(), (ggml_fp16_t *) t->data, (int) n);
+    } else if (t->type == GGML_TYPE_BF16) {
+        ggml_fp32_to_bf16_row(v.data(), (ggml_bf16_t *) t->data, n);
+    } else if (ggml_internal_get_type_traits(t->type).from_float != NULL) {
+        ggml_internal_get_type_traits(t->type).from_float(v.data(), t->data, (int) n);
+    } else { // formats that need weights to be quantized with
+        const std::vector<float> ones((size_t) t->ne[0], 1.0f);
+        int64_t                  hist[16] = {};
+        ggml_quantize_chunk(t->type, v.data(), t->data, 0, (int) ggml_nrows(t), (int) t->ne[0], hist, ones.data());
+    }
+}
+
+// The largest difference that the kernel's rounding explains: magnitude is the sum of |a b|, step that of |a| times the largest |b| of 32.
+static double allowed(rounding how, double magnitude, double step, int64_t k) {
+    const double sum = magnitude * 1e-7 * (8 + sqrt((double) k)) + 1e-30;
+    switch (how) {
+        case HALVES: return magnitude / 1024 * 1.01 + sum;
+        case WIDE: return magnitude / 128 * 1.01 + sum;
+        case BYTES: return step / 254 * 1.01 + sum;
+        default: return sum;
+    }
+}
+
+struct layout { // of the operands as the product sees them: element [k][i][i2][i3]
+    std::vector<float> v;
+    int64_t            stride[4];
+    float at(int64_t k, int64_t i, int64_t i2, int64_t i3) const { return v[(size_t) (k * stride[0] + i * stride[1] + i2 * stride[2] + i3 * stride[3])]; }
+};
+
+// dim: the dimension of the sum. root: the contiguous tensor that t shows.
+static layout layout_of(const ggml_tensor * t, const ggml_tensor * root, int dim) {
+    layout        l = { to_floats(root), {} };
+    const int64_t block = ggml_blck_size(t->type), size = (int64_t) ggml_type_size(t->type);
+    int64_t       stride[4];
+    for (int i = 0; i < 4; i++) {
+        stride[i] = i == 0 && block > 1 ? 1 : (int64_t) t->nb[i] / size * block;
+    }
+    l.stride[0] = stride[dim];
+    l.stride[1] = stride[1 - dim];
+    l.stride[2] = stride[2];
+    l.stride[3] = stride[3];
+    return l;
+}
+
+struct problem {
+    const ggml_tensor * a;
+    const ggml_tensor * a_root;
+    const ggml_tensor * b;
+    const ggml_tensor * b_root;
+    int                 dim;
+    rounding            how;
+};
+
+static bool element_is_right(const problem & p, const layout & a, const layout & b, const int64_t * at, float got, std::string * why) {
+    const int64_t k = p.a->ne[p.dim], r2 = p.b->ne[2] / p.a->ne[2], r3 = p.b->ne[3] / p.a->ne[3];
+    double        sum = 0, magnitude = 0, step = 0, largest = 0;
+    for (int64_t i = 0; i < k; i++) {
+        const double x = a.at(i, at[0], at[2] / r2, at[3] / r3), y = b.at(i, at[1], at[2], at[3]);
+        if (i % 32 == 0) {
+            largest = 0;
+            for (int64_t j = i; j < i + 32 && j < k; j++) {
+                largest = fmax(largest, fabs(b.at(j, at[1], at[2], at[3])));
+            }
+        }
+        sum += x * y;
+        magnitude += fabs(x * y);
+        step += fabs(x) * largest;
+    }
+    const double limit = allowed(p.how, magnitude, step, k);
+    if (fabs(got - sum) <= limit) {
+        return true;
+    }
+    char text[200];
+    snprintf(text, sizeof(text), "[%d %d %d %d] is %g, expected %g +- %g", (int) at[0], (int) at[1], (int) at[2], (int) at[3], got, sum, limit);
+    *why = text;
+    return false;
+}
+
+static void check_product(const problem & p, const ggml_tensor * dst, const float * got) {
+    const layout a = layout_of(p.a, p.a_root, p.dim), b = layout_of(p.b, p.b_root, p.dim);
+    std::string  why;
+    int64_t      i = 0, wrong = 0, at[4];
+    for (at[3] = 0; at[3] < dst->ne[3]; at[3]++) {
+        for (at[2] = 0; at[2] < dst->ne[2]; at[2]++) {
+            for (at[1] = 0; at[1] < dst->ne[1]; at[1]++) {
+                for (at[0] = 0; at[0] < dst->ne[0]; at[0]++, i++) {
+                    wrong += !element_is_right(p, a, b, at, got[i], &why);
+                }
+            }
+        }
+    }
+    CHECK_MSG(wrong == 0, "%s %s [%d, %d, %d, %d] x %s [%d, %d, %d, %d] dim %d: %d of %d wrong, such as %s", ggml_op_name(dst->op), ggml_type_name(p.a->type),
+              (int) p.a->ne[0], (int) p.a->ne[1], (int) p.a->ne[2], (int) p.a->ne[3], ggml_type_name(p.b->type), (int) p.b->ne[0], (int) p.b->ne[1],
+              (int) p.b->ne[2], (int) p.b->ne[3], p.dim, (int) wrong, (int) i, why.c_str());
+}
+
+static rounding rounding_of(ggml_type a, int64_t rows, bool exact) {
+    if (exact || a == GGML_TYPE_F32) {
+        return EXACT;
+    }
+    if (ggml_is_quantized(a)) {
+        return rows <= 8 ? BYTES : WIDE;
+    }
+    return rows <= 8 ? EXACT : a == GGML_TYPE_F16 ? HALVES : WIDE;
+}
+
+struct shape {
+    int64_t m, n, k, a2, a3, b2, b3;
+};
+
+static void mul_mat(ggml_type a_type, ggml_type b_type, const shape & s, bool exact = false) {
+    device_graph    g;
+    ggml_tensor *   a = ggml_new_tensor_4d(g.ctx, a_type, s.k, s.m, s.a2, s.a3);
+    ggml_tensor *   b = ggml_new_tensor_4d(g.ctx, b_type, s.k, s.n, s.b2, s.b3);
+    ggml_tensor *   dst = ggml_mul_mat(g.ctx, a, b);
+    REQUIRE(dst != NULL);
+    if (exact) {
+        ggml_mul_mat_set_prec(dst, GGML_PREC_F32);
+    }
+    fill(a);
+    fill(b);
+    REQUIRE(g.compute(dst));
+    const int64_t rows = s.b3 == s.a3 ? s.n * (s.b2 / s.a2) : s.n;
+    check_product({ a, a, b, b, 0, rounding_of(a_type, rows, exact) }, dst, g.result.data());
+}
+
+static const ggml_type formats[] = { GGML_TYPE_Q4_0,   GGML_TYPE_Q4_1,   GGML_TYPE_Q5_0,    GGML_TYPE_Q5_1,   GGML_TYPE_Q8_0,  GGML_TYPE_Q2_K,
+                                     GGML_TYPE_Q3_K,   GGML_TYPE_Q4_K,   GGML_TYPE_Q5_K,    GGML_TYPE_Q6_K,   GGML_TYPE_IQ4_NL, GGML_TYPE_IQ4_XS,
+                                     GGML_TYPE_TQ1_0,  GGML_TYPE_TQ2_0,  GGML_TYPE_MXFP4,   GGML_TYPE_NVFP4,  GGML_TYPE_IQ2_XXS, GGML_TYPE_IQ2_XS,
+                                     GGML_TYPE_IQ2_S,  GGML_TYPE_IQ3_XXS, GGML_TYPE_IQ3_S,  GGML_TYPE_IQ1_S,  GGML_TYPE_IQ1_M };
+
+static const ggml_type floats[] = { GGML_TYPE_F32, GGML_TYPE_F16, GGML_TYPE_BF16 };
+
+static void vectors_of_all_formats(void) {
+    CUDA_OR_SKIP();
+    for (ggml_type type : formats) {
+        const int64_t block = ggml_blck_size(type);
+        mul_mat(type, GGML_TYPE_F32, { 9, 1, block, 1, 1, 1, 1 });
+        mul_mat(type, GGML_TYPE_F32, { 19, 1, 1024 + 256 * 3, 1, 1, 1, 1 });
+        mul_mat(type, GGML_TYPE_F32, { 11, 5, 256 * 9, 1, 1, 1, 1 });
+    }
+}
+
+static void vectors_of_each_count(void) {
+    CUDA_OR_SKIP();
+    for (int n = 1; n <= 8; n++) {
+        mul_mat(GGML_TYPE_Q4_0, GGML_TYPE_F32, { 7, n, 96, 1, 1, 1, 1 });
+        mul_mat(GGML_TYPE_Q4_K, GGML_TYPE_F16, { 33, n, 512, 1, 1, 1, 1 });
+        for (ggml_type type : floats) {
+            mul_mat(type, GGML_TYPE_F32, { 13, n, 75, 1, 1, 1, 1 });
+            mul_mat(type, type, { 21, n, 520, 1, 1, 1, 1 });
+        }
+    }
+    mul_mat(GGML_TYPE_Q8_0, GGML_TYPE_F32, { 700, 1, 64, 1, 1, 1, 1 }); // rows of their own for each warp
+    mul_mat(GGML_TYPE_F16, GGML_TYPE_F32, { 700, 2, 1100, 1, 1, 1, 1 });
+}
+
+static void tiles_of_all_formats(void) {
+    CUDA_OR_SKIP();
+    for (ggml_type type : formats) {
+        const int64_t block = ggml_blck_size(type);
+        mul_mat(type, GGML_TYPE_F32, { 5, 9, block, 1, 1, 1, 1 });
+        mul_mat(type, GGML_TYPE_F32, { 140, 70, 256 * 2 + block, 1, 1, 1, 1 });
+    }
+}
+
+static void tiles_of_halves(void) {
+    CUDA_OR_SKIP();
+    for (ggml_type type : { GGML_TYPE_F16, GGML_TYPE_BF16 }) {
+        for (int n : { 9, 31, 33, 64, 65, 130 }) {
+            mul_mat(type, GGML_TYPE_F32, { 37, n, 72, 1, 1, 1, 1 });
+        }
+        mul_mat(type, type, { 129, 40, 200, 1, 1, 1, 1 });
+        mul_mat(type, GGML_TYPE_F32, { 16, 20, 8, 1, 1, 1, 1 });
+        mul_mat(type, GGML_TYPE_F32, { 130, 20, 1032, 1, 1, 1, 1 }); // depth in parts
+        mul_mat(type, GGML_TYPE_F32, { 1, 17, 2048, 1, 1, 1, 1 });
+    }
+}
+
+static void exact_products(void) {
+    CUDA_OR_SKIP();
+    mul_mat(GGML_TYPE_F32, GGML_TYPE_F32, { 1, 9, 1, 1, 1, 1, 1 });
+    mul_mat(GGML_TYPE_F32, GGML_TYPE_F32, { 65, 70, 33, 1, 1, 1, 1 });
+    mul_mat(GGML_TYPE_F32, GGML_TYPE_F32, { 300, 260, 40, 1, 1, 2, 1 }); // large tiles, where the device has few multiprocessors
+    mul_mat(GGML_TYPE_F16, GGML_TYPE_F32, { 33, 12, 75, 1, 1, 1, 1 }); // rows at odd addresses
+    for (ggml_type type : formats) {
+        mul_mat(type, GGML_TYPE_F32, { 9, 10, 256, 1, 1, 1, 1 }, true);
+        mul_mat(type, GGML_TYPE_F32, { 3, 1, 256, 1, 1, 1, 1 }, true);
+    }
+    mul_mat(GGML_TYPE_F16, GGML_TYPE_F32, { 33, 12, 64, 1, 1, 1, 1 }, true);
+}
+
+static void broadcasts(void) {
+    CUDA_OR_SKIP();
+    for (ggml_type type : { GGML_TYPE_F32, GGML_TYPE_F16, GGML_TYPE_Q8_0 }) {
+        mul_mat(type, GGML_TYPE_F32, { 10, 3, 64, 2, 1, 4, 1 });
+        mul_mat(type, GGML_TYPE_F32, { 10, 12, 64, 2, 3, 4, 3 });
+        mul_mat(type, GGML_TYPE_F32, { 10, 2, 64, 2, 1, 4, 3 });
+        mul_mat(type, GGML_TYPE_F32, { 10, 11, 64, 1, 2, 3, 4 });
+    }
+}
+
+static void partner_formats(void) {
+    CUDA_OR_SKIP();
+    mul_mat(GGML_TYPE_Q4_0, GGML_TYPE_Q8_0, { 10, 3, 64, 1, 1, 1, 1 });
+    mul_mat(GGML_TYPE_Q4_1, GGML_TYPE_Q8_1, { 10, 12, 64, 1, 1, 1, 1 });
+    mul_mat(GGML_TYPE_Q6_K, GGML_TYPE_Q8_K, { 10, 3, 512, 1, 1, 1, 1 });
+    mul_mat(GGML_TYPE_Q6_K, GGML_TYPE_BF16, { 10, 13, 512, 1, 1, 1, 1 });
+}
+
+// Both operands as views with their dimensions 1 and 2 exchanged, as attention makes them; rows of a wider matrix.
+static void permuted(ggml_type type, int64_t n) {
+    const int64_t d = 32, m = 12, heads = 3;
+    device_graph  g;
+    ggml_tensor * a_root = ggml_new_tensor_3d(g.ctx, type, d, heads, m);
+    ggml_tensor * b_root = ggml_new_tensor_3d(g.ctx, GGML_TYPE_F32, d, heads, n);
+    ggml_tensor * a      = ggml_permute(g.ctx, a_root, 0, 2, 1, 3);
+    ggml_tensor * b      = ggml_permute(g.ctx, b_root, 0, 2, 1, 3);
+    ggml_tensor * dst    = ggml_mul_mat(g.ctx, a, b);
+    REQUIRE(dst != NULL);
+    fill(a_root);
+    fill(b_root);
+    REQUIRE(g.compute(dst));
+    check_product({ a, a_root, b, b_root, 0, rounding_of(type, n, false) }, dst, g.result.data());
+}
+
+static void strides(void) {
+    CUDA_OR_SKIP();
+    for (ggml_type type : { GGML_TYPE_F32, GGML_TYPE_F16, GGML_TYPE_BF16, GGML_TYPE_Q5_0 }) {
+        permuted(type, 1);
+        permuted(type, 7);
+        permuted(type, 20);
+    }
+}
+
+static void out_prod(ggml_type a_type, const shape & s, bool transposed) {
+    device_graph  g;
+    ggml_tensor * a = ggml_new_tensor_4d(g.ctx, a_type, s.m, s.k, s.a2, s.a3);
+    ggml_tensor * b_root = transposed ? ggml_new_tensor_4d(g.ctx, GGML_TYPE_F32, s.k, s.n, s.b2, s.b3) : ggml_new_tensor_4d(g.ctx, GGML_TYPE_F32, s.n, s.k, s.b2, s.b3);
+    ggml_tensor * b   = transposed ? ggml_transpose(g.ctx, b_root) : b_root;
+    ggml_tensor * dst = ggml_out_prod(g.ctx, a, b);
+    REQUIRE(dst != NULL);
+    fill(a);
+    fill(b_root);
+    REQUIRE(g.compute(dst));
+    check_product({ a, a, b, b_root, 1, EXACT }, dst, g.result.data());
+}
+
+static void outer_products(void) {
+    CUDA_OR_SKIP();
+    out_prod(GGML_TYPE_F32, { 20, 30, 40, 1, 1, 1, 1 }, false);
+    out_prod(GGML_TYPE_F32, { 70, 3, 5, 2, 1, 4, 1 }, true);
+    out_prod(GGML_TYPE_F16, { 17, 3, 9, 1, 1, 1, 1 }, false);
+    for (ggml_type type : formats) {
+        out_prod(type, { 256, 3, 35, 1, 1, 1, 1 }, false);
+    }
+}
+
+static void mul_mat_id(ggml_type type, int64_t m, int64_t n, int64_t k, int n_experts, bool skewed, bool exact = false) {
+    device_graph  g;
+    ggml_tensor * as[8];
+    for (int i = 0; i < n_experts; i++) {
+        as[i] = ggml_new_tensor_2d(g.ctx, type, k, m);
+        fill(as[i]);
+    }
+    const int     used = 2, id = 1;
+    ggml_tensor * ids = ggml_new_tensor_2d(g.ctx, GGML_TYPE_I32, used, n);
+    ggml_tensor * b   = ggml_new_tensor_2d(g.ctx, GGML_TYPE_F32, k, n);
+    ggml_tensor * dst = ggml_mul_mat_id(g.ctx, as, n_experts, ids, id, b);
+    REQUIRE(dst != NULL);
+    if (exact) {
+        dst->op_params[2] = GGML_PREC_F32;
+    }
+    fill(b);
+    for (int64_t i = 0; i < used * n; i++) {
+        ((int32_t *) ids->data)[i] = skewed ? n_experts - 1 : (int32_t) (test_random() % (uint64_t) n_experts);
+    }
+    REQUIRE(g.compute(dst));
+    const layout y = layout_of(b, b, 0);
+    std::string  why;
+    int          wrong = 0;
+    for (int64_t t = 0; t < n; t++) {
+        const ggml_tensor * a = as[((const int32_t *) ids->data)[t * used + id]];
+        const layout        x = layout_of(a, a, 0);
+        const problem       p = { a, a, b, b, 0, rounding_of(type, n, exact) };
+        for (int64_t c = 0; c < m; c++) {
+            const int64_t at[4] = { c, t, 0, 0 };
+            wrong += !element_is_right(p, x, y, at, g.result[(size_t) (t * m + c)], &why);
+        }
+    }
+    CHECK_MSG(wrong == 0, "mul_mat_id %s m %d n %d k %d: %d wrong, such as %s", ggml_type_name(type), (int) m, (int) n, (int) k, wrong, why.c_str());
+}
+
+static void experts(void) {
+    CUDA_OR_SKIP();
+    for (ggml_type type : { GGML_TYPE_F32, GGML_TYPE_F16, GGML_TYPE_Q4_0, GGML_TYPE_Q6_K }) {
+        mul_mat_id(type, 10, 1, 256, 4, false);
+        mul_mat_id(type, 10, 7, 256, 8, false);
+        mul_mat_id(type, 35, 75, 256, 8, false);
+        mul_mat_id(type, 5, 40, 256, 3, true);
+    }
+    mul_mat_id(GGML_TYPE_F16, 10, 300, 64, 2, false);
+    mul_mat_id(GGML_TYPE_Q4_0, 10, 30, 64, 2, false, true);
+}
+
+static void wrong_expert(void) { // its row is no number, the others are right
+    CUDA_OR_SKIP();
+    for (int n : { 3, 20 }) {
+        device_graph  g;
+        ggml_tensor * a   = ggml_new_tensor_2d(g.ctx, GGML_TYPE_F32, 32, 6);
+        ggml_tensor * ids = ggml_new_tensor_2d(g.ctx, GGML_TYPE_I32, 1, n);
+        ggml_tensor * b   = ggml_new_tensor_2d(g.ctx, GGML_TYPE_F32, 32, n);
+        ggml_tensor * dst = ggml_mul_mat_id(g.ctx, &a, 1, ids, 0, b);
+        REQUIRE(dst != NULL);
+        fill(a);
+        fill(b);
+        memset(ids->data, 0, ggml_nbytes(ids));
+        ((int32_t *) ids->data)[1] = 1;
+        ((int32_t *) ids->data)[2] = -5;
+        REQUIRE(g.compute(dst));
+        for (int i = 0; i < 6 * n; i++) {
+            CHECK(isnan(g.result[(size_t) i]) == (i / 6 == 1 || i / 6 == 2));
+        }
+    }
+}
+
+TEST_MAIN(TEST(vectors_of_all_formats), TEST(vectors_of_each_count), TEST(tiles_of_all_formats), TEST(tiles_of_halves), TEST(exact_products),
+          TEST(broadcasts), TEST(partner_formats), TEST(strides), TEST(outer_products), TEST(experts), TEST(wrong_expert))
