@@ -106,22 +106,13 @@ static int backend_of_step(const struct gb_sched_plan * p, const struct gb_step 
     return -1;
 }
 
-static const struct gb_item * item_at(const struct gb_sched_plan * p, int64_t i) {
-    if (i < p->n_ids) {
-        const struct gb_id * id = &p->ids.data[i];
-        return id->root == i && id->home == GB_HOME_ARENA && id->item.valid ? &id->item : NULL;
-    }
-    const struct gb_copy * copy = &p->copies.data[i - p->n_ids];
-    return copy->item.valid && !copy->kept ? &copy->item : NULL;
-}
-
 // change[position] of the bytes in the arena of one backend. Those that share a line share memory: the largest counts.
 static void note_changes(const struct gb_sched_plan * p, int backend, int64_t n, int64_t * change, size_t * of_line) {
     const int64_t n_items = p->n_ids + (int64_t) p->copies.n;
     memset(change, 0, (size_t) (n + 1) * sizeof(*change));
     memset(of_line, 0, (size_t) n_items * sizeof(*of_line));
     for (int64_t i = 0; i < n_items; i++) {
-        const struct gb_item * item = item_at(p, i);
+        const struct gb_item * item = gb_sched_arena_item(p, i);
         if (item && item->backend == backend && item->size > of_line[item->line]) {
             change[GB_MIN(GB_MAX(item->lower, (int64_t) 0), n)] += (int64_t) (item->size - of_line[item->line]);
             change[GB_MIN(GB_MAX(item->upper, (int64_t) 0), n)] -= (int64_t) (item->size - of_line[item->line]);
