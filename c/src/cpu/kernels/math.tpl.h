@@ -163,17 +163,23 @@ ROWS_LONG(gelu_f32, gelu_)
 ROWS_LONG(gelu_erf_f32, gelu_erf_)
 ROWS_LONG(gelu_quick_f32, gelu_quick_)
 
+// y = exp(x - max), y == x allowed; returns the sum. Four vectors are added up in float before they join the sum in double: no more than
+// two roundings on the way.
 static double exp_sum_f32(int64_t n, float * y, const float * x, float max) {
     const vf m = v_set(max);
     vd       s = vd_zero();
     int64_t  i = 0;
-    for (; i + V_N <= n; i += V_N) {
-        const vf e = exp_(v_sub(v_load(x + i), m));
-        v_store(y + i, e);
-        s = vd_add(s, e);
+    for (; i + 4 * V_N <= n; i += 4 * V_N) {
+        const vf a = exp_(v_sub(v_load(x + i), m)), b = exp_(v_sub(v_load(x + i + V_N), m));
+        const vf c = exp_(v_sub(v_load(x + i + 2 * V_N), m)), d = exp_(v_sub(v_load(x + i + 3 * V_N), m));
+        v_store(y + i, a);
+        v_store(y + i + V_N, b);
+        v_store(y + i + 2 * V_N, c);
+        v_store(y + i + 3 * V_N, d);
+        s = vd_add(s, v_add(v_add(a, b), v_add(c, d)));
     }
-    if (i < n) {
-        const int left = (int) (n - i);
+    for (; i < n; i += V_N) {
+        const int left = (int) (n - i < V_N ? n - i : V_N);
         const vf  e    = v_first(exp_(v_sub(v_load_n(x + i, left), m)), left, v_set(0.0f));
         v_store_n(y + i, e, left);
         s = vd_add(s, e);

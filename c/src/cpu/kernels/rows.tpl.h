@@ -113,29 +113,6 @@ static float scaled_max_(int64_t n, float * y, const float * x, float scale, con
     return v_largest(v_max(m0, m1));
 }
 
-// y = exp(x - max) for max not below any x (y == x allowed); returns the sum.
-static double exp_row_(int64_t n, float * y, const float * x, float max) {
-    const vf m = v_set(max);
-    vd       s = vd_zero();
-    int64_t  i = 0;
-    for (; i + 4 * V_N <= n; i += 4 * V_N) {
-        const vf a = exp_negative_(v_sub(v_load(x + i), m)), b = exp_negative_(v_sub(v_load(x + i + V_N), m));
-        const vf c = exp_negative_(v_sub(v_load(x + i + 2 * V_N), m)), d = exp_negative_(v_sub(v_load(x + i + 3 * V_N), m));
-        v_store(y + i, a);
-        v_store(y + i + V_N, b);
-        v_store(y + i + 2 * V_N, c);
-        v_store(y + i + 3 * V_N, d);
-        s = vd_add(s, v_add(v_add(a, b), v_add(c, d)));
-    }
-    for (; i < n; i += V_N) {
-        const int left = (int) (n - i < V_N ? n - i : V_N);
-        const vf  e    = v_first(exp_negative_(v_sub(v_load_n(x + i, left), m)), left, v_set(0.0f));
-        v_store_n(y + i, e, left);
-        s = vd_add(s, e);
-    }
-    return vd_sum(s);
-}
-
 // softmax of x scale + mask. All -inf: zeros. A NaN makes the row NaN; with nothing but -inf beside it, only itself.
 static void soft_max_row_f32(int64_t n, float * y, const float * x, float scale, const float * mask) {
     const bool    plain = mask == NULL && scale == 1.0f;
@@ -147,7 +124,7 @@ static void soft_max_row_f32(int64_t n, float * y, const float * x, float scale,
         }
         return;
     }
-    const double sum = exp_row_(n, y, w, max);
+    const double sum = exp_sum_f32(n, y, w, max);
     scale_f32(n, y, y, (float) (1.0 / sum));
 }
 
