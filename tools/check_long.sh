@@ -5,6 +5,7 @@
 #   - thousands of random graphs over simulated devices
 #   - pytest under the address sanitizer
 #   - every kernel level forced in turn, and what qemu-user and wine can emulate: an old x86-64, aarch64, riscv64, Windows
+#   - the CUDA backend in its emulation, and compiled by nvcc where that is installed (on a machine with a GPU: tools/check_cuda.sh)
 #   - pages of memory plans in a headless Chromium, light and dark
 #   - pip install into an empty virtual environment, and the README's first example there
 set -eu
@@ -75,6 +76,23 @@ if command -v x86_64-w64-mingw32-gcc >/dev/null; then
     fi
 else
     echo "skipped: x86_64-w64-mingw32-gcc is not installed (Debian: gcc-mingw-w64-x86-64)"
+fi
+
+step "the CUDA backend, emulated, address and undefined-behaviour sanitizers"
+cmake -S . -B build/cuda-emulation -DCMAKE_BUILD_TYPE=Debug -DGGML_BACKEND_TESTS=ON -DGGML_CUDA_EMULATION=ON \
+    -DCMAKE_C_FLAGS="-fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer" >/dev/null
+cmake --build build/cuda-emulation -j "$jobs" --target cuda_emulation_tests >build/cuda-emulation.log 2>&1 || { tail -n 50 build/cuda-emulation.log; exit 1; }
+for seed in 1 2 3; do
+    (cd build/cuda-emulation && GB_EMU_SEED=$seed ctest --output-on-failure -j "$jobs" -L emulation)
+done
+
+step "the CUDA backend as a module, one architecture"
+if command -v nvcc >/dev/null; then
+    cmake -S . -B build/cuda-module -DCMAKE_BUILD_TYPE=Release -DGGML_BACKEND_TESTS=ON -DGGML_CUDA=ON -DCMAKE_CUDA_ARCHITECTURES=90 >/dev/null
+    cmake --build build/cuda-module -j "$jobs" --target ggml_backend_cuda cuda_device_tests >build/cuda-module.log 2>&1 || { tail -n 50 build/cuda-module.log; exit 1; }
+    (cd build/cuda-module && ctest --output-on-failure -R '^test_cuda_')
+else
+    echo "skipped: nvcc is not installed"
 fi
 
 step "GGUF files from a fuzzer, 10 minutes"

@@ -12,7 +12,7 @@ find_package(CUDAToolkit 12.0 REQUIRED)
 file(GLOB cuda_sources CONFIGURE_DEPENDS src/cuda/*.cu src/cuda/ops/*.cu)
 
 function(ggml_backend_cuda_target name)
-    target_include_directories(${name} PRIVATE ${CMAKE_CURRENT_SOURCE_DIR}/src/cuda ${CMAKE_CURRENT_SOURCE_DIR}/include)
+    target_include_directories(${name} PRIVATE ${CMAKE_CURRENT_SOURCE_DIR}/src ${CMAKE_CURRENT_SOURCE_DIR}/src/cuda ${CMAKE_CURRENT_SOURCE_DIR}/include)
     target_compile_features(${name} PRIVATE cuda_std_17)
     target_compile_options(${name} PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:-Xcudafe --diag_suppress=177 -Xcompiler=-Wall,-Wno-unused-function>)
     set_target_properties(${name} PROPERTIES CUDA_VISIBILITY_PRESET hidden CXX_VISIBILITY_PRESET hidden C_VISIBILITY_PRESET hidden

@@ -40,7 +40,7 @@ from ._ffi import ffi as _ffi_object
 from ._ffi import lib as _lib
 from ._quantize import dequantize, quantize
 from .alloc import GraphAllocator, TensorAllocator
-from .backend import Backend, LoadRecord, backends, cpu_levels, get_include, load_backend, load_report
+from .backend import Backend, BackendList, LoadRecord, backends, cpu_levels, get_include, load_backend, load_report
 from .buffer import Buffer, BufferType, cpu_buffer_type
 from .cli import show_config
 from .custom import map_custom
@@ -61,8 +61,8 @@ __version__: str = _ffi_object.string(_lib.gbpy_version()).decode()
 globals().update(_dtypes.dtypes)  # the quantized formats too: q4_0, q8_0, ...
 
 __all__ = [
-    "AllocationError", "ArenaPlan", "Backend", "Buffer", "BufferType", "Comparison", "Context", "CopyCost", "CopyInfo", "Costs",
-    "DType", "DeviceCosts", "DeviceError", "Event", "FileError", "GgmlError", "Graph", "GraphAllocator", "InvalidArgumentError",
+    "AllocationError", "ArenaPlan", "Backend", "BackendList", "Buffer", "BufferType", "Comparison", "Context", "CopyCost", "CopyInfo",
+    "Costs", "DType", "DeviceCosts", "DeviceError", "Event", "FileError", "GgmlError", "Graph", "GraphAllocator", "InvalidArgumentError",
     "LoadRecord", "Memory", "MemoryPlan", "OpCost", "Pending", "PerformanceWarning", "Plan", "PlanBlock", "Prediction",
     "Scheduler", "SchedulerStats", "Split", "SplitInfo", "SplitTime", "StateError", "Tensor", "TensorAllocator", "Trace",
     "TraceEvent", "Traffic", "UnsupportedError", "__version__", "as_dtype", "backends", "bfloat16", "calibrate",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,12 +17,53 @@ from .buffer import Buffer, BufferType, text
 if TYPE_CHECKING:
     from .tensor import Tensor
 
-__all__ = ["Backend", "LoadRecord", "backends", "cpu_levels", "get_include", "load_backend", "load_report"]
+__all__ = ["Backend", "BackendList", "LoadRecord", "backends", "cpu_levels", "get_include", "load_backend", "load_report"]
 
 
-def backends() -> list[str]:
-    """Names that :class:`Backend` takes, in the order of the registry. ``"CPU"`` is always the first."""
+class BackendList(list[str]):
+    """What :func:`backends` returns: names, and of kinds of backends that are not there, why."""
+
+    missing: dict[str, str]  #: ``{"CUDA": "no device: ..."}``; empty when nothing is missing
+
+
+def _registered() -> list[str]:
     return [text(lib.ggml_backend_reg_get_name(i)) for i in range(lib.ggml_backend_reg_get_count())]
+
+
+def backends() -> BackendList:
+    """Names that :class:`Backend` takes, in the order of the registry. ``"CPU"`` is always the first.
+
+    The first call looks for devices of NVIDIA, if the package was built with CUDA; ``.missing`` of the result says why there are none::
+
+        >>> gb.backends().missing
+        {'CUDA': 'the package was built without it (pip install . -C cmake.define.GGML_CUDA=ON)'}
+    """
+    missing = _load_cuda()
+    names = BackendList(_registered())
+    names.missing = {"CUDA": missing} if missing else {}
+    return names
+
+
+_cuda_lock = threading.Lock()
+_cuda_outcome: str | None = None  # of the first attempt; "": loaded
+
+
+def _load_cuda() -> str:
+    """Loads the module that is installed beside this file, once; why it is not there, or ``""``."""
+    global _cuda_outcome
+    with _cuda_lock:
+        if _cuda_outcome is None:
+            given = os.environ.get("GGML_CUDA_MODULE")
+            path = Path(given).absolute() if given else Path(__file__).parent / "libggml_backend_cuda.so"
+            if not path.exists():
+                built = "the package was built without it (pip install . -C cmake.define.GGML_CUDA=ON)"
+                _cuda_outcome = f"GGML_CUDA_MODULE: there is no file {str(path)!r}" if given else built
+            elif lib.ggml_backend_load(os.fsencode(path)) == lib.GGML_STATUS_SUCCESS:
+                _cuda_outcome = ""
+            else:
+                _cuda_outcome = text(lib.ggml_last_error()).removeprefix("CUDA: ")
+                lib.ggml_clear_error()
+        return _cuda_outcome
 
 
 @dataclass(frozen=True)
@@ -48,9 +90,9 @@ def load_backend(path: str | os.PathLike[str]) -> list[str]:
     full = Path(path).absolute()
     if not full.exists():
         raise FileNotFoundError(f"load_backend: there is no file {str(full)!r}")
-    before = len(backends())
+    before = len(_registered())
     check(lib.ggml_backend_load(os.fsencode(full)), "load_backend")
-    return backends()[before:]
+    return _registered()[before:]
 
 
 def load_report() -> list[LoadRecord]:
@@ -126,10 +168,12 @@ class Backend:
         if params:
             joined = ",".join(_parameter(k, v) for k, v in params.items())
             spec = f"{name},{joined}" if ":" in name else f"{name}:{joined}"
-        registry = backends()
         base = name.partition(":")[0]
-        if base.lower() not in (n.lower() for n in registry):
-            raise InvalidArgumentError(f"Backend: no backend {base!r}; there are {', '.join(registry)}")
+        if base.lower() not in (n.lower() for n in _registered()):
+            registry = backends()  # loads what is not loaded yet
+            if base.lower() not in (n.lower() for n in registry):
+                why = "".join(f" ({kind}: {reason})" for kind, reason in registry.missing.items() if base.upper().startswith(kind))
+                raise InvalidArgumentError(f"Backend: no backend {base!r}; there are {', '.join(registry)}{why}")
         ptr = non_null(lib.ggml_backend_reg_init_backend_from_str(spec.encode()), f"Backend({spec!r})")
         self._core = core = BackendCore(ptr)
         self._name = core.name

@@ -46,6 +46,7 @@ def _config() -> dict[str, Any]:
             "NUMA": bool(lib.ggml_is_numa()),
         },
         "backends": devices,
+        "backends that are not there": backends().missing,
         "dtypes": list(dtypes),
         "tensor bytes": ffi.sizeof("struct ggml_tensor"),
     }

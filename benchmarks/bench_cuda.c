@@ -1,0 +1,200 @@
+// bench_cuda.c - the CUDA backend on a device: what the link, its memory, products and launches give. JSON on standard output.
+//
+//     cmake -S . -B build/cuda -DGGML_CUDA=ON -DGGML_BACKEND_BENCHMARKS=ON && cmake --build build/cuda --target bench_cuda && build/cuda/benchmarks/bench_cuda
+//
+// Each figure is the best of several rounds between two waits; rates of products count each weight byte once (n = 1) or 2 m n k operations.
+// The device's own copy rate is measured in the same run: matrix-vector products are judged by it.
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ggml-backend.h"
+#include "ggml-backend-impl.h"
+#include "ggml-cuda.h"
+
+enum ggml_status gb_cuda_register_linked(void);
+
+enum { ROUNDS = 5 };
+
+static ggml_backend_t backend;
+static bool           first = true;
+
+static void put(const char * name, const char * unit, double value) {
+    printf("%s\n  {\"name\": \"%s\", \"%s\": %.4g}", first ? "" : ",", name, unit, value);
+    first = false;
+    fflush(stdout);
+}
+
+// Seconds of one computation, at best, when `n` follow each other without a wait.
+static double time_graph(struct ggml_cgraph * graph, int n) {
+    double best = 1e30;
+    for (int i = 0; i < 2; i++) { // launched once, captured once
+        if (!ggml_backend_graph_compute(backend, graph) || ggml_backend_synchronize(backend) != GGML_STATUS_SUCCESS) {
+            fprintf(stderr, "%s\n", ggml_last_error());
+            return -1;
+        }
+    }
+    for (int round = 0; round < ROUNDS; round++) {
+        const int64_t start = ggml_time_us();
+        for (int i = 0; i < n; i++) {
+            ggml_backend_graph_compute(backend, graph);
+        }
+        ggml_backend_synchronize(backend);
+        const double seconds = (double) (ggml_time_us() - start) / 1e6 / n;
+        best                 = seconds < best ? seconds : best;
+    }
+    return best;
+}
+
+// Bytes that are good numbers in every type: small, and with small scales where a block has one.
+static void fill(struct ggml_tensor * t) {
+    const size_t n     = ggml_nbytes(t), piece = (size_t) 1 << 24;
+    char *       bytes = malloc(piece);
+    if (bytes == NULL) {
+        return;
+    }
+    for (size_t i = 0; i < piece; i++) {
+        bytes[i] = (char) (i * 2654435761u >> 27 & 7);
+    }
+    for (size_t at = 0; at < n; at += piece) {
+        ggml_backend_tensor_set(t, bytes, at, n - at < piece ? n - at : piece);
+    }
+    free(bytes);
+}
+
+static struct ggml_context * new_context(size_t n_nodes) {
+    return ggml_init((struct ggml_init_params){ ggml_tensor_overhead() * (n_nodes + 64) + ggml_graph_overhead_custom(n_nodes + 64, false), NULL, true });
+}
+
+// W (k x m) times x (k x n), `layers` of them one after the other, each with weights of its own.
+static void product(enum ggml_type type, int64_t k, int64_t m, int64_t n, int layers) {
+    struct ggml_context * ctx   = new_context((size_t) layers * 3);
+    struct ggml_cgraph *  graph = ggml_new_graph_custom(ctx, (size_t) layers * 3 + 8, false);
+    struct ggml_tensor *  x     = ggml_new_tensor_2d(ctx, GGML_TYPE_F32, k, n);
+    size_t                bytes = 0;
+    for (int i = 0; i < layers; i++) {
+        struct ggml_tensor * w = ggml_new_tensor_2d(ctx, type, k, m);
+        bytes += ggml_nbytes(w);
+        ggml_build_forward_expand(graph, ggml_mul_mat(ctx, w, x));
+    }
+    ggml_backend_buffer_t buffer = ggml_backend_supports_op(backend, graph->nodes[0]) ? ggml_backend_alloc_ctx_tensors(ctx, backend) : NULL;
+    char                  name[96];
+    snprintf(name, sizeof(name), "mul_mat %s m=%lld n=%lld k=%lld", ggml_type_name(type), (long long) m, (long long) n, (long long) k);
+    if (buffer != NULL) {
+        for (struct ggml_tensor * t = ggml_get_first_tensor(ctx); t != NULL; t = ggml_get_next_tensor(ctx, t)) {
+            if (t->op == GGML_OP_NONE) {
+                fill(t);
+            }
+        }
+        const double seconds = time_graph(graph, 4);
+        if (n == 1) {
+            put(name, "GB_per_s", (double) bytes / seconds / 1e9);
+        } else {
+            put(name, "TFLOP_per_s", 2.0 * (double) m * (double) n * (double) k * layers / seconds / 1e12);
+        }
+    } else {
+        fprintf(stderr, "%s: %s\n", name, ggml_last_error());
+    }
+    ggml_backend_buffer_free(buffer);
+    ggml_free(ctx);
+}
+
+// A decoder's worth of small nodes: what it costs to launch them.
+static void launches(int n, bool graphs) {
+    struct ggml_context * ctx   = new_context((size_t) n);
+    struct ggml_cgraph *  graph = ggml_new_graph_custom(ctx, (size_t) n + 8, false);
+    struct ggml_tensor *  y     = ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 4096);
+    struct ggml_tensor *  x     = y;
+    for (int i = 0; i < n; i++) {
+        y = ggml_scale(ctx, y, 1.0f);
+    }
+    ggml_build_forward_expand(graph, y);
+    ggml_backend_buffer_t buffer = ggml_backend_alloc_ctx_tensors(ctx, backend);
+    if (buffer != NULL) {
+        fill(x);
+        ggml_backend_cuda_set_graphs(backend, graphs);
+        put(graphs ? "1000 nodes, replayed" : "1000 nodes, launched one by one", "ms", time_graph(graph, 1) * 1e3);
+        ggml_backend_cuda_set_graphs(backend, true);
+    }
+    ggml_backend_buffer_free(buffer);
+    ggml_free(ctx);
+}
+
+static void device_copies(void) {
+    struct ggml_context * ctx    = new_context(2);
+    struct ggml_tensor *  a      = ggml_new_tensor_1d(ctx, GGML_TYPE_F32, (int64_t) 1 << 28);
+    struct ggml_tensor *  b      = ggml_new_tensor_1d(ctx, GGML_TYPE_F32, (int64_t) 1 << 28);
+    ggml_backend_buffer_t buffer = ggml_backend_alloc_ctx_tensors(ctx, backend);
+    double                best   = 1e30;
+    for (int round = 0; buffer != NULL && round < ROUNDS; round++) {
+        const int64_t start = ggml_time_us();
+        for (int i = 0; i < 8; i++) {
+            ggml_backend_tensor_copy_async(backend, a, b);
+        }
+        ggml_backend_synchronize(backend);
+        const double seconds = (double) (ggml_time_us() - start) / 1e6 / 8;
+        best                 = seconds < best ? seconds : best;
+    }
+    if (buffer != NULL) {
+        put("device copy, bytes read and written", "GB_per_s", 2.0 * (double) ggml_nbytes(a) / best / 1e9);
+    }
+    ggml_backend_buffer_free(buffer);
+    ggml_free(ctx);
+}
+
+// Two gigabytes of weights from the host.
+static void upload(bool pinned) {
+    const size_t               n    = (size_t) 2 << 30;
+    struct ggml_context *      ctx  = new_context(1);
+    struct ggml_tensor *       t    = ggml_new_tensor_1d(ctx, GGML_TYPE_I8, (int64_t) n);
+    ggml_backend_buffer_t      to   = ggml_backend_alloc_ctx_tensors(ctx, backend);
+    ggml_backend_buffer_t      from = pinned ? ggml_backend_buft_alloc_buffer(ggml_backend_cuda_host_buffer_type(), n) : NULL;
+    char *                     data = pinned ? (from ? ggml_backend_buffer_get_base(from) : NULL) : malloc(n);
+    double                     best = 1e30;
+    if (to != NULL && data != NULL) {
+        memset(data, 1, n);
+        for (int round = 0; round < ROUNDS; round++) {
+            const int64_t start = ggml_time_us();
+            ggml_backend_tensor_set_async(backend, t, data, 0, n);
+            ggml_backend_synchronize(backend);
+            const double seconds = (double) (ggml_time_us() - start) / 1e6;
+            best                 = seconds < best ? seconds : best;
+        }
+        put(pinned ? "upload of 2 GiB, pinned memory" : "upload of 2 GiB, pageable memory", "GB_per_s", (double) n / best / 1e9);
+    }
+    if (!pinned) {
+        free(data);
+    }
+    ggml_backend_buffer_free(from);
+    ggml_backend_buffer_free(to);
+    ggml_free(ctx);
+}
+
+int main(void) {
+    if (gb_cuda_register_linked() != GGML_STATUS_SUCCESS || (backend = ggml_backend_cuda_init(0)) == NULL) {
+        fprintf(stderr, "skipped: %s\n", ggml_last_error());
+        return 77;
+    }
+    static const enum ggml_type types[] = { GGML_TYPE_F32,  GGML_TYPE_F16,  GGML_TYPE_BF16, GGML_TYPE_Q8_0, GGML_TYPE_Q4_0,
+                                            GGML_TYPE_Q4_K, GGML_TYPE_Q6_K, GGML_TYPE_IQ4_XS };
+    char description[128];
+    ggml_backend_cuda_get_device_description(0, description, sizeof(description));
+    printf("{\"device\": \"%s\", \"results\": [", description);
+    device_copies();
+    upload(true);
+    upload(false);
+    launches(1000, false);
+    launches(1000, true);
+    for (size_t i = 0; i < sizeof(types) / sizeof(types[0]); i++) {
+        const double layer = (double) ggml_row_size(types[i], 8192) * 8192;
+        product(types[i], 8192, 8192, 1, (int) (1.3e9 / layer) + 1); // more than a gigabyte: not from a cache
+    }
+    for (size_t i = 0; i < sizeof(types) / sizeof(types[0]); i++) {
+        product(types[i], 8192, 8192, 512, 4);
+    }
+    product(GGML_TYPE_F16, 8192, 8192, 8192, 1);
+    product(GGML_TYPE_BF16, 8192, 8192, 8192, 1);
+    printf("\n]}\n");
+    ggml_backend_free(backend);
+    return 0;
+}
