@@ -517,6 +517,11 @@ static void reads(struct shadow_memory * m, const struct gb_sched_plan * p, cons
 static bool arenas_are_safe(const struct ggml_backend_sched * s) {
     struct shadow_memory         m = { s, { NULL }, true };
     const struct gb_sched_plan * p = s->last;
+    const int64_t                n = p->n_ids + (int64_t) p->copies.n;
+    for (int64_t id = 0; id < n; id++) { // there are tables by line
+        const struct gb_item * item = gb_sched_arena_item(p, id);
+        CHECK_MSG(item == NULL || (item->line >= 0 && item->line < n && gb_sched_arena_item(p, item->line)->line == item->line), "line %lld of %lld", item ? (long long) item->line : 0, (long long) n);
+    }
     for (size_t k = 0; k < p->steps.n && m.ok; k++) {
         const struct gb_step * step = &p->steps.data[k];
         if (step->kind == GB_STEP_COPY) {

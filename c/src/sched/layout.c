@@ -178,7 +178,7 @@ static enum ggml_status lay_out_arena(struct layout * l, int backend, struct gb_
     GB_TRY(plan_arena(l, backend, items, n, chunk_of));
     for (size_t i = 0; i < n; i++) {
         struct gb_item * item = &at[index[i]];
-        *item = (struct gb_item){ backend, chunk_of[i], items[i].offset, items[i].size, true, items[i].lower, items[i].upper, (int64_t) index[i], 0 };
+        *item = (struct gb_item){ backend, chunk_of[i], items[i].offset, items[i].size, true, items[i].lower, items[i].upper, -1, 0 };
         if (!need_room(l->plan, item, false, l->sched->devices[backend].alignment)) {
             return GGML_STATUS_ALLOC_FAILED;
         }
@@ -186,7 +186,8 @@ static enum ggml_status lay_out_arena(struct layout * l, int backend, struct gb_
     return GGML_STATUS_SUCCESS;
 }
 
-static void hand_out(struct layout * l, const struct gb_item * at) {
+// Lines are named after the first that lies in them, so that names are ids.
+static void hand_out(struct layout * l, struct gb_item * at) {
     struct gb_sched_plan * p = l->plan;
     for (int64_t id = 0; id < p->n_ids + (int64_t) p->copies.n; id++) {
         const int64_t k = l->live.item_of[id];
@@ -195,6 +196,7 @@ static void hand_out(struct layout * l, const struct gb_item * at) {
         }
         struct gb_item *     item = id < p->n_ids ? &p->ids.data[id].item : &p->copies.data[id - p->n_ids].item;
         struct ggml_tensor * t    = id < p->n_ids ? p->ids.data[id].tensor : &p->copies.data[id - p->n_ids].dst->tensor;
+        at[k].line                = at[k].line < 0 ? id : at[k].line;
         *item                     = at[k];
         item->size                = alloc_size(l->sched, item->backend, t);
         item->room                = l->model ? gb_sched_arena_item(l->model, id)->room : item->size;

@@ -86,7 +86,7 @@ static bool take(struct replay * r, int64_t id) {
     }
     r->taken[room->line] = line + 1;
     *at = (struct gb_item){ .backend = room->backend, .chunk = room->chunk, .offset = room->offset, .size = GB_MAX(at->size, size), .valid = true,
-                            .lower = live->lower, .upper = live->upper, .line = line };
+                            .lower = live->lower, .upper = live->upper, .line = -1 };
     return true;
 }
 

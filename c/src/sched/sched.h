@@ -101,7 +101,7 @@ struct gb_item { // a tensor that uses memory of one root id or copy: where in i
     size_t offset, size; // bytes
     bool   valid;        // is placed by the plan
     int64_t lower, upper; // of those in an arena: positions in the program (layout.c), half-open
-    int64_t line;         // of those in an arena: those with the same number share their memory one after the other
+    int64_t line;         // of those in an arena: those with the same number share their memory one after the other; the id of the first of them
     size_t  room;         // bytes that may be used there: a plan of the same structure takes the place for as much (replay.c)
 };
 
