@@ -188,7 +188,11 @@ void pause_thread() {
 void thread_loop() {
     arrived(nullptr);
     for (;;) {
-        (*run->body)();
+        try {
+            (*run->body)();
+        } catch (const std::string & message) { // gb_emu_fail_block
+            run->failure = message;
+        }
         current().now = state::DONE;
         go_home(*current().f);
     }
@@ -280,13 +284,16 @@ void run_threads(gb_emu_random & random) {
         go_to(*t.f);
         if (t.now == state::DONE) {
             run->n_done++;
+            spare.push_back(std::move(t.f));
+            if (!run->failure.empty()) {
+                return;
+            }
             if (!t.copies.open.empty() || !t.copies.groups.empty()) {
                 run->failure = "thread returns with asynchronous copies on their way";
             }
             if (run->at_barrier > 0) {
                 run->failure = "a thread returned while others wait at a barrier";
             }
-            spare.push_back(std::move(t.f));
         }
     }
     if (run->failure.empty() && run->n_done < (int) run->threads.size()) {
@@ -333,10 +340,7 @@ std::string gb_emu_run_block(const gb_emu_block & what, const std::function<void
 // ------------------------------------------------------------------------------------------------------------- for device.h
 
 void gb_emu_fail_block(const std::string & message) {
-    run->failure = message + ", " + place(current());
-    for (;;) {
-        pause_thread(); // never called again
-    }
+    throw message + ", " + place(current());
 }
 
 int gb_emu_lane(void) {

@@ -25,8 +25,8 @@ uint16_t gb_emu_float_to_half(float x) {
         return (uint16_t) (sign | 0x7fff);
     }
     const float a = fabsf(x);
-    if (a >= 65520.0f) {
-        return (uint16_t) (sign | 0x7c00);
+    if (a >= 65520.0f || a == 0.0f) {
+        return (uint16_t) (a == 0.0f ? sign : sign | 0x7c00);
     }
     if (a == 0) {
         return sign;
