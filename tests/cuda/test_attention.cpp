@@ -1,4 +1,4 @@
-// test_attention.cpp - FLASH_ATTN on a CUDA device, or in the emulation, against softmax and sums in double precision.
+// test_attention.cpp - FLASH_ATTN and FLASH_FF on a CUDA device, or in the emulation, against the formulas in double precision.
 #include "device_graph.h"
 
 struct attention {
@@ -128,4 +128,48 @@ static void floats_and_odd_shapes(void) {
     }
 }
 
-TEST_MAIN(TEST(halves), TEST(heads_that_share_keys), TEST(keys_in_parts), TEST(floats_and_odd_shapes))
+// The hidden rows are rounded to halves when the product is.
+static void check_feed_forward(ggml_type type, int64_t d, int64_t n, int64_t hidden, int64_t slices) {
+    device_graph  g;
+    ggml_tensor * a  = ggml_new_tensor_3d(g.ctx, type, d, n, slices);
+    ggml_tensor * b0 = ggml_new_tensor_3d(g.ctx, type, d, hidden, slices);
+    ggml_tensor * b1 = ggml_new_tensor_1d(g.ctx, GGML_TYPE_F32, hidden);
+    ggml_tensor * c0 = ggml_new_tensor_3d(g.ctx, type, hidden, d, slices);
+    ggml_tensor * c1 = ggml_new_tensor_1d(g.ctx, GGML_TYPE_F32, d);
+    ggml_tensor * dst = ggml_flash_ff(g.ctx, a, b0, b1, c0, c1);
+    REQUIRE(dst != NULL);
+    for (ggml_tensor * t : { a, b0, b1, c0, c1 }) {
+        fill(t);
+    }
+    REQUIRE(g.compute(dst));
+    int wrong = 0;
+    for (int64_t row = 0; row < n * slices; row++) {
+        std::vector<double> h((size_t) hidden);
+        for (int64_t j = 0; j < hidden; j++) {
+            double x = element(b1, j, 0, 0, 0);
+            for (int64_t i = 0; i < d; i++) {
+                x += element(b0, i, j, row / n, 0) * element(a, i, row % n, row / n, 0);
+            }
+            h[(size_t) j] = 0.5 * x * (1 + tanh(sqrt(2 / M_PI) * x * (1 + 0.044715 * x * x)));
+        }
+        for (int64_t i = 0; i < d; i++) {
+            double expected = element(c1, i, 0, 0, 0), magnitude = fabs(expected);
+            for (int64_t j = 0; j < hidden; j++) {
+                expected += element(c0, j, i, row / n, 0) * h[(size_t) j];
+                magnitude += fabs(element(c0, j, i, row / n, 0) * h[(size_t) j]);
+            }
+            wrong += !(fabs(g.result[(size_t) (row * d + i)] - expected) <= magnitude * ((type == GGML_TYPE_F16 ? 1.0 / 1024 : 0) + 1e-5));
+        }
+    }
+    CHECK_MSG(wrong == 0, "flash_ff %s d %d n %d hidden %d: %d wrong", ggml_type_name(type), (int) d, (int) n, (int) hidden, wrong);
+}
+
+static void feed_forward(void) {
+    CUDA_OR_SKIP();
+    for (ggml_type type : { GGML_TYPE_F32, GGML_TYPE_F16 }) {
+        check_feed_forward(type, 32, 1, 64, 1);
+        check_feed_forward(type, 24, 20, 40, 2);
+    }
+}
+
+TEST_MAIN(TEST(halves), TEST(heads_that_share_keys), TEST(keys_in_parts), TEST(floats_and_odd_shapes), TEST(feed_forward))

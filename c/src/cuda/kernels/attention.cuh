@@ -54,15 +54,16 @@ template<int WIDTH> GB_DEVICE uint16_t * gb_attention_piece(uint16_t * tile, int
     return tile + r * WIDTH + (WIDTH >= 64 ? piece ^ (r & 7) : piece ^ (r / 2 & 3)) * 8;
 }
 
-// Rows [0, ROWS) of `width` halves from t's row `first` on, of which `end` and `wide` exist; zeros elsewhere.
+// A tile of ROWS rows from `first` on and WIDTH halves of them from `from` on. x: a head, whose rows lie nb1 bytes apart; `end` rows of
+// `wide` halves exist, what is past them is zeros.
 template<int ROWS, int WIDTH>
-GB_DEVICE void gb_attention_load(const gb_attention_input & t, int64_t i2, int64_t i3, int64_t first, int64_t end, int64_t from, int64_t wide, uint16_t * tile) {
+GB_DEVICE void gb_attention_load(const char * x, size_t nb1, int64_t first, int64_t end, int64_t from, int64_t wide, uint16_t * tile) {
     for (int i = (int) threadIdx.x; i < ROWS * WIDTH / 8; i += GB_ATTENTION_THREADS) {
         const int     r = i / (WIDTH / 8), piece = i % (WIDTH / 8);
         const int64_t left  = (wide - from - piece * 8) * 2;
         const int     bytes = first + r >= end || left <= 0 ? 0 : left >= 16 ? 16 : (int) left;
-        const char *  x     = bytes > 0 ? gb_attention_at(t, first + r, i2, i3) + (from + piece * 8) * 2 : t.x;
-        gb_cp_async_16(gb_attention_piece<WIDTH>(tile, r, piece), x, bytes);
+        const char *  at    = bytes > 0 ? x + (first + r) * (int64_t) nb1 + (from + piece * 8) * 2 : x;
+        gb_cp_async_16(gb_attention_piece<WIDTH>(tile, r, piece), at, bytes);
     }
 }
 
@@ -111,7 +112,7 @@ template<int TILES> GB_DEVICE void gb_attention_softmax(float (&s)[TILES][4], gb
 }
 
 // DP: D rounded up; KEYS: of a tile. grid: x tiles of rows times parts, y groups, z batch.
-template<int KIND, int DP, int KEYS> GB_KERNEL GB_BOUNDS(GB_ATTENTION_THREADS, 1) gb_attention_halves(gb_attention p) {
+template<int KIND, int DP, int KEYS> GB_KERNEL GB_BOUNDS(GB_ATTENTION_THREADS, DP == 64 ? 3 : 1) gb_attention_halves(gb_attention p) {
     constexpr int STAGE = 2 * DP * KEYS; // halves: keys, values
     GB_DYNAMIC_SHARED(uint16_t, shared);
     uint16_t * const q_tile = shared;
@@ -121,6 +122,8 @@ template<int KIND, int DP, int KEYS> GB_KERNEL GB_BOUNDS(GB_ATTENTION_THREADS, 1
     const int64_t    first = (int64_t) (blockIdx.x / p.parts) * GB_ATTENTION_ROWS, last = gb_min(rows, first + GB_ATTENTION_ROWS);
     const bool       one_head = first / p.n == (last - 1) / p.n;
     const int64_t    end = gb_min(gb_keys_seen(p, one_head ? (last - 1) % p.n : p.n - 1), (part + 1) * p.part_keys);
+    const char *     k = gb_attention_at(p.k, 0, group, i3);
+    const char *     v = gb_attention_at(p.v, 0, group, i3);
     int64_t          key = part * p.part_keys;
 
     for (int i = (int) threadIdx.x; i < GB_ATTENTION_ROWS * DP / 8; i += GB_ATTENTION_THREADS) {
@@ -130,8 +133,8 @@ template<int KIND, int DP, int KEYS> GB_KERNEL GB_BOUNDS(GB_ATTENTION_THREADS, 1
         gb_cp_async_16(gb_attention_piece<DP>(q_tile, r, piece), gb_attention_at(p.q, at.i1, at.i2, i3) + (in ? piece * 16 : 0), in ? 16 : 0);
     }
     if (p.stages == 2 && key < end) {
-        gb_attention_load<KEYS, DP>(p.k, group, i3, key, p.m, 0, p.d, stages);
-        gb_attention_load<DP, KEYS>(p.v, group, i3, 0, p.d, key, p.m, stages + DP * KEYS);
+        gb_attention_load<KEYS, DP>(k, p.k.nb1, key, p.m, 0, p.d, stages);
+        gb_attention_load<DP, KEYS>(v, p.v.nb1, 0, p.d, key, p.m, stages + DP * KEYS);
     }
     gb_cp_async_commit();
 
@@ -147,8 +150,8 @@ template<int KIND, int DP, int KEYS> GB_KERNEL GB_BOUNDS(GB_ATTENTION_THREADS, 1
         const int64_t next = p.stages == 2 ? key + KEYS : key;
         const int     to   = p.stages == 2 ? 1 - stage : 0;
         if (next < end) {
-            gb_attention_load<KEYS, DP>(p.k, group, i3, next, p.m, 0, p.d, stages + to * STAGE);
-            gb_attention_load<DP, KEYS>(p.v, group, i3, 0, p.d, next, p.m, stages + to * STAGE + DP * KEYS);
+            gb_attention_load<KEYS, DP>(k, p.k.nb1, next, p.m, 0, p.d, stages + to * STAGE);
+            gb_attention_load<DP, KEYS>(v, p.v.nb1, 0, p.d, next, p.m, stages + to * STAGE + DP * KEYS);
         }
         gb_cp_async_commit();
         if (p.stages == 2) {

@@ -123,8 +123,9 @@ template<int SOURCE, int KIND> GB_DEVICE void gb_load_weights(const gb_gemm & p,
         const bool                in = column < p.m && from < t.k1;
         gb_group                  o;
         if (in) {
-            const char * block = t.a + column * (int64_t) p.w.nb_m + from / format::block * format::bytes;
-            format::unpack((const uint8_t *) block, (int) (from % format::block / 32), o);
+            const uint32_t element = (uint32_t) from; // the depth is within int
+            const char *   block   = t.a + column * (int64_t) p.w.nb_m + element / format::block * format::bytes;
+            format::unpack((const uint8_t *) block, (int) (element % format::block / 32), o);
         }
         GB_UNROLL for (int i = 0; i < 4; i++) {
             *(uint4 *) (void *) gb_piece(tile, r, half * 4 + i) = in ? gb_group_halves<KIND>(o, i) : make_uint4(0, 0, 0, 0);

@@ -1,0 +1,52 @@
+// test_turing.cpp - products and attention on emulated devices of compute capability 7.5: no bf16 on their tensor cores, 64 KiB of shared memory.
+#include "device_graph.h"
+
+#pragma push_macro("TEST_MAIN")
+#undef TEST_MAIN
+#define TEST_MAIN(...) [[maybe_unused]] static const struct test_case all_cases[] = { __VA_ARGS__ };
+namespace products {
+#include "test_products.cpp"
+}
+namespace attentions {
+#include "test_attention.cpp"
+}
+#pragma pop_macro("TEST_MAIN")
+
+static bool use_turing(void) {
+#ifdef GB_CUDA_EMULATED
+    static bool done = false; // before the first call that finds the devices
+    if (!done) {
+        gb_emu_set_capability(7, 5);
+        done = true;
+    }
+    return true;
+#else
+    return false;
+#endif
+}
+
+static void few_stages(void) {
+    if (!use_turing()) {
+        SKIP("only in the emulation");
+    }
+    CUDA_OR_SKIP();
+    for (ggml_type type : { GGML_TYPE_F16, GGML_TYPE_BF16, GGML_TYPE_Q4_0, GGML_TYPE_Q6_K }) {
+        products::mul_mat(type, GGML_TYPE_F32, { 130, 70, 512, 1, 1, 1, 1 });
+        products::mul_mat(type, GGML_TYPE_F32, { 20, 12, 256, 1, 1, 1, 1 });
+        products::mul_mat(type, GGML_TYPE_F32, { 20, 3, 256, 1, 1, 1, 1 });
+    }
+}
+
+static void attention_in_one_stage(void) {
+    if (!use_turing()) {
+        SKIP("only in the emulation");
+    }
+    CUDA_OR_SKIP();
+    for (ggml_type type : { GGML_TYPE_F16, GGML_TYPE_BF16 }) {
+        attentions::check({ type, 64, 20, 136, 2, 1, 1, 1, true, false });
+        attentions::check({ type, 128, 20, 136, 2, 1, 1, 1, true, false });
+        attentions::check({ type, 256, 20, 72, 1, 1, 1, 1, true, false });
+    }
+}
+
+TEST_MAIN(TEST(few_stages), TEST(attention_in_one_stage))
