@@ -2,14 +2,11 @@
 #   ggml_backend_cuda         the module, which is loaded when somebody asks for CUDA; exports its entry point alone
 #   ggml_backend_cuda_linked  the same for tests, as a library, if tests are built
 # The runtime is linked statically, and finds the driver when it is first called: the module loads on machines without one.
-if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
-    set(CMAKE_CUDA_ARCHITECTURES "75;80;86;89;90;100" CACHE STRING "Compute capabilities to compile for")
-endif()
-enable_language(CXX) # of programs that contain device code, the linker is C++'s
-enable_language(CUDA)
 find_package(CUDAToolkit 12.0 REQUIRED)
 
 file(GLOB cuda_sources CONFIGURE_DEPENDS src/cuda/*.cu src/cuda/ops/*.cu)
+set(cuda_entry src/cuda/cuda_backend.cu) # alone knows whether it is in a module
+list(FILTER cuda_sources EXCLUDE REGEX "/cuda_backend\\.cu$")
 
 function(ggml_backend_cuda_target name)
     target_include_directories(${name} PRIVATE ${CMAKE_CURRENT_SOURCE_DIR}/src ${CMAKE_CURRENT_SOURCE_DIR}/src/cuda ${CMAKE_CURRENT_SOURCE_DIR}/include)
@@ -19,7 +16,10 @@ function(ggml_backend_cuda_target name)
         CUDA_RUNTIME_LIBRARY Static POSITION_INDEPENDENT_CODE ON)
 endfunction()
 
-add_library(ggml_backend_cuda MODULE ${cuda_sources})
+add_library(ggml_backend_cuda_objects OBJECT ${cuda_sources})
+ggml_backend_cuda_target(ggml_backend_cuda_objects)
+
+add_library(ggml_backend_cuda MODULE ${cuda_entry} $<TARGET_OBJECTS:ggml_backend_cuda_objects>)
 ggml_backend_cuda_target(ggml_backend_cuda)
 target_link_libraries(ggml_backend_cuda PRIVATE ggml_backend_module ${CMAKE_DL_LIBS})
 if(CMAKE_SYSTEM_NAME STREQUAL "Linux") # no C++ library of one machine is asked for on another, and nothing of it is exported
@@ -39,7 +39,7 @@ endif()
 target_compile_definitions(ggml_backend_objects PRIVATE GB_CUDA_MODULE_PATH="${module_path}")
 
 if(GGML_BACKEND_TESTS)
-    add_library(ggml_backend_cuda_linked STATIC EXCLUDE_FROM_ALL ${cuda_sources})
+    add_library(ggml_backend_cuda_linked STATIC EXCLUDE_FROM_ALL ${cuda_entry} $<TARGET_OBJECTS:ggml_backend_cuda_objects>)
     ggml_backend_cuda_target(ggml_backend_cuda_linked)
     target_link_libraries(ggml_backend_cuda_linked PUBLIC CUDA::cudart_static)
 endif()
