@@ -55,6 +55,7 @@ BUILD(norm_affine, ggml_add_inplace(c, ggml_mul_inplace(c, ggml_norm(c, b->a, 1e
 BUILD(rms_norm_mul, ggml_mul_inplace(c, ggml_rms_norm(c, b->a, 1e-5f), ggml_view_1d(c, b->mask, COLUMNS, 0)))
 BUILD(soft_max, ggml_soft_max(c, b->a))
 BUILD(soft_max_ext, ggml_soft_max_ext(c, b->a, b->mask, 0.1f))
+BUILD(masked_soft_max, ggml_soft_max_inplace(c, ggml_diag_mask_inf_inplace(c, ggml_scale(c, b->a, 0.1f), 3584)))
 BUILD(sum_rows, ggml_sum_rows(c, b->a))
 BUILD(mean, ggml_mean(c, b->a))
 BUILD(argmax, ggml_argmax(c, b->a))
@@ -78,7 +79,7 @@ BUILD(from_q4_0, ggml_cpy(c, as(b, GGML_TYPE_Q4_0), ggml_new_tensor_2d(c, GGML_T
 static const struct op ops[] = {
     OP(add, 12),        OP(add_bias, 8), OP(scale, 8),    OP(relu, 8),         OP(silu, 8),        OP(gelu, 8),      OP(gelu_quick, 8),
     OP(gelu_erf, 8),    OP(tanh, 8),     OP(norm, 8),     OP(rms_norm, 8),     OP(norm_affine, 8), OP(rms_norm_mul, 8),
-    OP(soft_max, 8),    OP(soft_max_ext, 12), OP(sum_rows, 4), OP(mean, 4),    OP(argmax, 4),      OP(rope, 8),      OP(rope_neox, 8),
+    OP(soft_max, 8),    OP(soft_max_ext, 12), OP(masked_soft_max, 8), OP(sum_rows, 4), OP(mean, 4),    OP(argmax, 4),      OP(rope, 8),      OP(rope_neox, 8),
     OP(get_rows, 8),    OP(transpose, 8), OP(permute, 8), OP(permute_v, 8),    OP(transpose_f16, 4), OP(to_f16, 6),  OP(to_bf16, 6),
     OP(from_f16, 6),    OP(from_bf16, 6), OP(to_q8_0, 5.0625), OP(to_q4_0, 4.5625), OP(from_q8_0, 5.0625), OP(from_q4_0, 4.5625),
 };
@@ -142,7 +143,8 @@ static void bench_op(const struct op * op, const struct gb_level * level, struct
     struct ggml_tensor * y     = op->build(&b);
     struct ggml_tensor * copy  = ggml_cpy(b.ctx, b.a, ggml_new_tensor_2d(b.ctx, GGML_TYPE_F32, COLUMNS, ROWS));
     struct runner        all   = runner_new(b.ctx, y, level, pool, false);
-    const bool           chain = strcmp(op->name, "norm_affine") == 0 || strcmp(op->name, "rms_norm_mul") == 0;
+    const bool           chain = strcmp(op->name, "norm_affine") == 0 || strcmp(op->name, "rms_norm_mul") == 0 ||
+                       strcmp(op->name, "masked_soft_max") == 0; // all nodes count
     struct runner        last  = runner_new(b.ctx, y, level, pool, !chain), limit = runner_new(b.ctx, copy, level, pool, true);
     double               best = 1e30, fastest = 1e30;
     runner_seconds(&all);

@@ -26,7 +26,7 @@ static struct ggml_tensor * random_node(struct ggml_context * c, struct ggml_ten
                                         struct ggml_tensor * plane) {
     struct ggml_tensor * const repeats[] = { other, row, plane };
     struct ggml_tensor *       b         = repeats[test_random_int(0, 2)];
-    switch (test_random_int(0, 12)) {
+    switch (test_random_int(0, 15)) {
         case 0: return ggml_add(c, x, b);
         case 1: return ggml_mul(c, x, b);
         case 2: return ggml_sub(c, x, b);
@@ -39,6 +39,9 @@ static struct ggml_tensor * random_node(struct ggml_context * c, struct ggml_ten
         case 9: return ggml_soft_max_ext(c, x, plane, 0.3f);
         case 10: return ggml_add_inplace(c, x, b);
         case 11: return ggml_mul_inplace(c, x, b);
+        case 12: return ggml_diag_mask_inf(c, x, (int) test_random_int(0, 140));
+        case 13: return ggml_diag_mask_zero(c, x, (int) test_random_int(0, 140));
+        case 14: return ggml_diag_mask_zero_inplace(c, x, (int) test_random_int(0, 140));
         default: return ggml_add(c, other, x);
     }
 }
@@ -119,6 +122,8 @@ static void joining(void) {
     CHECK(!gb_fuse_joins(group, 1, ggml_sum_rows(c, n)));         // another shape
     CHECK(!gb_fuse_joins(group, 1, ggml_repeat(c, n, n)));        // another operator
     CHECK(!gb_fuse_joins(group, 1, ggml_mul_mat(c, half, half))); // a product
+    CHECK(gb_fuse_joins(group, 2, ggml_diag_mask_inf(c, w, 3)));
+    CHECK(!gb_fuse_joins(group, 2, ggml_diag_mask_inf(c, w, INT32_MAX - 2))); // a window's diagonal would overflow
     CHECK(gb_fuse_is_safe(group, 2));
     void * const mine = w->data;
     w->data           = n->data; // in place

@@ -1,6 +1,6 @@
 // fuse.c - groups of neighbouring nodes that are computed together, a few rows at a time.
 //
-// The one idea: operators that work on rows by themselves (normalisation, softmax, elementwise) need not wait until the node
+// The one idea: operators that work on rows by themselves (normalisation, masks, softmax, elementwise) need not wait until the node
 // before is complete: what a row of the second reads is the same row of the first. So a thread takes a few rows through
 // all nodes of a group while they lie in the nearest cache, and the team meets once a group instead of once a node.
 //
@@ -64,9 +64,16 @@ static bool is_rowwise(enum ggml_op op) {
         case GGML_OP_UNARY:
         case GGML_OP_NORM:
         case GGML_OP_RMS_NORM:
+        case GGML_OP_DIAG_MASK_INF:
+        case GGML_OP_DIAG_MASK_ZERO:
         case GGML_OP_SOFT_MAX: return true;
         default: return false;
     }
+}
+
+// What it does to a row depends on where the row is in its plane.
+static bool is_mask(const struct ggml_tensor * node) {
+    return node->op == GGML_OP_DIAG_MASK_INF || node->op == GGML_OP_DIAG_MASK_ZERO;
 }
 
 static bool is_dense_f32(const struct ggml_tensor * t) {
@@ -96,6 +103,9 @@ static bool fits(const struct ggml_tensor * node, const struct ggml_tensor * sha
         if (node->src[i] != NULL) {
             return false;
         }
+    }
+    if (is_mask(node) && node->ne[1] > INT32_MAX - (int64_t) gb_op_param_i32(node, 0)) {
+        return false; // a diagonal that a window could not be told
     }
     const struct ggml_tensor * b = node->src[1];
     return b == NULL || is_aligned(b, shape) || is_periodic(b, shape, node->op);
@@ -161,6 +171,9 @@ static void show(struct ggml_tensor * t, const struct ggml_tensor * whole, int64
 
 static void move_window(struct window * w, const struct ggml_tensor * node, int64_t row, int64_t rows) {
     show(&w->node, node, row, rows);
+    if (is_mask(node)) { // the diagonal starts further right
+        w->node.op_params[0] = gb_op_param_i32(node, 0) + (int32_t) (row % node->ne[1]);
+    }
     for (int s = 0; s < 2 && node->src[s] != NULL; s++) {
         const struct ggml_tensor * t = node->src[s];
         if (gb_same_ne(t, node)) {
@@ -179,12 +192,15 @@ static void open_window(struct window * w, const struct ggml_tensor * node) {
     }
 }
 
-// Rows from `row` on that no source makes to begin again in between.
+// Rows from `row` on where no source, and no plane of a mask, begins again in between.
 static int64_t rows_at_once(struct ggml_tensor * const * group, int n, int64_t row, int64_t rows) {
     for (int i = 0; i < n; i++) {
         const struct ggml_tensor * b = group[i]->src[1];
         if (b != NULL && !gb_same_ne(b, group[i]) && b->ne[1] > 1) {
             rows = GB_MIN(rows, b->ne[1] - row % b->ne[1]);
+        }
+        if (is_mask(group[i])) {
+            rows = GB_MIN(rows, group[i]->ne[1] - row % group[i]->ne[1]);
         }
     }
     return rows;

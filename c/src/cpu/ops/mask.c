@@ -20,7 +20,14 @@ static void run_mask(const struct gb_cpu_call * call, struct ggml_tensor * node,
         char *              d    = gb_row_of(node, r);
         const int64_t       kept = GB_MAX((int64_t) 0, GB_MIN(n_past + r.i1 + 1, node->ne[0]));
         gb_move(size, kept, d, node->nb[0], gb_row_of(a, r), a->nb[0]);
-        gb_move(size, node->ne[0] - kept, d + (size_t) kept * node->nb[0], node->nb[0], fill, 0);
+        char *              rest = d + (size_t) kept * node->nb[0];
+        if (gb_is_direct(node, rest, node->ne[0] - kept)) {
+            for (int64_t j = 0; j < node->ne[0] - kept; j++) {
+                ((float *) (void *) rest)[j] = value;
+            }
+        } else {
+            gb_move(size, node->ne[0] - kept, rest, node->nb[0], fill, 0);
+        }
     }
 }
 
