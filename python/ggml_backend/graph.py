@@ -45,6 +45,10 @@ class GraphCore(Core):
         StateError if one of them is being freed, or would be written to and is read-only.
         """
         if self.epoch == OwnerCore.epoch:
+            if len(self.owners) == 1:  # most graphs
+                one = self.owners[0]()
+                if one is not None and not one.closed:
+                    return [one]
             found = [owner for ref in self.owners if (owner := ref()) is not None and not owner.closed]
             if len(found) == len(self.owners):
                 return found
