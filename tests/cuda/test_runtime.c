@@ -1,4 +1,6 @@
 // test_runtime.c - the CUDA backend without its kernels: memory, streams, events, copies, errors, graphs. SCALE stands for all operators.
+#include <pthread.h>
+
 #include "cuda_test.h"
 #include "ggml-backend-impl.h"
 
@@ -396,6 +398,42 @@ static void replay_can_be_off(void) {
     ggml_clear_error();
 }
 
+// Threads with a backend each, on one device: one records graphs while the others set tensors, which waits for the device.
+static void * compute_often(void * arg) {
+    ggml_backend_t backend = cuda_open(0);
+    for (int i = 0; i < 12; i++) {
+        struct chain c = chain_new(backend, N, 3 + i % 3, 2.0f);
+        for (int k = 0; k < 4; k++) {
+            float values[N], back[N] = { 0 };
+            for (int j = 0; j < N; j++) {
+                values[j] = (float) (i + j + k);
+            }
+            const float factor = (float) (8 << (i % 3));
+            const bool  ok     = ggml_backend_tensor_set(c.x, values, 0, sizeof(values)) == GGML_STATUS_SUCCESS &&
+                            ggml_backend_graph_compute(backend, c.graph) && ggml_backend_synchronize(backend) == GGML_STATUS_SUCCESS &&
+                            ggml_backend_tensor_get(c.y, back, 0, sizeof(back)) == GGML_STATUS_SUCCESS;
+            *(int *) arg += !ok || back[7] != values[7] * factor || back[N - 1] != values[N - 1] * factor;
+        }
+        chain_free(&c);
+    }
+    ggml_backend_free(backend);
+    return NULL;
+}
+
+static void threads_share_a_device(void) {
+    CUDA_OR_SKIP();
+    enum { THREADS = 4 };
+    pthread_t thread[THREADS];
+    int       wrong[THREADS] = { 0 };
+    for (int i = 0; i < THREADS; i++) {
+        REQUIRE(pthread_create(&thread[i], NULL, compute_often, &wrong[i]) == 0);
+    }
+    for (int i = 0; i < THREADS; i++) {
+        pthread_join(thread[i], NULL);
+        CHECK_INT(wrong[i], 0);
+    }
+}
+
 // -------------------------------------------------------------------------------------------------------------- errors
 
 static void unsupported_nodes_are_named(void) {
@@ -515,4 +553,4 @@ static void every_call_may_fail(void) {
 TEST_MAIN(TEST(is_in_the_registry), TEST(devices_by_number), TEST(buffers_hold_what_is_set), TEST(freed_buffers_are_used_again),
           TEST(out_of_memory_is_an_error), TEST(pinned_memory_is_host_memory), TEST(copies_keep_layouts), TEST(queued_work_is_in_order),
           TEST(events_order_queues), TEST(timed_events_grow), TEST(the_same_graph_is_replayed), TEST(changed_graphs_are_updated),
-          TEST(replay_can_be_off), TEST(unsupported_nodes_are_named) EMULATED_TESTS)
+          TEST(replay_can_be_off), TEST(threads_share_a_device), TEST(unsupported_nodes_are_named) EMULATED_TESTS)

@@ -18,6 +18,8 @@
 
 #include <cuda_runtime.h>
 
+#include <mutex>
+
 #include "ggml-backend-module.h"
 
 // -------------------------------------------------------------------------------------------------------------------- devices
@@ -48,6 +50,12 @@ class gb_cuda_on_device {
   private:
     int previous;
 };
+
+// Waits for everything that is queued on the device. Nobody may wait so while a graph is recorded there: who records holds the lock.
+cudaError_t  gb_cuda_wait(const gb_cuda_device * device);
+std::mutex & gb_cuda_wait_lock(const gb_cuda_device * device);
+
+void gb_cuda_reach_peers(const gb_cuda_device * device); // copies to and from other devices go directly where they can
 
 // Memory of a device, from its pool: `capacity` >= size is what free needs. NULL on failure, reported with what is free and in all.
 void * gb_cuda_pool_alloc(gb_cuda_device * device, size_t size, size_t * capacity);

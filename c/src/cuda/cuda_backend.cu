@@ -440,6 +440,7 @@ static ggml_backend_t new_backend(gb_cuda_device * device) {
         gb_cuda_report(device->name, "cudaStreamCreateWithFlags", error);
         return no_backend(b, backend);
     }
+    gb_cuda_reach_peers(device);
     backend->iface   = backend_hooks();
     backend->context = b;
     return backend;

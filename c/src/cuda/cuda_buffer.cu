@@ -134,7 +134,7 @@ template <class Queue> static bool do_now(gb_cuda_device * device, const char * 
     cudaError_t       error  = cudaSuccess;
     cudaStream_t      stream = own_stream(device, &error);
     if (error == cudaSuccess) {
-        error = cudaDeviceSynchronize();
+        error = gb_cuda_wait(device);
     }
     if (error == cudaSuccess) {
         error = queue(stream);
@@ -158,9 +158,8 @@ static GGML_CALL const char * buffer_name(ggml_backend_buffer_t buffer) {
 
 // Kernels of any stream may still use it.
 static GGML_CALL void buffer_free(ggml_backend_buffer_t buffer) {
-    cuda_buffer *     b = context_of(buffer);
-    gb_cuda_on_device on(b->device->id);
-    (void) cudaDeviceSynchronize(); // an error is reported to whoever waits for the work that failed
+    cuda_buffer * b = context_of(buffer);
+    (void) gb_cuda_wait(b->device); // an error is reported to whoever waits for the work that failed
     gb_cuda_pool_free(b->device, b->memory, b->capacity);
     delete b;
 }
@@ -197,18 +196,13 @@ static bool copy_now(gb_cuda_device * device, const ggml_tensor * src, ggml_tens
     return possible && ok;
 }
 
-static void wait_for(gb_cuda_device * device) {
-    gb_cuda_on_device on(device->id);
-    (void) cudaDeviceSynchronize();
-}
-
 static GGML_CALL bool buffer_copy_from(ggml_backend_buffer_t buffer, const ggml_tensor * src, ggml_tensor * dst) {
     gb_cuda_device * from = gb_cuda_device_of(src);
     if (from == nullptr && !gb_cuda_is_host(src)) {
         return false;
     }
     if (from != nullptr && from != context_of(buffer)->device) {
-        wait_for(from);
+        (void) gb_cuda_wait(from);
     }
     return copy_now(context_of(buffer)->device, src, dst);
 }

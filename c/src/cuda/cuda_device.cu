@@ -17,7 +17,7 @@
 bool gb_cuda_is_sticky(cudaError_t error) {
     const int n = (int) error;
     // 214: uncorrectable memory error; 220: link; 46, 710, 714 to 720: what kernels do wrong; 999: unknown
-    return n == 214 || n == 220 || n == (int) cudaErrorIllegalAddress || n == 702 || (n >= 710 && n <= 719 && n != 712 && n != 713) || n == 721 ||
+    return n == 214 || n == 220 || n == (int) cudaErrorIllegalAddress || n == 702 || n == 710 || (n >= 714 && n <= 719) || n == 721 ||
            n == (int) cudaErrorUnknown;
 }
 
@@ -63,6 +63,7 @@ struct pool {
 struct devices {
     gb_cuda_device device[GGML_CUDA_MAX_DEVICES];
     pool           pools[GGML_CUDA_MAX_DEVICES];
+    std::mutex     waits[GGML_CUDA_MAX_DEVICES];
     int            n          = 0;
     char           reason[256] = "";
 };
@@ -129,6 +130,27 @@ const char * gb_cuda_absent_reason(void) {
 gb_cuda_device * gb_cuda_device_get(int i) {
     devices & all = list();
     return i >= 0 && i < all.n ? &all.device[i] : nullptr;
+}
+
+std::mutex & gb_cuda_wait_lock(const gb_cuda_device * device) {
+    return list().waits[device->id];
+}
+
+cudaError_t gb_cuda_wait(const gb_cuda_device * device) {
+    const std::lock_guard<std::mutex> held(gb_cuda_wait_lock(device));
+    gb_cuda_on_device                 on(device->id);
+    return cudaDeviceSynchronize();
+}
+
+void gb_cuda_reach_peers(const gb_cuda_device * device) {
+    gb_cuda_on_device on(device->id);
+    for (int i = 0; i < gb_cuda_device_count(); i++) {
+        int can = 0;
+        if (i != device->id && cudaDeviceCanAccessPeer(&can, device->id, i) == cudaSuccess && can) {
+            (void) cudaDeviceEnablePeerAccess(i, 0); // it may be enabled already
+        }
+    }
+    (void) cudaGetLastError();
 }
 
 // ----------------------------------------------------------------------------------------------------------------------- pool

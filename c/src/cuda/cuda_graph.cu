@@ -283,6 +283,7 @@ static enum ggml_status queue_nodes(gb_cuda_backend & b) {
 
 // Records what queue_nodes would queue. NULL: it could not be recorded; the graph is launched node by node then.
 static cudaGraph_t capture(gb_cuda_backend & b) {
+    const std::lock_guard<std::mutex> held(gb_cuda_wait_lock(b.device));
     if (cudaStreamBeginCapture(b.stream, cudaStreamCaptureModeRelaxed) != cudaSuccess) {
         (void) cudaGetLastError();
         return nullptr;

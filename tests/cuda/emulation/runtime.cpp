@@ -281,6 +281,12 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp * p, int id) {
 
 cudaError_t cudaDeviceSynchronize(void) {
     ENTER();
+    for (gb_emu_stream * s : streams) {
+        if (s->device == current_device && s->capturing) { // by any thread
+            s->broken = true;
+            return result(cudaErrorStreamCaptureUnsupported);
+        }
+    }
     const cudaError_t error = drain_device(current_device);
     return result(error != cudaSuccess ? error : devices[(size_t) current_device].sticky);
 }
