@@ -1,13 +1,14 @@
 """The same work side by side with other libraries in one process: NumPy, PyTorch and ONNX Runtime, where they can be imported.
 
     python benchmarks/compare_peers.py [products|ops|attention|model ...] [--threads N] [--only TEXT ...] [--rounds N] [--seconds S]
-                                       [--quick] [--json FILE] [--markdown]
+                                       [--cpu] [--quick] [--json FILE] [--markdown]
 
 It installs nothing (pip install torch onnxruntime onnx) and says what is absent. All sides get the same inputs and the same number of
 threads (NumPy takes what its BLAS takes); results are compared before anything is measured. In every round each side runs for a while,
 after a pause in which the threads of the side before fall asleep; the table has medians of the rounds, and ratios to ours taken round by
 round. Above 1: we are faster. Outputs are made by each library in its own way: PyTorch and NumPy allocate them, ONNX Runtime copies them
-out, ours lie in a buffer.
+out, ours lie in a buffer. With --cpu it is one thread, and the processor time of the process is measured instead: what is left to do on a
+machine that others use meanwhile.
 """
 
 from __future__ import annotations
@@ -69,15 +70,16 @@ class Sides:
 
     def graph(self, build: Callable[..., gb.Tensor], *inputs: tuple[tuple[int, ...], gb.DType, np.ndarray]) -> Run:
         """Of ours: inputs are (shape, dtype, values)."""
-        ctx = gb.Context()
+        ctx, allocator = gb.Context(), gb.GraphAllocator(self.backend)
         sources = [ctx.tensor(shape, dtype, name=f"x{i}") for i, (shape, dtype, _) in enumerate(inputs)]
+        buffer = ctx.allocate(self.backend)
         result = build(*sources)
         graph = ctx.graph(result)
-        buffer = ctx.allocate(self.backend)
+        allocator.allocate(graph)  # as programs do: results in the place of what is no longer needed
         for tensor, (_, _, values) in zip(sources, inputs, strict=True):
             tensor.set(values)
 
-        def run(keep: Any = (ctx, buffer)) -> Any:
+        def run(keep: Any = (ctx, buffer, allocator)) -> Any:
             graph.compute(self.backend)
             return result.numpy()
 
@@ -461,22 +463,22 @@ def prepared(s: Sides, work: Work) -> tuple[dict[str, Run], dict[str, str]]:
     return runs, reasons
 
 
-def rate(work: Work, run: Run, seconds: float, pause: float) -> float:
+def rate(work: Work, run: Run, seconds: float, pause: float, clock: Callable[[], float]) -> float:
     time.sleep(pause)
     run()
-    count, start = 0, time.perf_counter()
-    while (elapsed := time.perf_counter() - start) < seconds or count == 0:
+    count, start = 0, clock()
+    while (elapsed := clock() - start) < seconds or count == 0:
         run()
         count += 1
     return work.amount * count / elapsed / (1e9 if work.unit in ("GB/s", "GFLOP/s") else 1)
 
 
-def measure(s: Sides, work: Work, rounds: int, seconds: float, pause: float) -> dict[str, Any]:
+def measure(s: Sides, work: Work, rounds: int, seconds: float, pause: float, clock: Callable[[], float]) -> dict[str, Any]:
     runs, reasons = prepared(s, work)
     found: dict[str, list[float]] = {name: [] for name in runs}
     for _ in range(rounds):
         for name, run in runs.items():
-            found[name].append(rate(work, run, seconds, pause))
+            found[name].append(rate(work, run, seconds, pause, clock))
     ratios = {n: statistics.median(a / b for a, b in zip(found["ours"], r, strict=True)) for n, r in found.items() if n != "ours"}
     return {"unit": work.unit, "median": statistics.median(found["ours"]), "rounds": found, "ratios": ratios, "left_out": reasons}
 
@@ -511,6 +513,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=count(int), default=5)
     parser.add_argument("--seconds", type=count(float), default=0.2, help="of each side in a round")
     parser.add_argument("--pause", type=float, default=0.1, help="seconds before each side")
+    parser.add_argument("--cpu", action="store_true", help="one thread, processor time")
     parser.add_argument("--quick", action="store_true", help="tiny sizes: to see that it works")
     parser.add_argument("--markdown", action="store_true", help="print a table for a document")
     parser.add_argument("--json", type=Path)
@@ -519,11 +522,13 @@ def main() -> None:
         if name not in SUITES:
             parser.error(f"{name!r} is none of {', '.join(SUITES)}")
 
+    clock = time.process_time if args.cpu else time.perf_counter
+    args.threads = 1 if args.cpu else args.threads
     s = Sides(args.threads)
     load = os.getloadavg()[0] if hasattr(os, "getloadavg") else -1.0
     versions = {name: getattr(module, "__version__", "?") for name, module in s.modules.items()}
     print(
-        f"{args.threads} threads, level {s.backend.level}, load average {load:.2f}; beside "
+        f"{'processor time, ' if args.cpu else ''}{args.threads} threads, level {s.backend.level}, load average {load:.2f}; beside "
         + ", ".join(f"{n} {v}" for n, v in versions.items())
     )
     for name, why in s.absent.items():
@@ -532,6 +537,7 @@ def main() -> None:
     results: dict[str, Any] = {
         "benchmark": "peers",
         "threads": args.threads,
+        "processor_time": args.cpu,
         "load": load,
         "versions": versions,
         "absent": s.absent,
@@ -544,7 +550,7 @@ def main() -> None:
         for work in SUITES[name](s, args.quick):
             if args.only and not any(o in work.name for o in args.only):
                 continue
-            result = results["cases"][work.name] = measure(s, work, args.rounds, args.seconds, args.pause)
+            result = results["cases"][work.name] = measure(s, work, args.rounds, args.seconds, args.pause, clock)
             print(row(work.name, result, args.markdown), flush=True)
             left_out += [f"{work.name}: {peer} left out: {why}" for peer, why in result["left_out"].items()]
     print("\n".join(left_out))

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from .. import ops
+from ..alloc import GraphAllocator
 from ..backend import Backend
 from ..dtypes import DTypeLike, bfloat16, dtypes, float16, float32, int32
 from ..graph import Context
@@ -31,9 +32,11 @@ class Bench:
         """A graph of one chain: inputs are (shape, dtype, values; None: random floats)."""
         ctx = self.stack.enter_context(Context())
         sources = [ctx.tensor(shape, dtype, name=f"x{i}") for i, (shape, dtype, _) in enumerate(inputs)]
+        self.stack.enter_context(ctx.allocate(self.backend))
         result = build(*sources)
         graph = ctx.graph(result)
-        self.stack.enter_context(ctx.allocate(self.backend))
+        allocator = self.stack.enter_context(GraphAllocator(self.backend))  # results in the place of what is no longer needed
+        allocator.allocate(graph)
         for tensor, (shape, _, values) in zip(sources, inputs, strict=True):
             tensor.set(self.rng.standard_normal(shape, dtype=np.float32) if values is None else values)
         return lambda: graph.compute(self.backend), result
