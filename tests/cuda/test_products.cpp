@@ -207,6 +207,7 @@ static void tiles_of_halves(void) {
         mul_mat(type, GGML_TYPE_F32, { 130, 20, 1032, 1, 1, 1, 1 }); // depth in parts
         mul_mat(type, GGML_TYPE_F32, { 1, 17, 2048, 1, 1, 1, 1 });
     }
+    mul_mat(GGML_TYPE_F16, GGML_TYPE_F16, { 300, 1200, 8, 1, 1, 1, 1 }); // several bands of tiles
 }
 
 static void exact_products(void) {

@@ -119,7 +119,8 @@ template<int KIND, int DP, int KEYS> GB_KERNEL GB_BOUNDS(GB_ATTENTION_THREADS, D
     uint16_t * const stages = shared + GB_ATTENTION_ROWS * DP;
     const int        lane = (int) threadIdx.x % 32, warp = (int) threadIdx.x / 32;
     const int64_t    group = blockIdx.y, i3 = blockIdx.z, part = blockIdx.x % p.parts, rows = p.n * (p.heads / p.outer);
-    const int64_t    first = (int64_t) (blockIdx.x / p.parts) * GB_ATTENTION_ROWS, last = gb_min(rows, first + GB_ATTENTION_ROWS);
+    const int64_t    tile = gridDim.x / p.parts - 1 - blockIdx.x / p.parts; // the last rows see most keys: they come first
+    const int64_t    first = tile * GB_ATTENTION_ROWS, last = gb_min(rows, first + GB_ATTENTION_ROWS);
     const bool       one_head = first / p.n == (last - 1) / p.n;
     const int64_t    end = gb_min(gb_keys_seen(p, one_head ? (last - 1) % p.n : p.n - 1), (part + 1) * p.part_keys);
     const char *     k = gb_attention_at(p.k, 0, group, i3);

@@ -14,7 +14,7 @@
 #include "cuda/kernels/rows.cuh"
 #include "cuda/kernels/unpack.cuh"
 
-enum { GB_GEMM_THREADS = 256, GB_GEMM_M = 128, GB_GEMM_K = 64, GB_HALVES = -1 };
+enum { GB_GEMM_THREADS = 256, GB_GEMM_M = 128, GB_GEMM_K = 64, GB_GEMM_BAND = 8, GB_HALVES = -1 };
 
 struct gb_gemm {
     gb_weights  w;
@@ -41,9 +41,13 @@ struct gb_tile {
 template<int NT> GB_DEVICE gb_tile gb_tile_of(const gb_gemm & p, int columns) {
     gb_tile       t;
     const int64_t part = blockIdx.z % p.parts;
-    int64_t       y    = blockIdx.y;
+    // Blocks with neighbouring numbers run at the same time: they take tiles that are close both ways, GB_GEMM_BAND of rows, so that the
+    // operands they share are few enough for the cache.
+    const int64_t linear = (int64_t) blockIdx.y * gridDim.x + blockIdx.x, per_band = (int64_t) GB_GEMM_BAND * gridDim.x;
+    const int64_t band = linear / per_band * GB_GEMM_BAND, wide = gb_min<int64_t>(GB_GEMM_BAND, (int64_t) gridDim.y - band);
+    int64_t       y    = band + linear % per_band % wide;
     t.slice            = blockIdx.z / p.parts;
-    t.column           = (int64_t) blockIdx.x * columns;
+    t.column           = linear % per_band / wide * columns;
     t.k0               = part * p.part_depth;
     t.k1               = gb_min(p.k, t.k0 + p.part_depth);
     t.dst              = p.dst + part * p.part_rows * p.m;
