@@ -6,7 +6,7 @@
 
 enum { D = 8, TOKENS = 24, MAX_VALUES = 40, MAX_BLOCKS = 512, CHUNK = 1 << 20 }; // chunks lie side by side for the validator
 
-enum kind { PROJECT, ADD, MUL, TANH, SOFT_MAX, RMS_NORM, HALF, ATTEND, SCALE_INPLACE, KINDS };
+enum kind { PROJECT, ADD, MUL, TANH, SOFT_MAX, RMS_NORM, HALF, ATTEND, SCALE_INPLACE, STORE, KINDS };
 
 struct recipe { // values 0 and 1 are inputs of D x tokens
     int       n;
@@ -34,7 +34,8 @@ static struct recipe random_recipe(int n_devices) {
     return r;
 }
 
-static struct ggml_tensor * make_value(struct ggml_context * ctx, struct ggml_tensor * w, const struct recipe * r, int i, struct ggml_tensor * const * v) {
+static struct ggml_tensor * make_value(struct ggml_context * ctx, struct ggml_tensor * w, struct ggml_tensor * cache, const struct recipe * r, int i,
+                                       struct ggml_tensor * const * v) {
     struct ggml_tensor *a = v[r->a[i]], *b = v[r->b[i]];
     switch (r->kind[i]) {
         case PROJECT: return ggml_mul_mat(ctx, w, a);
@@ -49,6 +50,10 @@ static struct ggml_tensor * make_value(struct ggml_context * ctx, struct ggml_te
             return ggml_mul_mat(ctx, ggml_cont(ctx, ggml_transpose(ctx, a)), scores);
         }
         case SCALE_INPLACE: return ggml_scale_inplace(ctx, ggml_add(ctx, a, b), 0.5f);
+        case STORE: { // at another place for each size; aligned for every device: what is computed over a copy of it depends on that
+            const size_t at = (size_t) ((r->b[i] + TOKENS - a->ne[1]) / 2 % 4 * 8) * cache->nb[1];
+            return ggml_scale(ctx, ggml_cpy(ctx, a, ggml_view_2d(ctx, cache, D, a->ne[1], cache->nb[1], at)), 2);
+        }
         case KINDS: break;
     }
     return NULL;
@@ -57,13 +62,14 @@ static struct ggml_tensor * make_value(struct ggml_context * ctx, struct ggml_te
 static struct built build(const struct recipe * r, struct ggml_tensor * w, int tokens, bool no_alloc, ggml_backend_sched_t sched, const ggml_backend_t * devices) {
     struct built g = { .ctx = ggml_init((struct ggml_init_params){ 1 << 20, NULL, no_alloc }) };
     g.graph        = ggml_new_graph(g.ctx);
+    struct ggml_tensor * cache = ggml_new_tensor_2d(g.ctx, GGML_TYPE_F32, D, 2 * TOKENS);
     for (int i = 0; i < r->n; i++) {
         if (i < 2) {
             g.values[i] = g.inputs[i] = ggml_new_tensor_2d(g.ctx, GGML_TYPE_F32, D, tokens);
             ggml_set_input(g.values[i]);
             continue;
         }
-        g.values[i] = make_value(g.ctx, w, r, i, g.values);
+        g.values[i] = make_value(g.ctx, w, cache, r, i, g.values);
         if (r->output[i]) {
             ggml_set_output(g.values[i]);
         }
