@@ -231,22 +231,33 @@ static enum ggml_status plan_nodes(struct gb_cpu_plan * plan, struct ggml_tensor
     return GGML_STATUS_SUCCESS;
 }
 
+// With its lists behind it, in one piece: small graphs are planned for each run.
+static struct gb_cpu_plan * empty_plan(size_t n_nodes) {
+    struct gb_cpu_plan * plan = NULL;
+    const size_t         each = sizeof(*plan->nodes) + sizeof(*plan->jobs) + sizeof(*plan->steps);
+    GB_FAIL_IF(n_nodes > (SIZE_MAX - sizeof(*plan)) / each, NULL, GGML_STATUS_INVALID_ARGUMENT, "CPU: the size of the plan overflows");
+    plan = gb_calloc(1, sizeof(*plan) + n_nodes * each);
+    if (plan != NULL) {
+        plan->jobs  = (struct job *) (void *) (plan + 1);
+        plan->steps = (struct step *) (void *) (plan->jobs + n_nodes);
+        plan->nodes = (struct ggml_tensor **) (void *) (plan->steps + n_nodes);
+    }
+    return plan;
+}
+
 struct gb_cpu_plan * gb_cpu_plan_new(struct ggml_tensor * const * nodes, int n_nodes, int n_threads) {
     GB_FAIL_IF(n_nodes < 0 || (nodes == NULL && n_nodes > 0), NULL, GGML_STATUS_INVALID_ARGUMENT,
                "CPU: the graph has no node list");
     GB_FAIL_IF(n_threads < 1 || n_threads > GB_CPU_MAX_THREADS, NULL, GGML_STATUS_INVALID_ARGUMENT,
                "CPU: needs 1 to %d threads, has %d", GB_CPU_MAX_THREADS, n_threads);
-    struct gb_cpu_plan * plan = GB_NEW(struct gb_cpu_plan);
+    struct gb_cpu_plan * plan = empty_plan((size_t) n_nodes);
     if (plan == NULL) {
         return NULL;
     }
-    plan->team  = 1;
+    plan->team      = 1;
     plan->n_threads = n_threads;
     plan->fuses     = gb_fuse_is_on();
-    plan->nodes = gb_calloc((size_t) n_nodes, sizeof(*plan->nodes));
-    plan->jobs  = plan->nodes != NULL ? gb_calloc((size_t) n_nodes, sizeof(*plan->jobs)) : NULL;
-    plan->steps = plan->jobs != NULL ? gb_calloc((size_t) n_nodes, sizeof(*plan->steps)) : NULL;
-    if (plan->steps == NULL || plan_nodes(plan, nodes, n_nodes, n_threads) != GGML_STATUS_SUCCESS) {
+    if (plan_nodes(plan, nodes, n_nodes, n_threads) != GGML_STATUS_SUCCESS) {
         gb_cpu_plan_free(plan);
         return NULL;
     }
@@ -258,12 +269,7 @@ struct gb_cpu_plan * gb_cpu_plan_again(const struct gb_cpu_plan * plan, int n_th
 }
 
 void gb_cpu_plan_free(struct gb_cpu_plan * plan) {
-    if (plan != NULL) {
-        gb_free(plan->nodes);
-        gb_free(plan->jobs);
-        gb_free(plan->steps);
-        gb_free(plan);
-    }
+    gb_free(plan);
 }
 
 size_t gb_cpu_plan_work_size(const struct gb_cpu_plan * plan) {
