@@ -64,11 +64,66 @@ TEST_UNPACK(iq3_s, IQ3_S, 32)
 TEST_UNPACK(tq1_0, TQ1_0, 32)
 TEST_UNPACK(tq2_0, TQ2_0, 32)
 
+// A panel holds what the scalar level unpacks from each column, and nothing behind it is written.
+static void check_columns(const struct gb_kernels * k, enum ggml_type type, unpack_fn unpack, int group) {
+    enum { K = 512, N = GB_GEMM_MAX };
+    static uint8_t blocks[N][2 * K + 8], u[K];
+    static float   y[(K / 4 + K / 8) * N + 1], d[K / 16], m[K / 16];
+    const int64_t  size = ggml_blck_size(type), depth = size * (int64_t) test_random_int(1, (int) (K / size));
+    const int      width = k->gemm_q8_nr, n = (int) test_random_int(1, width);
+    const bool     centered = test_random() % 2;
+    const void *   x[N];
+    for (int j = 0; j < n; j++) {
+        uint8_t * const p = blocks[j] + test_random_int(0, 7); // exactly as long as it says, for sanitizers: the end is checked below
+        for (size_t i = 0; i < ggml_row_size(type, depth); i++) {
+            p[i] = (uint8_t) test_random();
+        }
+        x[j] = p;
+    }
+    const float * const yd = y + depth / 4 * width, *const ym = yd + depth / group * width;
+    float * const       end = y + (ym - y) + (centered ? 0 : depth / group * width);
+    *end                    = 77;
+    if (!k->pack_columns_q8((int) type, depth, centered, n, y, x)) {
+        return;
+    }
+    CHECK_MSG(*end == 77, "%s pack_columns_q8 %s writes outside", level_name, ggml_type_name(type));
+    for (int j = 0; j < n; j++) {
+        unpack(depth, u, d, m, x[j]);
+        for (int64_t i = 0; i < depth; i++) {
+            CHECK_MSG(((const uint8_t *) y)[(i / 4 * width + j) * 4 + i % 4] == u[i], "%s pack_columns_q8 %s: level %d of column %d", level_name,
+                      ggml_type_name(type), (int) i, j);
+        }
+        for (int64_t g = 0; g < depth / group; g++) {
+            CHECK_MSG(same_array(&yd[g * width + j], &d[g], 1) && (centered || same_array(&ym[g * width + j], &m[g], 1)),
+                      "%s pack_columns_q8 %s: scale %d of column %d", level_name, ggml_type_name(type), (int) g, j);
+        }
+    }
+}
+
+static void test_pack_columns_q8(const struct gb_kernels * k) {
+    const struct {
+        enum ggml_type type;
+        unpack_fn      unpack;
+        int            group;
+    } formats[] = {
+        { GGML_TYPE_Q4_0, scalar->unpack_q4_0, 32 },     { GGML_TYPE_Q4_1, scalar->unpack_q4_1, 32 }, { GGML_TYPE_Q5_0, scalar->unpack_q5_0, 32 },
+        { GGML_TYPE_Q5_1, scalar->unpack_q5_1, 32 },     { GGML_TYPE_Q8_0, scalar->unpack_q8_0, 32 }, { GGML_TYPE_MXFP4, scalar->unpack_mxfp4, 32 },
+        { GGML_TYPE_IQ4_NL, scalar->unpack_iq4_nl, 32 }, { GGML_TYPE_Q2_K, scalar->unpack_q2_k, 16 }, { GGML_TYPE_Q3_K, scalar->unpack_q3_k, 16 },
+        { GGML_TYPE_Q4_K, scalar->unpack_q4_k, 32 },     { GGML_TYPE_Q5_K, scalar->unpack_q5_k, 32 }, { GGML_TYPE_Q6_K, scalar->unpack_q6_k, 16 },
+        { GGML_TYPE_IQ4_XS, scalar->unpack_iq4_xs, 32 },
+    };
+    for (int pass = 0; pass < 30; pass++) {
+        for (size_t i = 0; i < sizeof(formats) / sizeof(formats[0]); i++) {
+            check_columns(k, formats[i].type, formats[i].unpack, formats[i].group);
+        }
+    }
+}
+
 static void test_quantize_q8(const struct gb_kernels * k) {
     static int8_t q[2][2048];
     static float  d[2][64], s[2][128];
     for (int pass = 0; pass < 300; pass++) {
-        const int     kind = pass % 2 ? GB_BYTES_HALVES : 0;
+        const int     kind = (pass % 2 ? GB_BYTES_HALVES : 0) | (pass % 5 == 0 ? GB_BYTES_CENTERED : 0);
         const int64_t n    = 32 * (int64_t) test_random_int(0, 64);
         const float   size = ldexpf(1, (int) test_random_int(-90, 100));
         float *       x    = random_row(&row_x, n, pass % 3 ? TAME : WILD);
@@ -97,7 +152,11 @@ static void test_quantize_q8(const struct gb_kernels * k) {
                           error, largest);
                 sums[i / 16] += q[0][32 * g + i];
             }
-            if (kind) {
+            if (kind & GB_BYTES_CENTERED) {
+                const bool halves = kind & GB_BYTES_HALVES;
+                const int  expected[2] = { halves ? sums[0] : sums[0] + sums[1], sums[1] };
+                CHECK(memcmp(&s[0][halves ? 2 * g : g], expected, (halves ? 2 : 1) * sizeof(int)) == 0);
+            } else if (kind) {
                 CHECK(s[0][2 * g] == d[0][g] * (float) sums[0] && s[0][2 * g + 1] == d[0][g] * (float) sums[1]);
             } else {
                 CHECK(s[0][g] == d[0][g] * (float) (sums[0] + sums[1]));
@@ -132,6 +191,23 @@ static void random_bytes_row(struct bytes * b, int kind) {
         }
         b->s[g] = b->dx[g * group / 32] * (float) sum;
     }
+}
+
+// As weights without minima are: m is -zero d, and in the panel of activations -zero sum(q) stands for s.
+static void center_row(struct bytes * w, int zero) {
+    for (int g = 0; g < BYTES_K / 16; g++) {
+        w->m[g] = -(float) zero * w->d[g];
+    }
+}
+
+static float centered_sum(const struct bytes * x, int64_t g, int group, int zero) {
+    int32_t sum = 0;
+    float   bits;
+    for (int i = 0; i < group; i++) {
+        sum -= zero * x->q[g * group + i];
+    }
+    memcpy(&bits, &sum, sizeof(bits));
+    return bits;
 }
 
 static double bytes_oracle(const struct bytes * w, const struct bytes * x, int kind, int64_t k, double * size) {
@@ -183,8 +259,10 @@ static void test_gemm_tile_q8(const struct gb_kernels * k) {
     static float        a[BYTES_K * N], b[BYTES_K * N], c[N * LDC], before[N * LDC];
     const int           mr_max = k->gemm_q8_mr, nr_max = k->gemm_q8_nr;
     CHECK(mr_max >= 4 && mr_max <= 16 && nr_max >= 1 && nr_max <= N && 128 % nr_max == 0); // gemm.c relies on it
-    for (int pass = 0; pass < 120; pass++) {
-        const int     kind = pass % 4, group = kind & GB_BYTES_HALVES ? 16 : 32, mr = (int) test_random_int(1, mr_max), nr = (int) test_random_int(1, nr_max);
+    for (int pass = 0; pass < 160; pass++) {
+        const int     kind = pass % 8, group = kind & GB_BYTES_HALVES ? 16 : 32, mr = (int) test_random_int(1, mr_max), nr = (int) test_random_int(1, nr_max);
+        const bool    centered = kind & GB_BYTES_CENTERED;
+        const int     zero     = (int) test_random_int(1, 128);
         const int64_t depth = 32 * (int64_t) test_random_int(0, BYTES_K / 32);
         const bool    accumulate = test_random() % 2;
         uint8_t *     ab = (uint8_t *) a, *bb = (uint8_t *) b;
@@ -196,17 +274,20 @@ static void test_gemm_tile_q8(const struct gb_kernels * k) {
             }
             for (int64_t g = 0; g < depth / group; g++) {
                 dx[g * group / 32 * mr_max + i] = rows[i].dx[g * group / 32];
-                s[g * mr_max + i]               = rows[i].s[g];
+                s[g * mr_max + i]               = centered ? centered_sum(&rows[i], g, group, zero) : rows[i].s[g];
             }
         }
         for (int j = 0; j < nr_max; j++) {
             random_bytes_row(&columns[j], kind);
+            if (centered) {
+                center_row(&columns[j], zero);
+            }
             for (int64_t p = 0; p < depth; p++) {
                 bb[(p / 4 * nr_max + j) * 4 + p % 4] = columns[j].u[p];
             }
             for (int64_t g = 0; g < depth / group; g++) {
                 d[g * nr_max + j] = columns[j].d[g];
-                m[g * nr_max + j] = columns[j].m[g];
+                m[g * nr_max + j] = centered ? NAN : columns[j].m[g];
             }
         }
         for (int i = 0; i < N * LDC; i++) {
@@ -265,34 +346,38 @@ static void test_gemm_tile_bf16(const struct gb_kernels * k) {
 
 // ------------------------------------------------------------------------------------------------- columns times rows
 
-typedef void (*dots_fn)(int64_t k, int nw, int nx, float * y, const void * const * w, const float * const * x);
+typedef void (*dots_fn)(int64_t k, int nw, int nx, float * y, const void * const * w, const float * const * x, size_t ahead);
 
 static void check_dots(const char * name, dots_fn fn, int width, size_t element, double (*value)(const void *, int64_t)) {
     enum { K = 300 };
-    static float    x[4][K + 3], floats[4][K + 3];
+    static float    x[8][K + 3], floats[4][K + 3];
     static uint16_t halves[4][K + 3];
     CHECK(width >= 1 && width <= 4);
     for (int pass = 0; pass < 600; pass++) {
-        const int     nw = (int) test_random_int(1, width), nx = (int) test_random_int(1, 4), at = (int) test_random_int(0, 3);
+        const int     nw = (int) test_random_int(1, width), nx = (int) test_random_int(1, 8), at = (int) test_random_int(0, 3);
         const int64_t k = test_random_int(0, K);
         const void *  w[4];
-        const float * rows[4];
-        float         y[16], alone[16];
+        const float * rows[8];
+        float         y[32], alone[32];
+        for (int i = 0; i < 8; i++) {
+            for (int j = 0; j < K + 3; j++) {
+                x[i][j] = random_value(TAME);
+            }
+            rows[i] = x[i] + at;
+        }
         for (int i = 0; i < 4; i++) {
             for (int j = 0; j < K + 3; j++) {
-                x[i][j]      = random_value(TAME);
                 floats[i][j] = random_value(TAME);
                 halves[i][j] = (uint16_t) (0x3c00 + test_random() % 0x400 + (test_random() % 2 << 15)); // near 1
             }
-            w[i]    = element == 4 ? (const void *) (floats[i] + at) : (const void *) (halves[i] + at);
-            rows[i] = x[i] + at;
+            w[i] = element == 4 ? (const void *) (floats[i] + at) : (const void *) (halves[i] + at);
         }
-        for (int i = 0; i < 16; i++) {
+        for (int i = 0; i < 32; i++) {
             y[i] = 77;
         }
-        fn(k, nw, nx, y, w, rows);
+        fn(k, nw, nx, y, w, rows, (size_t) test_random_int(0, 5000));
         for (int i = 0; i < width; i++) {
-            for (int j = 0; j < 4; j++) {
+            for (int j = 0; j < 8; j++) {
                 double sum = 0, size = 0;
                 for (int64_t p = 0; p < k; p++) {
                     const double term = value(w[i], p) * (double) rows[j][p];
@@ -304,7 +389,7 @@ static void check_dots(const char * name, dots_fn fn, int width, size_t element,
                           level_name, name, nw, nx, (int) k, got, sum);
             }
         }
-        fn(k, 1, nx, alone, w + nw - 1, rows);
+        fn(k, 1, nx, alone, w + nw - 1, rows, 0);
         CHECK_MSG(same_bits(alone[0], y[nw - 1]), "%s %s depends on the columns taken together", level_name, name);
     }
 }

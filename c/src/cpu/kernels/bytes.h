@@ -4,6 +4,7 @@
 //   vb_set4(p)      the four bytes at p in every lane
 //   vi_dot4(c,u,s)  c + the sum of u[i] s[i] in each lane; u unsigned, at most 127; s signed, at least -127
 //   vi_dot4w        the same for any u ("wide")
+//   vi_lookup16     each byte of the index, below 16, through a table
 // Sums of bytes are exact, so that all levels agree in them.
 #ifndef GB_CPU_KERNELS_BYTES_H
 #define GB_CPU_KERNELS_BYTES_H
@@ -17,6 +18,10 @@ typedef __m512i vb;
 #    define V_BYTES_NV 2
 
 static inline vb vb_load(const void * p) { return _mm512_loadu_si512(p); }
+static inline vi vi_xor(vi a, vi b) { return _mm512_xor_si512(a, b); }
+static inline vi vi_lookup16(vi index, const uint8_t * table) {
+    return _mm512_shuffle_epi8(_mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i *) table)), index);
+}
 static inline vb vb_set4(const void * p) {
     int32_t four;
     memcpy(&four, p, sizeof(four));
@@ -43,6 +48,10 @@ typedef __m256i vb;
 #    define V_BYTES_NV 1
 
 static inline vb vb_load(const void * p) { return _mm256_loadu_si256((const __m256i *) p); }
+static inline vi vi_xor(vi a, vi b) { return _mm256_xor_si256(a, b); }
+static inline vi vi_lookup16(vi index, const uint8_t * table) {
+    return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *) table)), index);
+}
 static inline vb vb_set4(const void * p) {
     int32_t four;
     memcpy(&four, p, sizeof(four));
@@ -64,6 +73,10 @@ typedef uint8x16_t vb;
 #    define V_BYTES_NV 2
 
 static inline vb vb_load(const void * p) { return vld1q_u8(p); }
+static inline vi vi_xor(vi a, vi b) { return veorq_s32(a, b); }
+static inline vi vi_lookup16(vi index, const uint8_t * table) {
+    return vreinterpretq_s32_u8(vqtbl1q_u8(vld1q_u8(table), vreinterpretq_u8_s32(index)));
+}
 static inline vb vb_set4(const void * p) {
     uint32_t four;
     memcpy(&four, p, sizeof(four));
@@ -77,17 +90,12 @@ static inline vi signed_dot4_(vi c, int8x16_t a, int8x16_t b) {
     return vaddq_s32(c, vpaddq_s32(vpaddlq_s16(low), vpaddlq_s16(high)));
 }
 #    endif
-#    if defined(__ARM_FEATURE_MATMUL_INT8) // unsigned times signed
-static inline vi vi_dot4(vi c, vb u, vb s) { return vusdotq_s32(c, u, vreinterpretq_s8_u8(s)); }
-static inline vi vi_dot4w(vi c, vb u, vb s) { return vi_dot4(c, u, s); }
-#    else
 static inline vi vi_dot4(vi c, vb u, vb s) { return signed_dot4_(c, vreinterpretq_s8_u8(u), vreinterpretq_s8_u8(s)); }
 static inline vi vi_dot4w(vi c, vb u, vb s) { // u - 128 and 128
     c = vi_dot4(c, veorq_u8(u, vdupq_n_u8(0x80)), s);
     c = vi_dot4(c, vdupq_n_u8(64), s);
     return vi_dot4(c, vdupq_n_u8(64), s);
 }
-#    endif
 
 #else // one lane of four bytes
 
@@ -103,6 +111,11 @@ static inline vb vb_load(const void * p) {
     return v;
 }
 static inline vb vb_set4(const void * p) { return vb_load(p); }
+static inline vi vi_xor(vi a, vi b) { return a ^ b; }
+static inline vi vi_lookup16(vi index, const uint8_t * table) {
+    const uint32_t i = (uint32_t) index;
+    return (vi) (table[i & 15] | (uint32_t) table[i >> 8 & 15] << 8 | (uint32_t) table[i >> 16 & 15] << 16 | (uint32_t) table[i >> 24 & 15] << 24);
+}
 static inline vi vi_dot4(vi c, vb u, vb s) {
     return c + u.b[0] * (int8_t) s.b[0] + u.b[1] * (int8_t) s.b[1] + u.b[2] * (int8_t) s.b[2] + u.b[3] * (int8_t) s.b[3];
 }

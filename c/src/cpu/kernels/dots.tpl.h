@@ -1,23 +1,77 @@
 // dots.tpl.h - dot products of a few columns of weights with a few rows of floats, all in registers: what few rows are multiplied with.
 //
 // y[j * DOTS_W + i] = sum over k of w_i x_j for i < nw <= DOTS_W, j < nx <= DOTS_X. Every sum is made in an order that depends on k and nx
-// only, so that it does not matter which columns are taken together. Each weight is read and widened once.
+// only, so that it does not matter which columns are taken together. Each weight is read and widened once. More than four rows share
+// the registers with fewer columns. What lies `ahead` bytes behind a weight is asked for while it is multiplied.
 
 #if V_N == 8 || V_N == 1 // 16 registers
 #    define DOTS_W 2
+#    define DOTS_W_MANY 1
 #else
 #    define DOTS_W 4
+#    define DOTS_W_MANY 3
 #endif
-#define DOTS_X 4
+#define DOTS_X 8
+#define DOTS_X_FEW 4
 
 #if defined(__GNUC__)
-#    define DOTS_AHEAD(p) __builtin_prefetch((const char *) (p) + 2048)
+#    define DOTS_AHEAD(p) __builtin_prefetch((const char *) (p) + ahead)
 #else
-#    define DOTS_AHEAD(p) (void) (p)
+#    define DOTS_AHEAD(p) (void) ((const char *) (p) + ahead)
 #endif
 
+// Compilers read a vector again for every product with it, if they may: loads are then what the loop waits for.
+#if defined(__GNUC__) && V_N == 16
+#    define IN_REGISTER(v) __asm__("" : "+v"(v))
+#elif defined(__GNUC__) && V_N == 8
+#    define IN_REGISTER(v) __asm__("" : "+x"(v))
+#else
+#    define IN_REGISTER(v) (void) (v)
+#endif
+
+#if V_N == 16
+// Halves of two vectors beside each other, until each is four lanes of four, then two by two.
+static ALWAYS_INLINE vf half_sums_(vf a, vf b) {
+    return v_add(_mm512_shuffle_f32x4(a, b, 0x88), _mm512_shuffle_f32x4(a, b, 0xdd));
+}
+
+static ALWAYS_INLINE void sums_of_many_(vf acc[DOTS_X][2], float * y) {
+    float    lanes[V_N];
+    const vf low   = half_sums_(half_sums_(acc[0][0], acc[1][0]), half_sums_(acc[2][0], acc[3][0]));
+    const vf high  = half_sums_(half_sums_(acc[4][0], acc[5][0]), half_sums_(acc[6][0], acc[7][0]));
+    const vf pairs = v_add(_mm512_unpacklo_ps(low, high), _mm512_unpackhi_ps(low, high));
+    v_store(lanes, v_add(pairs, _mm512_permute_ps(pairs, 0x4e)));
+    UNROLL
+    for (int j = 0; j < 4; j++) {
+        y[j]     = lanes[4 * j];
+        y[j + 4] = lanes[4 * j + 1];
+    }
+}
+#else
+static ALWAYS_INLINE void sums_of_many_(vf acc[DOTS_X][2], float * y) {
+    for (int j = 0; j < DOTS_X; j++) {
+        y[j] = v_sum(acc[j][0]);
+    }
+}
+#endif
+
+// Of the lanes, for each row. One chain a row if there are many.
+static ALWAYS_INLINE void sums_(int nx, vf acc[DOTS_X][2], float * y) {
+    UNROLL
+    for (int j = 0; j < nx && nx <= DOTS_X_FEW; j++) {
+        y[j] = v_sum(v_add(acc[j][0], acc[j][1]));
+    }
+    if (nx > DOTS_X_FEW) {
+        UNROLL
+        for (int j = nx; j < DOTS_X; j++) {
+            acc[j][0] = v_set(0.0f);
+        }
+        sums_of_many_(acc, y);
+    }
+}
+
 #define DOTS(name, T, LOAD)                                                                                            \
-    static ALWAYS_INLINE void name##_tile_(int nw, int nx, int64_t k, float * y, const T * const * w, const float * const * x) { \
+    static ALWAYS_INLINE void name##_tile_(int nw, int nx, int64_t k, float * y, const T * const * w, const float * const * x, size_t ahead) { \
         const int chains = nx == 1 ? 2 : 1;                                                                            \
         vf        acc[DOTS_W][DOTS_X][2];                                                                              \
         int64_t   p = 0;                                                                                               \
@@ -31,21 +85,23 @@
         for (; p + chains * V_N <= k; p += chains * V_N) {                                                             \
             UNROLL                                                                                                     \
             for (int c = 0; c < 2; c++) {                                                                              \
-                vf xv[DOTS_X];                                                                                         \
+                vf wv[DOTS_W];                                                                                         \
                 if (c == chains) {                                                                                     \
                     break;                                                                                             \
                 }                                                                                                      \
                 UNROLL                                                                                                 \
-                for (int j = 0; j < nx; j++) {                                                                         \
-                    xv[j] = v_load(x[j] + p + c * V_N);                                                                \
+                for (int i = 0; i < nw; i++) {                                                                         \
+                    wv[i] = LOAD(w[i] + p + c * V_N);                                                                  \
+                    DOTS_AHEAD(w[i] + p + c * V_N);                                                                    \
+                    IN_REGISTER(wv[i]);                                                                                \
                 }                                                                                                      \
                 UNROLL                                                                                                 \
-                for (int i = 0; i < nw; i++) {                                                                         \
-                    const vf wv = LOAD(w[i] + p + c * V_N);                                                            \
-                    DOTS_AHEAD(w[i] + p + c * V_N);                                                                    \
+                for (int j = 0; j < nx; j++) {                                                                         \
+                    vf xv = v_load(x[j] + p + c * V_N);                                                                \
+                    IN_REGISTER(xv);                                                                                   \
                     UNROLL                                                                                             \
-                    for (int j = 0; j < nx; j++) {                                                                     \
-                        acc[i][j][c] = v_fma(wv, xv[j], acc[i][j][c]);                                                 \
+                    for (int i = 0; i < nw; i++) {                                                                     \
+                        acc[i][j][c] = v_fma(wv[i], xv, acc[i][j][c]);                                                 \
                     }                                                                                                  \
                 }                                                                                                      \
             }                                                                                                          \
@@ -63,34 +119,44 @@
         }                                                                                                              \
         UNROLL                                                                                                         \
         for (int i = 0; i < nw; i++) {                                                                                 \
+            float sums[DOTS_X];                                                                                        \
+            sums_(nx, acc[i], sums);                                                                                   \
             UNROLL                                                                                                     \
             for (int j = 0; j < nx; j++) {                                                                             \
-                y[j * DOTS_W + i] = v_sum(v_add(acc[i][j][0], acc[i][j][1]));                                          \
+                y[j * DOTS_W + i] = sums[j];                                                                           \
             }                                                                                                          \
         }                                                                                                              \
     }                                                                                                                  \
-    static void name(int64_t k, int nw, int nx, float * y, const void * const * columns, const float * const * x) {    \
+    static void name(int64_t k, int nw, int nx, float * y, const void * const * columns, const float * const * x, size_t ahead) { \
         const T * w[DOTS_W] = { 0 };                                                                                   \
+        const int whole     = nx > DOTS_X_FEW ? DOTS_W_MANY : DOTS_W;                                                  \
         for (int i = 0; i < nw; i++) {                                                                                 \
             w[i] = columns[i];                                                                                         \
         }                                                                                                              \
-        if (nw == DOTS_W) {                                                                                            \
-            switch (nx) {                                                                                              \
-                case 1: name##_tile_(DOTS_W, 1, k, y, w, x); return;                                                   \
-                case 2: name##_tile_(DOTS_W, 2, k, y, w, x); return;                                                   \
-                case 3: name##_tile_(DOTS_W, 3, k, y, w, x); return;                                                   \
-                default: name##_tile_(DOTS_W, 4, k, y, w, x); return;                                                  \
-            }                                                                                                          \
-        }                                                                                                              \
-        for (int i = 0; i < nw; i++) {                                                                                 \
-            switch (nx) {                                                                                              \
-                case 1: name##_tile_(1, 1, k, y + i, w + i, x); break;                                                 \
-                case 2: name##_tile_(1, 2, k, y + i, w + i, x); break;                                                 \
-                case 3: name##_tile_(1, 3, k, y + i, w + i, x); break;                                                 \
-                default: name##_tile_(1, 4, k, y + i, w + i, x); break;                                                \
+        for (int i = 0; i < nw; i += nw == whole ? whole : 1) {                                                        \
+            switch (nx + (nw == whole ? 8 : 0)) {                                                                      \
+                DOTS_CASE(name, 0, 1, 1)                                                                               \
+                DOTS_CASE(name, 0, 1, 2)                                                                               \
+                DOTS_CASE(name, 0, 1, 3)                                                                               \
+                DOTS_CASE(name, 0, 1, 4)                                                                               \
+                DOTS_CASE(name, 0, 1, 5)                                                                               \
+                DOTS_CASE(name, 0, 1, 6)                                                                               \
+                DOTS_CASE(name, 0, 1, 7)                                                                               \
+                DOTS_CASE(name, 0, 1, 8)                                                                               \
+                DOTS_CASE(name, 8, DOTS_W, 1)                                                                          \
+                DOTS_CASE(name, 8, DOTS_W, 2)                                                                          \
+                DOTS_CASE(name, 8, DOTS_W, 3)                                                                          \
+                DOTS_CASE(name, 8, DOTS_W, 4)                                                                          \
+                DOTS_CASE(name, 8, DOTS_W_MANY, 5)                                                                     \
+                DOTS_CASE(name, 8, DOTS_W_MANY, 6)                                                                     \
+                DOTS_CASE(name, 8, DOTS_W_MANY, 7)                                                                     \
+                DOTS_CASE(name, 8, DOTS_W_MANY, 8)                                                                     \
+                default: break;                                                                                        \
             }                                                                                                          \
         }                                                                                                              \
     }
+#define DOTS_CASE(name, whole, w_n, x_n)                                                                               \
+    case whole + x_n: name##_tile_(w_n, x_n, k, y + i, w + i, x, ahead); break;
 
 DOTS(dots_f32, float, LOAD_F32)
 DOTS(dots_f16, uint16_t, LOAD_F16)

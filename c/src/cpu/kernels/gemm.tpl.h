@@ -31,8 +31,26 @@ static ALWAYS_INLINE void store_row_(float * c, const vf acc[V_GEMM_NV], int nr,
     }
 }
 
+// A tile of c lies in as many places as it has rows, which no processor foresees: asked for before the work, it is there after it.
+static ALWAYS_INLINE void ask_for_tile_(int mr, const float * c, int64_t ldc) {
+#ifdef __GNUC__
+    UNROLL
+    for (int i = 0; i < mr; i++) {
+        UNROLL
+        for (int j = 0; j < TILE_NR; j += 16) {
+            __builtin_prefetch(c + i * ldc + j, 1);
+        }
+    }
+#else
+    (void) mr;
+    (void) c;
+    (void) ldc;
+#endif
+}
+
 static ALWAYS_INLINE void tile_(int mr, int64_t k, const float * a, const float * b, float * c, int64_t ldc, int nr, bool accumulate) {
     vf acc[TILE_MR][V_GEMM_NV];
+    ask_for_tile_(mr, c, ldc);
     UNROLL
     for (int i = 0; i < mr; i++) {
         UNROLL
@@ -105,6 +123,7 @@ static inline vf dot_pairs_(vf c, vf a, vf b) {
 
 static ALWAYS_INLINE void tile_pairs_(int mr, int64_t pairs, const float * a, const float * b, float * c, int64_t ldc, int nr, bool accumulate) {
     vf acc[TILE_MR][V_GEMM_NV];
+    ask_for_tile_(mr, c, ldc);
     UNROLL
     for (int i = 0; i < mr; i++) {
         UNROLL

@@ -6,6 +6,9 @@
 //
 // A row of activations: k bytes q, k / 32 floats D, k / group floats S. Packed panels hold the same three parts, each in fours of bytes
 // or floats by rows: [k / 4][MR][4], [k / 32][MR], [k / group][MR]; panels of weights u, d, m: [k / 4][NR][4], twice [k / group][NR].
+//
+// Centered: where a level z stands for 0 in all groups, m is -z d, and m S is D d times -z sum(q): a sum of integers may as well begin with
+// that. Panels of activations then hold -z sum(q), an int32_t, instead of S, and those of weights no m. quantize_q8 gives sum(q).
 #include "bytes.h"
 
 #define BYTES_NR (V_BYTES_NV * V_N)
@@ -63,7 +66,10 @@ static void quantize_q8(int64_t k, int kind, int8_t * q, float * d, float * s, c
     for (int64_t g = 0; g < k / 32; g++) {
         int32_t sums[2];
         d[g] = quantize_32_(q + 32 * g, x + 32 * g, sums);
-        if (kind & GB_BYTES_HALVES) {
+        if (kind & GB_BYTES_CENTERED) {
+            sums[0] += kind & GB_BYTES_HALVES ? 0 : sums[1];
+            memcpy(s + (kind & GB_BYTES_HALVES ? 2 * g : g), sums, (kind & GB_BYTES_HALVES ? 2 : 1) * sizeof(*sums));
+        } else if (kind & GB_BYTES_HALVES) {
             s[2 * g]     = d[g] * (float) sums[0];
             s[2 * g + 1] = d[g] * (float) sums[1];
         } else {
@@ -213,16 +219,14 @@ static void dot_q8(int64_t k, int kind, int n, float * y, const uint8_t * u, con
 
 // -------------------------------------------------------------------------------------------------------------------- tile
 
-#if defined(__ARM_FEATURE_MATMUL_INT8)
-#    include "mmla.tpl.h"
-#else
-// The sums of `steps` fours of terms for all results of the tile.
-static ALWAYS_INLINE void tile_sums_(int mr, bool wide, int steps, const int8_t * x, const uint8_t * w, vi sum[V_BYTES_MR][V_BYTES_NV]) {
+// The sums of `steps` fours of terms for all results of the tile, beginning with 0, or for each row with a word at `start`.
+static ALWAYS_INLINE void tile_sums_(int mr, bool wide, int steps, const int8_t * x, const uint8_t * w, const float * start,
+                                     vi sum[V_BYTES_MR][V_BYTES_NV]) {
     UNROLL
     for (int i = 0; i < mr; i++) {
         UNROLL
         for (int j = 0; j < V_BYTES_NV; j++) {
-            sum[i][j] = vi_set(0);
+            sum[i][j] = start == NULL ? vi_set(0) : v_bits(v_set(start[i]));
         }
     }
     for (int p = 0; p < steps; p++) {
@@ -243,9 +247,8 @@ static ALWAYS_INLINE void tile_sums_(int mr, bool wide, int steps, const int8_t 
         w += 4 * BYTES_NR;
     }
 }
-#endif
 
-static ALWAYS_INLINE void tile_q8_(int mr, bool halves, bool wide, int64_t k, const float * a, const float * b, float * c, int64_t ldc, int nr,
+static ALWAYS_INLINE void tile_q8_(int mr, bool halves, bool wide, bool centered, int64_t k, const float * a, const float * b, float * c, int64_t ldc, int nr,
                                    bool accumulate) {
     const int       group = halves ? 16 : 32;
     const int8_t *  x     = (const int8_t *) a;
@@ -264,15 +267,16 @@ static ALWAYS_INLINE void tile_q8_(int mr, bool halves, bool wide, int64_t k, co
     }
     for (int64_t g = 0; g < k / group; g++) {
         vi sum[V_BYTES_MR][V_BYTES_NV];
-        tile_sums_(mr, wide, group / 4, x, w, sum);
+        tile_sums_(mr, wide, group / 4, x, w, centered ? s : NULL, sum);
         x += group * V_BYTES_MR;
         w += group * BYTES_NR;
         UNROLL
         for (int j = 0; j < V_BYTES_NV; j++) {
-            const vf dv = v_load(d + j * V_N), mv = v_load(m + j * V_N);
+            const vf dv = v_load(d + j * V_N), mv = centered ? dv : v_load(m + j * V_N);
             UNROLL
             for (int i = 0; i < mr; i++) {
-                acc[i][j] = v_fma(mv, v_set(s[i]), v_fma(v_mul(v_from_int(sum[i][j]), dv), v_set(dx[i]), acc[i][j]));
+                acc[i][j] = v_fma(v_mul(v_from_int(sum[i][j]), dv), v_set(dx[i]), acc[i][j]);
+                acc[i][j] = centered ? acc[i][j] : v_fma(mv, v_set(s[i]), acc[i][j]);
             }
         }
         dx += halves ? g % 2 * V_BYTES_MR : V_BYTES_MR;
@@ -297,12 +301,22 @@ static ALWAYS_INLINE void tile_q8_(int mr, bool halves, bool wide, int64_t k, co
 
 static ALWAYS_INLINE void tile_q8_rows_(int mr, int kind, int64_t k, const float * a, const float * b, float * c, int64_t ldc, int nr,
                                         bool accumulate) {
+#define KIND_CASE(halves, wide, centered)                                                                              \
+    case halves * GB_BYTES_HALVES + wide * GB_BYTES_WIDE + centered * GB_BYTES_CENTERED:                               \
+        tile_q8_(mr, halves, wide, centered, k, a, b, c, ldc, nr, accumulate);                                         \
+        break;
+#define KIND_CASES(halves, wide) KIND_CASE(halves, wide, 0) KIND_CASE(halves, wide, 1)
     switch (kind) {
-        case 0: tile_q8_(mr, false, false, k, a, b, c, ldc, nr, accumulate); break;
-        case GB_BYTES_HALVES: tile_q8_(mr, true, false, k, a, b, c, ldc, nr, accumulate); break;
-        case GB_BYTES_WIDE: tile_q8_(mr, false, true, k, a, b, c, ldc, nr, accumulate); break;
-        default: tile_q8_(mr, true, true, k, a, b, c, ldc, nr, accumulate); break;
+        KIND_CASES(0, 0)
+        KIND_CASES(1, 0)
+#if !(V_N == 16 && defined(__AVX512VNNI__))
+        KIND_CASES(0, 1)
+        KIND_CASES(1, 1)
+#endif
+        default: break;
     }
+#undef KIND_CASES
+#undef KIND_CASE
 }
 
 static void gemm_tile_q8(int64_t k, int kind, const float * a, const float * b, float * c, int64_t ldc, int mr, int nr, bool accumulate) {

@@ -15,6 +15,7 @@
 enum { // of unpacked weights
     GB_BYTES_HALVES = 1, // groups of 16 terms, else of 32
     GB_BYTES_WIDE   = 2, // levels up to 255, else up to 127
+    GB_BYTES_CENTERED = 4, // no minima: the same level stands for 0 in all groups (panels only)
 };
 
 struct gb_kernels {
@@ -25,6 +26,7 @@ struct gb_kernels {
     bool fast_bf16;             // gemm_tile_bf16 is faster than gemm_tile_f32; its tile is as large
     int gemm_q8_mr, gemm_q8_nr; // of gemm_tile_q8
     int dots_w;                 // columns that dots_f32, dots_f16, dots_bf16 take at a time, at most 4
+    int dots_w_many;            // the same for more than 4 rows
     int64_t (*limit_f32)(int64_t steps); // limits.tpl.h: for measuring
     int64_t (*limit_bytes)(int64_t steps);
     int64_t (*limit_bf16)(int64_t steps);

@@ -18,6 +18,7 @@
 #include "unpack.tpl.h"
 #include "grids.tpl.h"
 #include "int8.tpl.h"
+#include "columns.tpl.h"
 #include "limits.tpl.h"
 
 extern const struct gb_kernels LEVEL_KERNELS;
@@ -32,6 +33,7 @@ const struct gb_kernels LEVEL_KERNELS = {
     .gemm_q8_mr = V_BYTES_MR,
     .gemm_q8_nr = BYTES_NR,
     .dots_w = DOTS_W,
+    .dots_w_many = DOTS_W_MANY,
     .limit_f32 = limit_f32,
     .limit_bytes = limit_bytes,
     .limit_bf16 = limit_bf16,

@@ -15,10 +15,10 @@
 #include "base/fp16.h"
 #include "cpu/ops/gemm_impl.h"
 
-#define KC 384         // terms a stretch
+#define KC 256         // terms a stretch
 #define KC_BYTES 512   // of bytes: whole blocks
 #define NC 128         // columns a chunk, at most; a multiple of every gemm_nr
-#define BLOCK_ROWS 384 // rows a block, about: BLOCK_ROWS * KC floats stay in the second-level cache
+#define BLOCK_ROWS 528 // rows a block, about: BLOCK_ROWS * KC floats stay in the second-level cache
 #define BLOCK_ROWS_BYTES 768
 #define SUPER_MAX 256  // elements of the largest quantized block
 #define MR_MAX 16
@@ -97,7 +97,7 @@ static int64_t row_floats(const struct way * way, int64_t k) {
 }
 
 static int64_t column_floats(const struct way * way, int64_t k) {
-    return way->bytes ? gb_bytes_column_floats(k, way->unpack.kind) : way->pairs ? k / 2 : k;
+    return way->bytes ? gb_bytes_column_floats(k, &way->unpack) : way->pairs ? k / 2 : k;
 }
 
 int gb_gemm_n_tasks(const struct gb_gemm * p, int n_threads) {
@@ -320,7 +320,7 @@ static float * panel_at(const struct round * r, int64_t i, int64_t k0, int64_t k
 static void tile(const struct round * r, int64_t kc, const float * x, const float * w, float * dst, int64_t ld, int mr, int nr, bool accumulate) {
     const struct gb_kernels * k = r->call->k;
     if (r->way.bytes) {
-        k->gemm_tile_q8(kc, r->way.unpack.kind, x, w, dst, ld, mr, nr, accumulate);
+        k->gemm_tile_q8(kc, gb_bytes_tile_kind(&r->way.unpack), x, w, dst, ld, mr, nr, accumulate);
     } else if (r->way.pairs) {
         k->gemm_tile_bf16(kc / 2, x, w, dst, ld, mr, nr, accumulate);
     } else {
@@ -425,9 +425,11 @@ static void pack_panel(const struct round * r, struct cursor c, int64_t index) {
     struct panel *         panel = &r->l.panels[index];
     const void *           x[MR_MAX];
 
-    panel->rows = (int) GB_MIN(gb_gemm_group_rows(p, c.g) - c.i * mr, mr);
+    const int64_t rows = gb_gemm_group_rows(p, c.g), n = group_panels(p, c.g, mr);
+    const int64_t each = (rows + n - 1) / n; // panels of one size: a tile of few rows takes as long as a larger one
+    panel->rows        = (int) GB_MIN(rows - c.i * each, each);
     for (int i = 0; i < panel->rows; i++) {
-        const struct gb_gemm_row row = p->row_of(p, c.g, c.i * mr + i);
+        const struct gb_gemm_row row = p->row_of(p, c.g, c.i * each + i);
         x[i]                         = row.x;
         panel->dst[i]                = row.dst;
     }
@@ -440,7 +442,7 @@ static void pack_panel(const struct round * r, struct cursor c, int64_t index) {
     for (int64_t k0 = 0, kc; k0 < p->k; k0 += kc) {
         kc = GB_MIN(p->k - k0, r->way.stretch);
         if (r->way.bytes) {
-            gb_bytes_pack_rows(r->call->k, r->way.unpack.kind, kc, panel->rows, mr, panel_at(r, index, k0, kc), x, r->l.rows);
+            gb_bytes_pack_rows(r->call->k, &r->way.unpack, kc, panel->rows, mr, panel_at(r, index, k0, kc), x, r->l.rows);
         } else if (r->way.pairs) {
             pack_rounded(r->call->k, kc, panel->rows, mr, panel_at(r, index, k0, kc), x, r->l.rows);
         } else {

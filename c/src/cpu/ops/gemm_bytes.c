@@ -10,29 +10,29 @@
 struct gb_unpack gb_unpack_of(const struct gb_kernels * k, enum ggml_type type) {
     enum { H = GB_BYTES_HALVES, W = GB_BYTES_WIDE };
     switch (type) {
-        case GGML_TYPE_Q4_0: return (struct gb_unpack){ k->unpack_q4_0, 0 };
-        case GGML_TYPE_Q4_1: return (struct gb_unpack){ k->unpack_q4_1, 0 };
-        case GGML_TYPE_Q5_0: return (struct gb_unpack){ k->unpack_q5_0, 0 };
-        case GGML_TYPE_Q5_1: return (struct gb_unpack){ k->unpack_q5_1, 0 };
-        case GGML_TYPE_Q8_0: return (struct gb_unpack){ k->unpack_q8_0, W };
-        case GGML_TYPE_MXFP4: return (struct gb_unpack){ k->unpack_mxfp4, 0 };
-        case GGML_TYPE_IQ4_NL: return (struct gb_unpack){ k->unpack_iq4_nl, W };
-        case GGML_TYPE_IQ4_XS: return (struct gb_unpack){ k->unpack_iq4_xs, W };
-        case GGML_TYPE_Q2_K: return (struct gb_unpack){ k->unpack_q2_k, H };
-        case GGML_TYPE_Q3_K: return (struct gb_unpack){ k->unpack_q3_k, H };
-        case GGML_TYPE_Q4_K: return (struct gb_unpack){ k->unpack_q4_k, 0 };
-        case GGML_TYPE_Q5_K: return (struct gb_unpack){ k->unpack_q5_k, 0 };
-        case GGML_TYPE_Q6_K: return (struct gb_unpack){ k->unpack_q6_k, H };
-        case GGML_TYPE_IQ1_S: return (struct gb_unpack){ k->unpack_iq1_s, 0 };
-        case GGML_TYPE_IQ1_M: return (struct gb_unpack){ k->unpack_iq1_m, H };
-        case GGML_TYPE_IQ2_XXS: return (struct gb_unpack){ k->unpack_iq2_xxs, 0 };
-        case GGML_TYPE_IQ2_XS: return (struct gb_unpack){ k->unpack_iq2_xs, H };
-        case GGML_TYPE_IQ2_S: return (struct gb_unpack){ k->unpack_iq2_s, H };
-        case GGML_TYPE_IQ3_XXS: return (struct gb_unpack){ k->unpack_iq3_xxs, 0 };
-        case GGML_TYPE_IQ3_S: return (struct gb_unpack){ k->unpack_iq3_s, 0 };
-        case GGML_TYPE_TQ1_0: return (struct gb_unpack){ k->unpack_tq1_0, 0 };
-        case GGML_TYPE_TQ2_0: return (struct gb_unpack){ k->unpack_tq2_0, 0 };
-        default: return (struct gb_unpack){ NULL, 0 };
+        case GGML_TYPE_Q4_0: return (struct gb_unpack){ k->unpack_q4_0, 0, 8 };
+        case GGML_TYPE_Q4_1: return (struct gb_unpack){ k->unpack_q4_1, 0, 0 };
+        case GGML_TYPE_Q5_0: return (struct gb_unpack){ k->unpack_q5_0, 0, 16 };
+        case GGML_TYPE_Q5_1: return (struct gb_unpack){ k->unpack_q5_1, 0, 0 };
+        case GGML_TYPE_Q8_0: return (struct gb_unpack){ k->unpack_q8_0, W, 128 };
+        case GGML_TYPE_MXFP4: return (struct gb_unpack){ k->unpack_mxfp4, 0, 12 };
+        case GGML_TYPE_IQ4_NL: return (struct gb_unpack){ k->unpack_iq4_nl, W, 128 };
+        case GGML_TYPE_IQ4_XS: return (struct gb_unpack){ k->unpack_iq4_xs, W, 128 };
+        case GGML_TYPE_Q2_K: return (struct gb_unpack){ k->unpack_q2_k, H, 0 };
+        case GGML_TYPE_Q3_K: return (struct gb_unpack){ k->unpack_q3_k, H, 4 };
+        case GGML_TYPE_Q4_K: return (struct gb_unpack){ k->unpack_q4_k, 0, 0 };
+        case GGML_TYPE_Q5_K: return (struct gb_unpack){ k->unpack_q5_k, 0, 0 };
+        case GGML_TYPE_Q6_K: return (struct gb_unpack){ k->unpack_q6_k, H, 32 };
+        case GGML_TYPE_IQ1_S: return (struct gb_unpack){ k->unpack_iq1_s, 0, 9 };
+        case GGML_TYPE_IQ1_M: return (struct gb_unpack){ k->unpack_iq1_m, H, 9 };
+        case GGML_TYPE_IQ2_XXS: return (struct gb_unpack){ k->unpack_iq2_xxs, 0, 43 };
+        case GGML_TYPE_IQ2_XS: return (struct gb_unpack){ k->unpack_iq2_xs, H, 43 };
+        case GGML_TYPE_IQ2_S: return (struct gb_unpack){ k->unpack_iq2_s, H, 43 };
+        case GGML_TYPE_IQ3_XXS: return (struct gb_unpack){ k->unpack_iq3_xxs, 0, 62 };
+        case GGML_TYPE_IQ3_S: return (struct gb_unpack){ k->unpack_iq3_s, 0, 15 };
+        case GGML_TYPE_TQ1_0: return (struct gb_unpack){ k->unpack_tq1_0, 0, 1 };
+        case GGML_TYPE_TQ2_0: return (struct gb_unpack){ k->unpack_tq2_0, 0, 1 };
+        default: return (struct gb_unpack){ NULL, 0, 0 };
     }
 }
 
@@ -52,13 +52,27 @@ static float * pack_part(const struct gb_kernels * kernels, int64_t k, int n, in
     return y + k * width;
 }
 
-void gb_bytes_pack_rows(const struct gb_kernels * kernels, int kind, int64_t k, int n, int width, float * y, const void * const * x,
-                        float * buf) {
+// Sums of activations become what their products with the level of 0 are short of.
+static void center_sums(int64_t n, float * s, int zero) {
+    for (int64_t i = 0; i < n; i++) {
+        int32_t sum;
+        memcpy(&sum, s + i, sizeof(sum));
+        sum *= -zero;
+        memcpy(s + i, &sum, sizeof(sum));
+    }
+}
+
+void gb_bytes_pack_rows(const struct gb_kernels * kernels, const struct gb_unpack * unpack, int64_t k, int n, int width, float * y,
+                        const void * const * x, float * buf) {
+    const int     kind   = gb_bytes_tile_kind(unpack);
     const int64_t groups = k / gb_bytes_group(kind);
     float *       d      = buf + n * (k / 4);
     float *       s      = d + n * (k / 32);
     for (int i = 0; i < n; i++) {
         kernels->quantize_q8(k, kind, (int8_t *) (buf + i * (k / 4)), d + i * (k / 32), s + i * groups, x[i]);
+    }
+    if (unpack->zero != 0) {
+        center_sums(n * groups, s, unpack->zero);
     }
     y = pack_part(kernels, k / 4, n, width, y, buf); // fours of bytes as floats
     y = pack_part(kernels, k / 32, n, width, y, d);
@@ -70,14 +84,21 @@ void gb_bytes_pack_columns(const struct gb_kernels * kernels, const struct gb_un
     const int64_t groups = k / gb_bytes_group(unpack->kind);
     float *       d      = buf + n * (k / 4);
     float *       m      = d + n * groups;
-    const size_t bytes = ggml_row_size(type, k);
+    const size_t  bytes  = ggml_row_size(type, k);
     for (int i = 0; i < n; i++) {
         gb_prefetch((const char *) x[i] + bytes, bytes); // for the next stretch
+    }
+    if (kernels->pack_columns_q8((int) type, k, unpack->zero != 0, n, y, x)) {
+        return;
+    }
+    for (int i = 0; i < n; i++) {
         unpack->fn(k, (uint8_t *) (buf + i * (k / 4)), d + i * groups, m + i * groups, x[i]);
     }
     y = pack_part(kernels, k / 4, n, width, y, buf);
     y = pack_part(kernels, groups, n, width, y, d);
-    pack_part(kernels, groups, n, width, y, m);
+    if (unpack->zero == 0) {
+        pack_part(kernels, groups, n, width, y, m);
+    }
 }
 
 // ------------------------------------------------------------------------------------------------------------------ dots

@@ -10,7 +10,8 @@
 
 struct gb_unpack {
     void (*fn)(int64_t k, uint8_t * u, float * d, float * m, const void * x); // NULL: the format has none
-    int kind;                                                               // GB_BYTES_*
+    int kind;  // GB_BYTES_*
+    int zero;  // the level that stands for 0 in all groups; 0: minima differ
 };
 
 struct gb_unpack gb_unpack_of(const struct gb_kernels * k, enum ggml_type type);
@@ -24,21 +25,26 @@ static inline int64_t gb_bytes_group(int kind) {
 static inline int64_t gb_bytes_row_floats(int64_t k, int kind) {
     return k / 4 + k / 32 + k / gb_bytes_group(kind);
 }
-static inline int64_t gb_bytes_column_floats(int64_t k, int kind) {
-    return k / 4 + 2 * (k / gb_bytes_group(kind));
+static inline int64_t gb_bytes_column_floats(int64_t k, const struct gb_unpack * unpack) {
+    return k / 4 + (unpack->zero != 0 ? 1 : 2) * (k / gb_bytes_group(unpack->kind));
 }
 
 // Panels of n rows or columns of `width`, the rest zero. k at most GB_UNPACK_MAX; buf: n times what one takes.
-void gb_bytes_pack_rows(const struct gb_kernels * kernels, int kind, int64_t k, int n, int width, float * y, const void * const * x,
-                        float * buf);
+void gb_bytes_pack_rows(const struct gb_kernels * kernels, const struct gb_unpack * unpack, int64_t k, int n, int width, float * y,
+                        const void * const * x, float * buf);
 void gb_bytes_pack_columns(const struct gb_kernels * kernels, const struct gb_unpack * unpack, enum ggml_type type, int64_t k, int n,
                            int width, float * y, const void * const * x, float * buf);
+
+// What the tile of these panels is told.
+static inline int gb_bytes_tile_kind(const struct gb_unpack * unpack) {
+    return unpack->kind | (unpack->zero != 0 ? GB_BYTES_CENTERED : 0);
+}
 
 // Rows of activations one after the other, for dot products.
 size_t gb_bytes_row_size(int64_t k, int kind);
 void   gb_bytes_quantize_rows(const struct gb_cpu_call * call, const struct gb_gemm * p, int kind, char * rows);
 // dst[j] of n rows, from one column of weights. row: quantized.
-#define GB_BYTES_DOTS 8 // rows at most
+#define GB_BYTES_DOTS 3 // rows at most: more are worth a panel of columns
 void gb_bytes_dots(const struct gb_kernels * kernels, const struct gb_unpack * unpack, enum ggml_type type, int64_t k, const char * w, int n,
                    const char * row, float * const * dst, int64_t j);
 

@@ -6,22 +6,53 @@
 
 #define DOT_ROWS 2     // up to so many rows a group, packing w does not pay
 #define DOT_TERMS 1024 // of a quantized column that are dequantized at a time for a dot product
-#define DENSE_DOT_ROWS 8 // of floats, and where several columns are taken at a time
-#define DENSE_DOT_TERMS 1024
+#define DENSE_DOT_FEW 4   // rows that go through all terms at once
+#define DENSE_DOT_ROWS 16 // of floats, and where several columns are taken at a time
+#define DENSE_DOT_ROWS_BF16 8 // panels of pairs are worth it sooner
+#define DENSE_DOT_FLOATS 8192 // of all rows that stay in the first-level cache while columns pass by
+#define DENSE_DOT_COLUMNS 96  // that pass by, one stretch of terms after the other
 
 bool gb_gemm_uses_dots(const struct gb_gemm * p) {
     if (gb_gemm_uses_bytes(p)) {
         return p->rows <= GB_BYTES_DOTS;
     }
     if (gb_gemm_uses_dense_dots(p)) {
-        return p->rows <= DENSE_DOT_ROWS;
+        return p->rows <= (p->w.type == GGML_TYPE_BF16 ? DENSE_DOT_ROWS_BF16 : DENSE_DOT_ROWS);
     }
     const bool fits = ggml_is_quantized(p->w.type) ? p->x.type == GGML_TYPE_F32 : !ggml_is_quantized(p->x.type);
     return p->rows <= DOT_ROWS && gb_gemm_is_dense(&p->w) && gb_gemm_is_dense(&p->x) && fits;
 }
 
+// Rows that meet every column several times are copied to where vectors do not straddle cache lines, and rows not each other's sets.
+static bool copies_rows(const struct gb_gemm * p) {
+    return p->rows > DENSE_DOT_FEW && gb_gemm_uses_dense_dots(p);
+}
+
+static size_t copied_row_floats(const struct gb_gemm * p) {
+    return (size_t) (p->k + 15) / 16 * 16 + 16;
+}
+
 size_t gb_gemm_dots_work_size(const struct gb_gemm * p) {
-    return gb_gemm_uses_bytes(p) ? (size_t) p->total * gb_bytes_row_size(p->k, GB_BYTES_HALVES) : 0;
+    if (gb_gemm_uses_bytes(p)) {
+        return (size_t) p->total * gb_bytes_row_size(p->k, GB_BYTES_HALVES);
+    }
+    return copies_rows(p) ? (size_t) p->total * copied_row_floats(p) * sizeof(float) + 64 : 0;
+}
+
+static float * copied_rows(const struct gb_cpu_call * call) {
+    return (float *) ((char *) call->work + (64 - (uintptr_t) call->work % 64) % 64);
+}
+
+static void copy_rows(const struct gb_cpu_call * call, const struct gb_gemm * p) {
+    int64_t i, last, flat = 0;
+    gb_cpu_share(call, p->total, &i, &last);
+    for (int64_t g = 0; g < p->n_groups && flat < last; g++) {
+        const int64_t rows = gb_gemm_group_rows(p, g);
+        for (int64_t r = GB_MAX(i - flat, 0); r < rows && flat + r < last; r++) {
+            memcpy(copied_rows(call) + (size_t) (flat + r) * copied_row_floats(p), p->row_of(p, g, r).x, (size_t) p->k * sizeof(float));
+        }
+        flat += rows;
+    }
 }
 
 // ------------------------------------------------------------------------------------------------------------------- dots
@@ -62,38 +93,56 @@ static void dots(const struct gb_kernels * kernels, const struct gb_gemm * p, co
     }
 }
 
-// Columns [j, end) of dense weights times rows of floats.
+typedef void (*dots_fn)(int64_t, int, int, float *, const void * const *, const float * const *, size_t);
+
+struct dense { // columns of dense weights times rows of floats
+    const struct gb_kernels *   kernels;
+    dots_fn                     fn;
+    const char *                w; // column 0
+    size_t                      nb_m, nb_k;
+    const struct gb_gemm_row *  row;
+    int                         rows, part; // all; at a time, at most 8
+};
+
+// Terms k0 .. k0 + kc - 1 of nw columns with all rows: the columns stay in the first-level cache for all parts.
+static void dots_dense_set(const struct dense * d, int64_t j, int nw, int64_t k0, int64_t kc, size_t ahead) {
+    const void * columns[4];
+    for (int i = 0; i < nw; i++) {
+        columns[i] = d->w + (size_t) (j + i) * d->nb_m + (size_t) k0 * d->nb_k;
+    }
+    for (int r0 = 0; r0 < d->rows; r0 += d->part) {
+        const int     nx = GB_MIN(d->rows - r0, d->part);
+        const float * x[8];
+        float         y[8 * 4];
+        for (int r = 0; r < nx; r++) {
+            x[r] = (const float *) d->row[r0 + r].x + k0;
+        }
+        d->fn(kc, nw, nx, y, columns, x, r0 == 0 ? ahead : 0);
+        for (int r = 0; r < nx; r++) {
+            float * const dst = d->row[r0 + r].dst + j;
+            for (int i = 0; i < nw; i++) {
+                dst[i] = (k0 > 0 ? dst[i] : 0) + y[r * d->kernels->dots_w + i];
+            }
+        }
+    }
+}
+
+// Columns [j, end). Up to four rows go through all terms at once; more go by stretches of terms that fit the first-level cache.
 static void dots_dense(const struct gb_kernels * kernels, const struct gb_gemm * p, const struct gb_gemm_matrix * w,
                        const struct gb_gemm_row * row, int rows, int64_t j, int64_t end) {
-    enum { ROWS = 4, COLUMNS = 4 }; // at most
-    void (*const fn)(int64_t, int, int, float *, const void * const *, const float * const *) =
-        p->w.type == GGML_TYPE_F16 ? kernels->dots_f16 : p->w.type == GGML_TYPE_BF16 ? kernels->dots_bf16 : kernels->dots_f32;
-    for (int nw; j < end; j += nw) {
-        const void * columns[COLUMNS];
-        nw = (int) GB_MIN(end - j, kernels->dots_w);
-        for (int i = 0; i < nw; i++) {
-            columns[i] = w->data + (size_t) (j + i) * w->nb_m;
-        }
+    const int     parts = (rows + 7) / 8;
+    struct dense  d     = { kernels, p->w.type == GGML_TYPE_F16 ? kernels->dots_f16 : p->w.type == GGML_TYPE_BF16 ? kernels->dots_bf16 : kernels->dots_f32,
+                            w->data, w->nb_m, p->w.nb_k, row, rows, (rows + parts - 1) / parts };
+    const int     width   = rows > DENSE_DOT_FEW ? kernels->dots_w_many : kernels->dots_w;
+    const int64_t stretch = rows > DENSE_DOT_FEW ? DENSE_DOT_FLOATS / (d.part * parts) / 64 * 64 : GB_MAX(p->k, 1);
+    for (int64_t last; j < end; j = last) {
         int64_t k0 = 0;
-        do { // the columns stay in the first-level cache for all rows
-            const int64_t kc = rows <= ROWS ? p->k : GB_MIN(p->k - k0, DENSE_DOT_TERMS);
-            for (int r0 = 0; r0 < rows; r0 += ROWS) {
-                const int     nx = GB_MIN(rows - r0, ROWS);
-                const float * x[ROWS];
-                float         y[ROWS * COLUMNS];
-                for (int r = 0; r < nx; r++) {
-                    x[r] = (const float *) row[r0 + r].x + k0;
-                }
-                fn(kc, nw, nx, y, columns, x);
-                for (int r = 0; r < nx; r++) {
-                    for (int i = 0; i < nw; i++) {
-                        float * const dst = row[r0 + r].dst + j + i;
-                        *dst              = (k0 > 0 ? *dst : 0) + y[r * kernels->dots_w + i];
-                    }
-                }
-            }
-            for (int i = 0; i < nw; i++) {
-                columns[i] = (const char *) columns[i] + (size_t) kc * p->w.nb_k;
+        last       = GB_MIN(end, j + DENSE_DOT_COLUMNS);
+        do { // once even for k = 0
+            const int64_t kc = GB_MIN(p->k - k0, stretch);
+            for (int64_t i = j; i < last; i += width) {
+                const int nw = (int) GB_MIN(last - i, width);
+                dots_dense_set(&d, i, nw, k0, kc, rows > DENSE_DOT_FEW ? (size_t) width * d.nb_m : 2048);
             }
             k0 += kc;
         } while (k0 < p->k);
@@ -107,6 +156,9 @@ void gb_gemm_run_dots(const struct gb_cpu_call * call, const struct gb_gemm * p)
     int64_t                i, last;
     if (bytes) {
         gb_bytes_quantize_rows(call, p, unpack.kind, call->work);
+        gb_cpu_barrier(call);
+    } else if (copies_rows(p)) {
+        copy_rows(call, p);
         gb_cpu_barrier(call);
     }
     gb_cpu_share(call, p->n_groups * p->m, &i, &last);
@@ -122,6 +174,9 @@ void gb_gemm_run_dots(const struct gb_cpu_call * call, const struct gb_gemm * p)
         for (int r = 0; r < rows; r++) {
             row[r] = p->row_of(p, g, r);
             dst[r] = row[r].dst;
+            if (copies_rows(p)) {
+                row[r].x = (const char *) (copied_rows(call) + (size_t) (gb_gemm_first_row(p, g) + r) * copied_row_floats(p));
+            }
         }
         for (int64_t j = column; j < end && bytes && rows > 0; j++) {
             gb_bytes_dots(call->k, &unpack, p->w.type, p->k, w.data + (size_t) j * w.nb_m, rows, x, dst, j);
