@@ -90,12 +90,17 @@ static inline vi signed_dot4_(vi c, int8x16_t a, int8x16_t b) {
     return vaddq_s32(c, vpaddq_s32(vpaddlq_s16(low), vpaddlq_s16(high)));
 }
 #    endif
+#    if defined(__ARM_FEATURE_MATMUL_INT8) // unsigned times signed
+static inline vi vi_dot4(vi c, vb u, vb s) { return vusdotq_s32(c, u, vreinterpretq_s8_u8(s)); }
+static inline vi vi_dot4w(vi c, vb u, vb s) { return vi_dot4(c, u, s); }
+#    else
 static inline vi vi_dot4(vi c, vb u, vb s) { return signed_dot4_(c, vreinterpretq_s8_u8(u), vreinterpretq_s8_u8(s)); }
 static inline vi vi_dot4w(vi c, vb u, vb s) { // u - 128 and 128
     c = vi_dot4(c, veorq_u8(u, vdupq_n_u8(0x80)), s);
     c = vi_dot4(c, vdupq_n_u8(64), s);
     return vi_dot4(c, vdupq_n_u8(64), s);
 }
+#    endif
 
 #else // one lane of four bytes
 

@@ -219,6 +219,9 @@ static void dot_q8(int64_t k, int kind, int n, float * y, const uint8_t * u, con
 
 // -------------------------------------------------------------------------------------------------------------------- tile
 
+#if defined(__ARM_FEATURE_MATMUL_INT8)
+#    include "mmla.tpl.h"
+#else
 // The sums of `steps` fours of terms for all results of the tile, beginning with 0, or for each row with a word at `start`.
 static ALWAYS_INLINE void tile_sums_(int mr, bool wide, int steps, const int8_t * x, const uint8_t * w, const float * start,
                                      vi sum[V_BYTES_MR][V_BYTES_NV]) {
@@ -247,6 +250,7 @@ static ALWAYS_INLINE void tile_sums_(int mr, bool wide, int steps, const int8_t 
         w += 4 * BYTES_NR;
     }
 }
+#endif
 
 static ALWAYS_INLINE void tile_q8_(int mr, bool halves, bool wide, bool centered, int64_t k, const float * a, const float * b, float * c, int64_t ldc, int nr,
                                    bool accumulate) {

@@ -10,8 +10,9 @@ static ALWAYS_INLINE int8x16_t two_rows_(const int8_t * x) {
     return vreinterpretq_s8_s32(vzip1q_s32(vreinterpretq_s32_s8(vcombine_s8(here, here)), vreinterpretq_s32_s8(vcombine_s8(next, next))));
 }
 
-// `steps`, of four terms each, are even; rows beyond `mr` are zeros in the panel.
-static ALWAYS_INLINE void tile_sums_(int mr, bool wide, int steps, const int8_t * x, const uint8_t * w, vi sum[V_BYTES_MR][V_BYTES_NV]) {
+// As in int8.tpl.h. `steps`, of four terms each, are even; rows beyond `mr` are zeros in the panel.
+static ALWAYS_INLINE void tile_sums_(int mr, bool wide, int steps, const int8_t * x, const uint8_t * w, const float * start,
+                                     vi sum[V_BYTES_MR][V_BYTES_NV]) {
     const int pairs = (mr + 1) / 2;
     vi        acc[V_BYTES_MR / 2][2 * V_BYTES_NV];
     (void) wide;
@@ -45,8 +46,9 @@ static ALWAYS_INLINE void tile_sums_(int mr, bool wide, int steps, const int8_t 
     for (int i = 0; i < pairs; i++) {
         UNROLL
         for (int j = 0; j < V_BYTES_NV; j++) {
-            sum[2 * i][j]     = vuzp1q_s32(acc[i][2 * j], acc[i][2 * j + 1]);
-            sum[2 * i + 1][j] = vuzp2q_s32(acc[i][2 * j], acc[i][2 * j + 1]);
+            const vi even = start == NULL ? vi_set(0) : v_bits(v_set(start[2 * i])), odd = start == NULL ? even : v_bits(v_set(start[2 * i + 1]));
+            sum[2 * i][j]     = vi_add(even, vuzp1q_s32(acc[i][2 * j], acc[i][2 * j + 1]));
+            sum[2 * i + 1][j] = vi_add(odd, vuzp2q_s32(acc[i][2 * j], acc[i][2 * j + 1]));
         }
     }
 }
