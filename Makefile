@@ -5,12 +5,15 @@
 # make clean       remove build/
 #
 # Needs python3 (with venv), a C compiler and cmake. Everything else goes into build/venv. On an externally prepared machine,
-# PYTHON=... chooses the interpreter and JOBS=... the number of parallel compile jobs.
+# PYTHON=... chooses the interpreter, JOBS=... the number of parallel compile jobs, and CMAKE_ARGS=-DGGML_CUDA=ON, say, options of the
+# build, of the C library and the package alike (the package builder reads the variable itself).
 
 MAKEFLAGS += --no-print-directory
 
 PYTHON ?= python3
 JOBS   ?= $(shell nproc 2>/dev/null || echo 2)
+CMAKE_ARGS ?=
+export CMAKE_ARGS
 
 venv := build/venv
 py   := $(venv)/bin/python
@@ -56,7 +59,7 @@ $(venv)/.test: $(venv)/.demo
 test: test-c test-consumer lint test-python
 
 test-c:
-	cmake -S . -B build/dev -DCMAKE_BUILD_TYPE=RelWithDebInfo -DGGML_BACKEND_TESTS=ON -DGGML_BACKEND_WERROR=ON
+	cmake -S . -B build/dev -DCMAKE_BUILD_TYPE=RelWithDebInfo -DGGML_BACKEND_TESTS=ON -DGGML_BACKEND_WERROR=ON $(CMAKE_ARGS)
 	cmake --build build/dev -j $(JOBS)
 	cd build/dev && ctest --output-on-failure -j $(JOBS)
 
