@@ -153,6 +153,10 @@ GGML_API enum ggml_status ggml_backend_sched_init_measure(ggml_backend_sched_t s
 // The same, with memory for inputs that nobody placed. Who places them with ggml_backend_sched_get_tallocr calls init_measure.
 GGML_API enum ggml_status ggml_backend_sched_reserve(ggml_backend_sched_t sched, struct ggml_cgraph * measure_graph);
 
+// Only decides: allocates no memory of a backend and touches no tensor. What is asked about the last graph tells of this one then; allocating
+// the graph as it is keeps to it. (Where memory turns out to be short, it is planned again with no kept copies.)
+GGML_API enum ggml_status ggml_backend_sched_plan_graph(ggml_backend_sched_t sched, struct ggml_cgraph * graph);
+
 GGML_API int                   ggml_backend_sched_get_n_splits(ggml_backend_sched_t sched); // of the last graph
 GGML_API ggml_tallocr_t        ggml_backend_sched_get_tallocr(ggml_backend_sched_t sched, ggml_backend_t backend);
 GGML_API ggml_backend_buffer_t ggml_backend_sched_get_buffer(ggml_backend_sched_t sched, ggml_backend_t backend);

@@ -1,4 +1,5 @@
 // What the plan of a graph is said to be, against the graph and against what is allocated for it.
+#include "base/mem.h"
 #include "test_place.h"
 
 #define MAX 256
@@ -155,4 +156,113 @@ static void scratch_memory(void) {
     close_place(&p);
 }
 
-TEST_MAIN(TEST(scratch_memory), TEST(one_device), TEST(two_devices), TEST(three_devices))
+static size_t held(struct place * p) {
+    size_t n = 0;
+    for (int b = 0; b < p->n; b++) {
+        n += ggml_backend_sched_get_buffer_size(p->sched, p->backends[b]);
+    }
+    return n;
+}
+
+static size_t said(struct place * p) {
+    size_t n = 0, peak = 0;
+    for (int b = 0; b < p->n; b++) {
+        OK(ggml_backend_sched_get_memory(p->sched, p->backends[b], &peak, NULL));
+        n += peak;
+    }
+    return n;
+}
+
+static struct ggml_tensor * layers(struct place * p, struct ggml_cgraph * graph, struct ggml_tensor * w, int64_t rows) {
+    struct ggml_tensor * y = ggml_new_tensor_2d(p->ctx, GGML_TYPE_F32, 16, rows);
+    for (int i = 0; i < 5; i++) {
+        y = ggml_add(p->ctx, ggml_mul_mat(p->ctx, w, y), ggml_sqr(p->ctx, y));
+    }
+    OK(ggml_build_forward_expand(graph, y));
+    return y;
+}
+
+// Planning allocates nothing, and what it says is what is allocated afterwards.
+static void before_anything_is_allocated(void) {
+    static const char * const devices[] = { "CPU", "SIM:name=A CPU", "SIM:name=A,noops=mul_mat SIM:name=B,align=256,max=2048 CPU" };
+    for (size_t k = 0; k < 3; k++) {
+        OPEN(p, devices[k]);
+        struct ggml_tensor * w = put(&p, leaf(&p, "w", 16, 16), p.n - 1, true);
+        fill(w, 0, 0.125f);
+        struct ggml_tensor * y = layers(&p, p.graph, w, 5);
+        OK(ggml_backend_sched_plan_graph(p.sched, p.graph));
+        const size_t before = said(&p);
+        CHECK(before > 0 && held(&p) == 0 && y->data == NULL && y->buffer == NULL);
+        CHECK(ggml_backend_sched_get_n_splits(p.sched) >= 1 && ggml_backend_sched_explain(p.sched, y)[0] != '\0');
+        OK(ggml_backend_sched_alloc_graph(p.sched, p.graph));
+        CHECK(held(&p) == before && said(&p) == before);
+        OK(ggml_backend_sched_plan_graph(p.sched, p.graph)); // of one that is allocated: nothing changes
+        CHECK(held(&p) == before && said(&p) == before && y->data != NULL);
+        struct ggml_backend_sched_stats stats;
+        OK(ggml_backend_sched_get_stats(p.sched, &stats));
+        CHECK(stats.n_plans_made == 1 && stats.n_plans_bound == 1 && stats.n_plans_found == 1);
+        OK(ggml_backend_sched_graph_compute(p.sched, p.graph));
+        close_place(&p);
+    }
+}
+
+// A device that is too small: the plan says what it would take.
+static void before_it_does_not_fit(void) {
+    OPEN(p, "SIM:name=A,mem=64 CPU");
+    struct ggml_tensor * x = leaf(&p, "x", 16, 4);
+    struct ggml_tensor * y = ggml_sqr(p.ctx, x);
+    OK(ggml_backend_sched_set_node_backend(p.sched, y, p.backends[0]));
+    expand(&p, y);
+    OK(ggml_backend_sched_plan_graph(p.sched, p.graph));
+    CHECK(said(&p) >= 256 && held(&p) == 0);
+    CHECK_INT(ggml_backend_sched_alloc_graph(p.sched, p.graph), GGML_STATUS_ALLOC_FAILED);
+    ggml_clear_error();
+    close_place(&p);
+}
+
+// What was only looked at decides nothing: a smaller graph takes its places when they have been reserved, not before.
+static void a_look_at_a_large_one(void) {
+    OPEN(p, "SIM:name=A CPU");
+    struct ggml_cgraph *large = ggml_new_graph(p.ctx), *small = ggml_new_graph(p.ctx), *smaller = ggml_new_graph(p.ctx);
+    struct ggml_tensor * w    = put(&p, leaf(&p, "w", 16, 16), 1, true);
+    fill(w, 0, 0.125f);
+    layers(&p, large, w, 12);
+    layers(&p, small, w, 3);
+    layers(&p, smaller, w, 2);
+    OK(ggml_backend_sched_plan_graph(p.sched, small));
+    const size_t alone = said(&p);
+    ggml_backend_sched_reset(p.sched);
+    OK(ggml_backend_sched_plan_graph(p.sched, large));
+    CHECK(said(&p) > alone);
+    OK(ggml_backend_sched_alloc_graph(p.sched, small));
+    CHECK(held(&p) == alone);
+    OK(ggml_backend_sched_reserve(p.sched, large));
+    struct ggml_backend_sched_stats stats;
+    OK(ggml_backend_sched_get_stats(p.sched, &stats));
+    const uint64_t n = stats.n_plans_replayed;
+    OK(ggml_backend_sched_alloc_graph(p.sched, smaller));
+    OK(ggml_backend_sched_get_stats(p.sched, &stats));
+    CHECK(stats.n_plans_replayed == n + 1);
+    close_place(&p);
+}
+
+static void every_allocation_of_planning_fails(void) {
+    bool done = false;
+    for (int n = 1; !done && n < 1000; n++) {
+        OPEN(p, "SIM:name=A,noops=mul_mat CPU");
+        struct ggml_tensor * w = put(&p, leaf(&p, "w", 16, 16), 0, true);
+        fill(w, 0, 0.125f);
+        struct ggml_tensor * y = layers(&p, p.graph, w, 3);
+        gb_test_fail_alloc(n, false);
+        const enum ggml_status status = ggml_backend_sched_plan_graph(p.sched, p.graph);
+        done                          = !gb_test_alloc_failed();
+        gb_test_fail_alloc(0, false);
+        CHECK(status == GGML_STATUS_SUCCESS || (!done && status == GGML_STATUS_ALLOC_FAILED));
+        CHECK(held(&p) == 0 && y->data == NULL);
+        OK(ggml_backend_sched_graph_compute(p.sched, p.graph));
+        close_place(&p);
+    }
+    CHECK(done);
+}
+
+TEST_MAIN(TEST(before_anything_is_allocated), TEST(before_it_does_not_fit), TEST(a_look_at_a_large_one), TEST(every_allocation_of_planning_fails), TEST(scratch_memory), TEST(one_device), TEST(two_devices), TEST(three_devices))

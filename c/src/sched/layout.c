@@ -392,7 +392,7 @@ static enum ggml_status find_model(struct layout * l) {
     size_t *                          sizes  = gb_calloc((size_t) l->plan->n_ids + l->plan->copies.n, sizeof(*sizes));
     enum ggml_status                  status = sizes ? GGML_STATUS_SUCCESS : GGML_STATUS_ALLOC_FAILED;
     for (size_t k = 0; k < s->plans.n && l->model == NULL && status == GGML_STATUS_SUCCESS; k++) {
-        status = replay(l, s->plans.data[k], sizes);
+        status = s->plans.data[k]->draft ? status : replay(l, s->plans.data[k], sizes);
     }
     gb_free(sizes);
     return status;

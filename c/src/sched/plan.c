@@ -411,10 +411,14 @@ static enum ggml_status make_stages(struct ggml_backend_sched * s, struct gb_sch
 }
 
 static enum ggml_status make_ready(struct ggml_backend_sched * s, struct gb_sched_plan * p, enum gb_prepare what) {
+    if (what == GB_PREPARE_PLAN) {
+        return GGML_STATUS_SUCCESS;
+    }
     if (what == GB_PREPARE_COMPUTE) {
         GB_TRY(check_contents(s, p));
     }
     GB_TRY(gb_sched_reserve_arenas(s, p));
+    p->draft = false;
     if (what != GB_PREPARE_RESERVE && !gb_sched_take_stores(s, p)) {
         return GGML_STATUS_ALLOC_FAILED;
     }
@@ -429,6 +433,7 @@ static enum ggml_status get_ready(struct ggml_backend_sched * s, struct ggml_cgr
     const size_t n_plans = s->plans.n;
     gb_sched_drop_orphans(s);
     GB_TRY(find_or_make(s, graph, plan));
+    (*plan)->draft |= what == GB_PREPARE_PLAN && s->plans.n > n_plans;
     enum ggml_status status = make_ready(s, *plan, what);
     if (status == GGML_STATUS_ALLOC_FAILED && !(*plan)->lean && (*plan)->copies.n > 0) { // with less comfort it may fit
         gb_sched_release_replicas(*plan);
@@ -464,7 +469,7 @@ static enum ggml_status find_or_get_ready(struct ggml_backend_sched * s, struct 
         drop_oldest(s);
     }
     GB_TRY(renew_prepared(s, p));
-    s->current = what == GB_PREPARE_RESERVE ? s->current : p;
+    s->current = what <= GB_PREPARE_RESERVE ? s->current : p;
     s->last    = p;
     *plan      = p;
     return GGML_STATUS_SUCCESS;

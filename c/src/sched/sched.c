@@ -320,6 +320,11 @@ enum ggml_status ggml_backend_sched_init_measure(ggml_backend_sched_t sched, str
     return GGML_STATUS_SUCCESS;
 }
 
+enum ggml_status ggml_backend_sched_plan_graph(ggml_backend_sched_t sched, struct ggml_cgraph * graph) {
+    struct gb_sched_plan * plan;
+    return prepare(sched, graph, GB_PREPARE_PLAN, __func__, &plan);
+}
+
 enum ggml_status ggml_backend_sched_alloc_graph(ggml_backend_sched_t sched, struct ggml_cgraph * graph) {
     struct gb_sched_plan * plan;
     return prepare(sched, graph, GB_PREPARE_BIND, __func__, &plan);

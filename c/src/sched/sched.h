@@ -261,6 +261,7 @@ struct gb_sched_plan {
     bool        bound;   // the user's tensors were given the places in `key`
     bool        stale;   // its own tensors were not, or its arenas were given up
     bool        foreign; // uses buffers of the user
+    bool        draft;   // nothing was allocated for it yet, so nobody takes offsets from it
     unsigned    n_freed; // buffers in the process that were gone when its splits were prepared
     gb_mem_list mems;       // refs held: arena chunks
     gb_mem_list leaf_mems;  // refs held: own leaf stores, in the order of the leaf entries of `chunks`
@@ -321,7 +322,7 @@ enum ggml_status gb_sched_assign_plan(struct ggml_backend_sched * s, struct gb_s
 bool             gb_sched_plan_reaches(const struct ggml_backend_sched * s, const struct gb_sched_plan * p, int backend, int root);
 
 // plan.c
-enum gb_prepare { GB_PREPARE_RESERVE, GB_PREPARE_BIND, GB_PREPARE_COMPUTE }; // COMPUTE: the leafs must have their content
+enum gb_prepare { GB_PREPARE_PLAN, GB_PREPARE_RESERVE, GB_PREPARE_BIND, GB_PREPARE_COMPUTE }; // PLAN: allocate nothing; COMPUTE: the leafs must have their content
 enum ggml_status gb_sched_prepare(struct ggml_backend_sched * s, struct ggml_cgraph * graph, enum gb_prepare what, struct gb_sched_plan ** plan);
 void             gb_sched_drop_plans(struct ggml_backend_sched * s); // all
 int              gb_sched_user_of(const struct ggml_backend_sched * s, const struct ggml_tensor * t);
