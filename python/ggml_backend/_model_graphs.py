@@ -40,6 +40,7 @@ class Prepared:
     scheduler: Scheduler
     picture: Picture
     plan: Plan
+    reordered: bool  # another order of the nodes was asked for, and found
 
 
 # ------------------------------------------------------------------------------------------------------------------------- llama
@@ -206,8 +207,10 @@ def _example(name: str, asked: Pass, stack: ExitStack) -> tuple[Graph, str]:
 
 
 @contextmanager
-def prepare(source: str, devices: Sequence[str], tokens: int | None = None, context: int | None = None) -> Iterator[Prepared]:
-    """The graph of a GGUF file or of an example, planned on these devices. It computes nothing."""
+def prepare(
+    source: str, devices: Sequence[str], tokens: int | None = None, context: int | None = None, reorder: bool = False
+) -> Iterator[Prepared]:
+    """The graph of a GGUF file or of an example, planned on these devices. It computes nothing, and only weights get memory."""
     asked = Pass(tokens, context)
     with ExitStack() as stack:
         backends = [stack.enter_context(Backend(name)) for name in devices]
@@ -216,5 +219,5 @@ def prepare(source: str, devices: Sequence[str], tokens: int | None = None, cont
         else:
             graph, title = _example(source, asked, stack)
         scheduler = stack.enter_context(Scheduler(backends))
-        plan = scheduler.prepare(graph)
-        yield Prepared(graph, scheduler, picture_of(plan, title), plan)
+        plan = scheduler.prepare(graph, allocate=False, reorder=reorder)
+        yield Prepared(plan.graph, scheduler, picture_of(plan, title), plan, plan.graph is not graph)

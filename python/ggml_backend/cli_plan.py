@@ -7,12 +7,15 @@ import json
 import os
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ._errors import GgmlError, InvalidArgumentError
+from ._errors import AllocationError, GgmlError, InvalidArgumentError
 from ._pictures import BareArena, BareBlock, BlockLike, Picture, bare_picture, chains, page, read_table, text_map, write_rows, write_table
 from ._pictures.data import size_text, verdict
 from .planning import plan_memory
+
+if TYPE_CHECKING:
+    from ._model_graphs import Prepared
 
 __all__ = ["add_plan_command"]
 
@@ -92,14 +95,23 @@ def _devices(words: list[str] | None) -> list[str]:
     return names
 
 
+def _does_not_fit(prepared: Prepared) -> str | None:
+    """What the devices say to all of it."""
+    try:
+        prepared.scheduler.allocate(prepared.graph)
+    except AllocationError as error:
+        return str(error)
+    return None
+
+
 def _plan_graph(options: argparse.Namespace) -> None:
     from ._model_graphs import prepare  # imports the operations
 
     for flag in ("capacity", "budget_ms", "align"):
         if getattr(options, flag) is not None:
             raise InvalidArgumentError(f"--{flag.replace('_', '-')} is for FILE.csv; a graph has the alignment and limits of its devices")
-    with prepare(options.source, _devices(options.devices), options.tokens, options.context) as prepared:
-        picture, plan = prepared.picture, prepared.plan
+    with prepare(options.source, _devices(options.devices), options.tokens, options.context, bool(options.reorder)) as prepared:
+        picture, plan, reordered, short = prepared.picture, prepared.plan, prepared.reordered, _does_not_fit(prepared)
         if options.out:
             write_table(picture.arenas, options.out)
         _write_html(picture, options)
@@ -110,6 +122,10 @@ def _plan_graph(options: argparse.Namespace) -> None:
             parts = {"arena": a.peak, "inputs": a.leafs, "kept copies": a.replicas, "scratch of the device": a.scratch}
             words = ", ".join(f"{what} {size_text(n)}" for what, n in parts.items() if n)
             print(f"    {size_text(a.total):>10}  {a.backend}{': ' if words else ''}{words}")
+        if options.reorder:
+            print(f"\n{'in another order of the nodes' if reordered else 'no order of the nodes needs less was found: as they are'}")
+        if short:
+            print(f"\nit does not fit: {short}")
         return
     arenas = [
         {"arena": a.backend, "buffers": len(a.blocks), "peak": a.peak, "lower_bound": a.lower_bound,
@@ -122,7 +138,10 @@ def _plan_graph(options: argparse.Namespace) -> None:
         {"name": c.name, "from": c.src_backend, "to": c.dst_backend, "size": c.size, "split": c.split, "reason": c.reason}
         for c in picture.copies
     ]
-    result = {"graph": picture.title, "nodes": picture.n_nodes, "arenas": arenas, "splits": splits, "copies": copies}
+    result = {
+        "graph": picture.title, "nodes": picture.n_nodes, "arenas": arenas, "splits": splits, "copies": copies,
+        "reordered": reordered, "does_not_fit": short,
+    }  # fmt: skip
     json.dump(result, sys.stdout, indent=2)
     print()
 
@@ -150,7 +169,7 @@ def _is_table(source: str) -> bool:
 def _plan(options: argparse.Namespace) -> int:
     try:
         if _is_table(options.source):
-            for flag in ("devices", "tokens", "context"):
+            for flag in ("devices", "tokens", "context", "reorder"):
                 if getattr(options, flag) is not None:
                     raise InvalidArgumentError(f"--{flag} is for graphs; {options.source} is a bare instance")
             options.align = 1 if options.align is None else options.align
@@ -185,4 +204,5 @@ def add_plan_command(commands: Any) -> None:
     graph.add_argument("--devices", nargs="+", metavar="NAME", help="by priority: SIM,CPU or SIM:mem=64M CPU (CPU)")
     graph.add_argument("--tokens", type=int, metavar="N", help="tokens of one pass through a model (512, at most its context)")
     graph.add_argument("--context", type=int, metavar="N", help="positions that the cache holds (the model's, at most 4096)")
+    graph.add_argument("--reorder", action="store_const", const=True, help="run the nodes in another order, if that needs less memory")
     parser.set_defaults(run=_plan)

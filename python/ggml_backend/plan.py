@@ -134,9 +134,8 @@ class Plan(PlanPictures):
         return self._scheduler.compute(self._graph)
 
     def explain(self, tensor: Tensor) -> str:
-        """Why the tensor is where it is, in words."""
-        self._scheduler.allocate(self._graph)
-        return self._scheduler.explain(tensor)
+        """Why the tensor is where it is, in words. Allocates nothing."""
+        return self._scheduler._explain_in(self._graph, tensor)
 
     def __repr__(self) -> str:
         arenas = ", ".join(f"{a.backend} {a.allocated} bytes{' (optimal)' if a.proved and a.peak else ''}" for a in self.arenas)

@@ -164,6 +164,9 @@ class Scheduler:
         core.holding = holding
         core.versions = tuple([o.version for o in core.holding])
         core.dirty = False
+        self._warn(core)
+
+    def _warn(self, core: SchedCore) -> None:
         if core.may_warn and core.made_plans():
             warn_of(heavy_fallbacks(core.ptr, [(b.ptr, b.name, b.is_cpu) for b in core.backends]))
 
@@ -189,15 +192,66 @@ class Scheduler:
             if not core.planned(graph_core):
                 self._plan(core, graph, graph_core)
 
-    def prepare(self, graph: Graph) -> Plan:
-        """Allocates the graph, as :meth:`allocate` does, and returns what was decided: memory, splits, copies, reasons, pictures."""
+    def prepare(self, graph: Graph, *, allocate: bool = True, reorder: bool = False) -> Plan:
+        """Allocates the graph, as :meth:`allocate` does, and returns what was decided: memory, splits, copies, reasons, pictures.
+
+        allocate: False only decides: no tensor is placed and no memory of a device is taken. What the plan says then is what allocating
+            the graph takes, also where that would not fit
+        reorder: the plan is that of :meth:`Graph.reordered`, if the bound of its memory is lower, with no more splits and copies;
+            ``plan.graph`` is then that graph. Nothing of the graph may have memory yet that the scheduler gives
+        """
+        if reorder:
+            graph = self._better_order(graph)
+        if not allocate:
+            return self._draft(graph)
         self.allocate(graph)
         core, graph_core = self._live(), graph._live()
         with self._use(core):
             core.synchronize()
             if not core.planned(graph_core):  # another thread was faster
                 self._plan(core, graph, graph_core)
-            return Plan(self, graph, *read_plan(core.ptr, graph_core.ptr, [(b.ptr, b.name) for b in core.backends]))
+            return self._plan_object(core, graph, graph_core)
+
+    def _better_order(self, graph: Graph) -> Graph:
+        other = graph.reordered()
+
+        def needs(plan: Plan) -> tuple[int, int, int]:
+            return sum(a.lower_bound for a in plan.arenas), len(plan.splits), sum(c.size for c in plan.copies)
+
+        before, after = (needs(self._draft(g, warn=False)) for g in (graph, other))
+        return other if after[0] < before[0] and after[1] <= before[1] and after[2] <= before[2] else graph
+
+    def _plan_object(self, core: SchedCore, graph: Graph, graph_core: GraphCore) -> Plan:
+        return Plan(self, graph, *read_plan(core.ptr, graph_core.ptr, [(b.ptr, b.name) for b in core.backends]))
+
+    def _decide(self, core: SchedCore, graph: Graph, warn: bool = True) -> GraphCore:
+        """Makes `graph` the one that questions are about, without memory for it if it has none. Called while `core` is in use."""
+        graph_core = graph._live()
+        core.synchronize()
+        if not core.planned(graph_core):
+            core.forget()
+            self._ready(core)
+            holding = graph_core.hold()  # nobody frees what the tensors lie in meanwhile
+            _check(lib.ggml_backend_sched_plan_graph(core.ptr, graph_core.ptr), "Scheduler.prepare")
+            del holding
+            if warn:  # else the next one does
+                self._warn(core)
+        return graph_core
+
+    def _draft(self, graph: Graph, warn: bool = True) -> Plan:
+        reap()
+        core = self._live()
+        graph._live()
+        with self._use(core):
+            return self._plan_object(core, graph, self._decide(core, graph, warn))
+
+    def _explain_in(self, graph: Graph, node: Tensor) -> str:
+        """As :meth:`explain`, in the plan of this graph."""
+        core = self._live()
+        graph._live()
+        with self._use(core):
+            self._decide(core, graph)
+            return text(lib.ggml_backend_sched_explain(core.ptr, node._live()))
 
     def reserve(self, graph: Graph) -> None:
         """Allocates what the graph needs, inputs included, and touches no tensor. Graphs of the same structure whose tensors are no larger

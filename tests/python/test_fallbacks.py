@@ -59,6 +59,14 @@ def test_once_for_each_plan(ctx, cpu, weak):
             assert caught(lambda g=g: sched.compute(g)) == []
 
 
+def test_once_for_drafts_too(ctx, cpu, weak):
+    x, y, graph = products(ctx)
+    with gb.Scheduler([weak, cpu]) as sched:
+        acts = [lambda: sched.prepare(graph, allocate=False, reorder=True), lambda: sched.prepare(graph, allocate=False), lambda: sched.compute(graph)]
+        (warning,) = [w for act in acts for w in caught(act)]
+        assert warning.filename == __file__
+
+
 def test_silent_where_nothing_is_lost(ctx, cpu, weak):
     x, y, graph = products(ctx)
     strong = gb.Backend("SIM")

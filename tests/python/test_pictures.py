@@ -383,6 +383,36 @@ def test_plan_of_a_model(tmp_path, capsys):
     assert main(["plan", str(out)]) == 0  # what was written can be planned again
 
 
+def test_plan_command_in_another_order(tmp_path, capsys):
+    def peak(*arguments):
+        assert main(["plan", *arguments, "--json"]) == 0
+        result = json.loads(capsys.readouterr().out)
+        return result["arenas"][0]["peak"], result["reordered"]
+
+    assert peak("unet")[1] is False
+    assert peak("unet", "--reorder")[1] is True
+    assert peak("unet", "--reorder")[0] < 0.95 * peak("unet")[0]
+    assert peak("llama", "--reorder") == peak("llama")
+    assert main(["plan", "unet", "--reorder"]) == 0
+    assert "in another order of the nodes" in capsys.readouterr().out
+    assert main(["plan", "llama", "--reorder"]) == 0
+    assert "as they are" in capsys.readouterr().out
+    (tmp_path / "in.csv").write_text("id,lower,upper,size\n0,0,1,4\n")
+    assert main(["plan", str(tmp_path / "in.csv"), "--reorder"]) == 1
+    assert "--reorder is for graphs" in capsys.readouterr().err
+
+
+def test_plan_command_draws_what_does_not_fit(tmp_path, capsys):
+    arguments = ["plan", "whisper", "--devices", "SIM:name=tiny,mem=1M", "--html", str(tmp_path / "whisper.html")]
+    assert main([*arguments, "--json"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert result["arenas"][0]["peak"] == 3072 * 1024
+    assert "tiny" in result["does_not_fit"]
+    assert len(Elements((tmp_path / "whisper.html").read_text()).scripts) >= 1
+    assert main(arguments) == 0
+    assert "it does not fit: " in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("changes", "arguments", "message"),
     [

@@ -65,8 +65,11 @@ def test_what_a_plan_says_is_what_is_allocated(devices, rng):
             for node in graph.nodes:
                 if rng.random() < 0.3:
                     sched.set_backend(node, backends[int(rng.integers(len(backends)))])
+            draft = sched.prepare(graph, allocate=False)
             assert allocated(sched) == {}
+            assert not any(t.is_placed for t in graph.nodes)
             plan = sched.prepare(graph)
+            assert (draft.arenas, draft.splits, draft.copies) == (plan.arenas, plan.splits, plan.copies)
             said = {name: plan.memory[b.name].allocated for name, b in zip(names, backends, strict=True)}
             assert allocated(sched) == {name: n for name, n in said.items() if n}
             assert sum(said.values()) == sum(sched.buffer_size(b) for b in backends)
@@ -155,6 +158,43 @@ def test_smaller_steps_take_the_places_of_the_reserved_one(rng, cpu):
         after = sched.stats
         assert after.plans_replayed - before.plans_replayed == 3
         assert after.plans_made == before.plans_made
+
+
+def test_a_draft_leaves_everything_as_it_was(cpu, sim):
+    """Deciding about one graph while another one has memory, results and runs on their way; explaining, too."""
+    with gb.Context() as ctx, gb.Scheduler([sim, cpu]) as sched:
+        x, y, graph = chain(ctx, 8)
+        big, z, other = chain(ctx, 64)
+        sched.set_backend(z, sim)
+        plan = sched.prepare(graph)
+        x.set(3)
+        pending = sched.compute_async(graph, results=[y])
+        draft = sched.prepare(other, allocate=False)
+        assert draft.explain(z) == f"backend {sim.name}: assigned by the user"
+        assert plan.explain(y)
+        assert (pending.results()[0] == 12).all()
+        assert not big.is_placed
+        np.testing.assert_array_equal(y.numpy(), np.full(y.shape, 12))  # where it was
+        assert sched.stats.plans_made == 2
+        assert draft.run() is True or pytest.fail("a draft runs when its inputs are set")
+        assert sched.stats.plans_made == 2
+
+
+def test_a_draft_of_what_does_not_fit(cpu):
+    with gb.Backend("SIM:mem=4K") as small, gb.Context() as ctx, gb.Scheduler([small, cpu]) as sched:
+        _, y, graph = chain(ctx, 4096)
+        sched.set_backend(y, small)
+        need = sched.prepare(graph, allocate=False).memory[small.name].allocated
+        assert need >= 4 * 4096 * 4
+        with pytest.raises(gb.AllocationError):
+            sched.prepare(graph)
+        with gb.Backend(f"SIM:mem={need}") as large, gb.Context() as second, gb.Scheduler([large, cpu]) as enough:
+            x, y, graph = chain(second, 4096)
+            enough.set_backend(y, large)
+            plan = enough.prepare(graph)
+            assert plan.memory[large.name].allocated == need
+            x.set(2)
+            assert plan.run() and (y.numpy() == 6).all()
 
 
 def chain(ctx, n):

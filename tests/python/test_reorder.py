@@ -64,6 +64,47 @@ def test_the_unet_needs_less_in_another_order(cpu):
         assert peak(graph.reordered(), cpu) < 0.95 * peak(graph, cpu)
 
 
+def test_a_plan_in_another_order(cpu):
+    context, graph = _examples.build("unet")
+    with context, gb.Scheduler([cpu]) as sched:
+        given = sched.prepare(graph, allocate=False)
+        plan = sched.prepare(graph, reorder=True)
+        assert plan.graph is not graph
+        assert plan.arenas[0].lower_bound < 0.95 * given.arenas[0].lower_bound
+        assert plan.arenas[0].peak < 0.95 * given.arenas[0].peak
+        fill(plan.graph)
+        assert plan.run()
+        np.testing.assert_array_equal(plan.graph.outputs[0].numpy(), apart("unet", cpu))
+    context, graph = _examples.build("llama")
+    with context, gb.Scheduler([cpu]) as sched:
+        assert sched.prepare(graph, reorder=True).graph is graph  # nothing to gain
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_another_order_never_copies_more(cpu, seed):
+    """Two branches per layer that alternate between two devices: another order could save memory and cost splits."""
+    rng = np.random.default_rng(seed)
+    with gb.Backend("SIM") as sim, gb.Context() as ctx, gb.Scheduler([sim, cpu]) as sched:
+        x = ctx.tensor((8, 8), name="x")
+        live = [gb.sqr(x)]
+        for i in range(24):
+            a = live.pop(int(rng.integers(len(live)))) if len(live) > 5 else live[int(rng.integers(len(live)))]
+            t = gb.repeat(a, (64, 8)) if rng.random() < 0.3 and a.shape == (8, 8) else gb.tanh(a)
+            t = gb.cont(t[:8]) if t.shape != (8, 8) and rng.random() < 0.5 else t
+            live.append(t.named(f"t{i}"))
+            sched.set_backend(t, (sim, cpu)[int(rng.integers(2))])
+        total = gb.sum(live[0])
+        for t in live[1:]:
+            total = total + gb.sum(t)
+        graph = ctx.graph(total)
+        given = sched.prepare(graph, allocate=False)
+        plan = sched.prepare(graph, reorder=True)
+        assert len(plan.splits) <= len(given.splits)
+        assert sum(c.size for c in plan.copies) <= sum(c.size for c in given.copies)
+        lower = sum(a.lower_bound for a in plan.arenas), sum(a.lower_bound for a in given.arenas)
+        assert lower[0] < lower[1] if plan.graph is not graph else lower[0] == lower[1]
+
+
 def test_refused(ctx, cpu):
     x = ctx.tensor((4,), name="x")
     graph = ctx.graph(gb.sqr(x))
