@@ -129,6 +129,50 @@ static void copies_come_ahead(void) {
     close_place(&p);
 }
 
+// Further ahead than that, where the receiver has nothing to do before: as soon as the source is complete, but behind the receiver's own work.
+static void copies_come_far_ahead(void) {
+    OPEN(p, "SIM:name=A SIM:name=B SIM:name=C CPU");
+    struct ggml_tensor * in[4];
+    for (int i = 0; i < 4; i++) {
+        in[i] = put(&p, leaf(&p, "in", 4, 1), 3, false);
+        fill(in[i], (float) i, 0);
+    }
+    struct ggml_tensor *a = on(&p, ggml_soft_max(p.ctx, in[0]), 0), *b = on(&p, ggml_sqr(p.ctx, a), 1);
+    struct ggml_tensor *c = on(&p, ggml_add(p.ctx, b, in[1]), 2), *d = on(&p, ggml_add(p.ctx, c, in[2]), 0), *e = on(&p, ggml_mul(p.ctx, d, a), 1);
+    struct ggml_tensor * f = on(&p, ggml_add(p.ctx, ggml_mul(p.ctx, e, in[3]), b), 2);
+    on(&p, f->src[0], 2);
+    expand(&p, f);
+    for (int i = 0; i < 3; i++) {
+        OK(ggml_backend_sched_graph_compute(p.sched, p.graph));
+        CHECK_AT(f, 0, (0.0625f + 1 + 2) * 0.25f * 3 + 0.0625f);
+        OK(ggml_backend_sched_set_check(p.sched, i == 0));
+    }
+    // in[1] goes to C at once; in[2] to A behind what A does; in[3] to C behind what C does, not only when its reader is next. Both take
+    // the place of something that has just been fetched, and wait for that.
+    CHECK_STR(steps(&p),
+              "copy@A copy@C compute@A copy@B<2 copy@A<3 compute@B copy@C<5 compute@C copy@A<7 copy@C<8 compute@A copy@B<10 compute@B copy@C<12 compute@C");
+    close_place(&p);
+}
+
+// What a device has to send to others is not held up by what it is sent itself: B hands b to the host before it waits for A.
+static void copies_do_not_hold_up_others(void) {
+    OPEN(p, "SIM:name=A SIM:name=B SIM:name=C CPU");
+    struct ggml_tensor * x = put(&p, leaf(&p, "x", 4, 1), 1, false);
+    struct ggml_tensor *b = on(&p, ggml_soft_max(p.ctx, x), 1), *a = on(&p, ggml_sqr(p.ctx, b), 0), *c = on(&p, ggml_sqr(p.ctx, b), 2);
+    struct ggml_tensor *h = on(&p, ggml_scale(p.ctx, b, 2), 3), *d = on(&p, ggml_add(p.ctx, a, b), 1);
+    expand(&p, b);
+    expand(&p, a);
+    expand(&p, c);
+    expand(&p, h);
+    expand(&p, d);
+    fill(x, 1, 0);
+    OK(ggml_backend_sched_graph_compute(p.sched, p.graph));
+    CHECK_AT(d, 0, 0.3125f);
+    CHECK_AT(h, 0, 0.5f);
+    CHECK_STR(steps(&p), "compute@B copy@A<0 copy@C<0 compute@A copy@B compute@C copy@B<3 compute@host!4 compute@B");
+    close_place(&p);
+}
+
 // Inputs that lie behind each other travel as one.
 static void inputs_travel_together(void) {
     OPEN(p, "SIM:name=A,align=16 CPU");
@@ -230,5 +274,6 @@ static void the_checker_names_both(void) {
     close_place(&p);
 }
 
-TEST_MAIN(TEST(a_chain), TEST(no_wait_too_many), TEST(nobody_waits_alone), TEST(memory_is_reused_across_queues), TEST(copies_come_ahead), TEST(inputs_travel_together),
+TEST_MAIN(TEST(a_chain), TEST(no_wait_too_many), TEST(nobody_waits_alone), TEST(memory_is_reused_across_queues), TEST(copies_come_ahead),
+          TEST(copies_come_far_ahead), TEST(copies_do_not_hold_up_others), TEST(inputs_travel_together),
           TEST(the_host_is_not_held_up), TEST(failures_while_others_wait), TEST(the_checker_names_both))

@@ -1,8 +1,10 @@
 // steps.c - the order in which a plan's program is issued, and which queue does what.
 //
-// Splits come in their order, each with its copies before and its write-backs after it. A copy whose source is complete earlier is issued
-// one split ahead, so that it travels while the split before computes; only one, because its memory is taken from then on. Within a
-// split, what comes from outside the graph goes first: a queue does in order what it is given, and those need not wait for other devices.
+// Splits come in their order, each with its copies before it and its write-backs behind it. A copy is issued as soon as its source is complete and
+// its queue has nothing else to do first, so that it travels while other devices compute: ahead of all splits of other backends that come
+// before its own, if the receiver makes it; else one split ahead. Nothing is computed by the receiver meanwhile, so its memory is taken a
+// little longer and that of nobody else. Of the copies that could be issued at a point, what comes from outside the graph goes first: a
+// queue does in order what it is given, and those need not wait for other devices.
 //
 // Invariant: a step is issued after everything it needs was issued, so waiting for what was issued before can never be a deadlock.
 #include "sched/sched.h"
@@ -36,88 +38,140 @@ static bool add_step(struct gb_sched_plan * p, enum gb_step_kind kind, size_t in
 struct order {
     struct ggml_backend_sched * sched;
     struct gb_sched_plan *      plan;
-    int32_t *                   writer; // owned; per root: the last split that writes it, of those that were come to; + 1
-    uint8_t *                   issued; // owned; per copy
-    bool                        writes_user; // the split come to last writes memory of the user, where tensors may overlap
+    int32_t * writer; // owned; per root: the last split that writes it, of those that were come to; + 1
+    int32_t * free;   // owned; per backend: the first split ahead of which its queue may be given a copy
+    int32_t * first;  // owned; per split: the copies that are issued ahead of it, a list; -1: none
+    int32_t * last;
+    int32_t * next;   // owned; per copy
+    int32_t   writes_user; // the last split that writes memory of the user, where tensors may overlap; + 1
 };
 
 static bool in_user_memory(const struct gb_id * id) {
     return id->home == GB_HOME_USER || id->home == GB_HOME_HOST;
 }
 
-// The copies into split k that no split from `from` on writes the source of; those that were written by none first.
-static bool add_copies(struct order * o, size_t k, size_t from) {
-    struct gb_sched_plan *  p     = o->plan;
-    const struct gb_split * split = &p->splits.data[k];
-    for (int pass = 0; pass < 2; pass++) {
-        for (size_t c = split->copies_begin; c < split->copies_end; c++) {
-            const struct gb_copy * copy   = &p->copies.data[c];
-            const size_t           writer = (size_t) o->writer[copy->root];
-            const bool             early  = from < k;
-            if (o->issued[c] || copy->merged >= 0 || writer > from || (pass == 0 && writer > 0) ||
-                (early && (!copy->fill || (o->writes_user && in_user_memory(&p->ids.data[copy->root]))))) {
-                continue;
-            }
-            o->issued[c]    = 1;
-            const int actor = copying_actor(o->sched, p, owner_of(o->sched, p, copy->root), copy->backend);
-            if (!add_step(p, GB_STEP_COPY, c, actor)) {
-                return false;
-            }
-        }
-    }
-    return true;
+static int actor_of(const struct order * o, const struct gb_copy * copy) {
+    return copying_actor(o->sched, o->plan, owner_of(o->sched, o->plan, copy->root), copy->backend);
 }
 
-static bool add_backs(struct order * o, const struct gb_split * split) {
-    struct gb_sched_plan * p = o->plan;
-    for (size_t w = split->backs_begin; w < split->backs_end; w++) {
-        const int home  = owner_of(o->sched, p, p->ids.data[p->backs.data[w].node].root);
-        if (!add_step(p, GB_STEP_BACK, w, copying_actor(o->sched, p, split->backend, home))) {
-            return false;
+// The split ahead of which a copy into split k is issued.
+static size_t issue_point(const struct order * o, const struct gb_copy * copy, size_t k) {
+    const struct gb_sched_plan * p = o->plan;
+    if (p->lean || !copy->fill || k == 0) {
+        return k;
+    }
+    const size_t one_ahead = k - 1;
+    const size_t written   = (size_t) o->writer[copy->root];
+    const size_t user      = in_user_memory(&p->ids.data[copy->root]) ? (size_t) o->writes_user : 0;
+    const size_t free      = actor_of(o, copy) == copy->backend ? GB_MIN((size_t) o->free[copy->backend], one_ahead) : one_ahead;
+    return GB_MAX(free, GB_MAX(written, user));
+}
+
+static int back_actor(const struct order * o, const struct gb_split * split, const struct gb_write_back * back) {
+    return copying_actor(o->sched, o->plan, split->backend, owner_of(o->sched, o->plan, o->plan->ids.data[back->node].root));
+}
+
+static void append(struct order * o, size_t point, size_t c) {
+    if (o->first[point] < 0) {
+        o->first[point] = (int32_t) c;
+    } else {
+        o->next[o->last[point]] = (int32_t) c;
+    }
+    o->last[point] = (int32_t) c;
+}
+
+// Those of what no split writes first.
+static void place_copies(struct order * o, size_t k) {
+    const struct gb_sched_plan * p     = o->plan;
+    const struct gb_split *      split = &p->splits.data[k];
+    for (int pass = 0; pass < 2; pass++) {
+        for (size_t c = split->copies_begin; c < split->copies_end; c++) {
+            const struct gb_copy * copy = &p->copies.data[c];
+            if (copy->merged < 0 && (o->writer[copy->root] > 0) == (pass > 0)) {
+                append(o, issue_point(o, copy, k), c);
+            }
         }
     }
-    return true;
+}
+
+static void keep_busy(struct order * o, int actor, size_t until) {
+    if (actor < o->plan->n_backends) {
+        o->free[actor] = GB_MAX(o->free[actor], (int32_t) until);
+    }
+}
+
+// What the queues do for split k, besides copies to themselves, which keep to their order anyway.
+static void note_work(struct order * o, size_t k) {
+    const struct gb_sched_plan * p     = o->plan;
+    const struct gb_split *      split = &p->splits.data[k];
+    keep_busy(o, split->backend, k + 1);
+    for (size_t c = split->copies_begin; c < split->copies_end; c++) {
+        keep_busy(o, actor_of(o, &p->copies.data[c]), k);
+    }
+    for (size_t w = split->backs_begin; w < split->backs_end; w++) {
+        keep_busy(o, back_actor(o, split, &p->backs.data[w]), k + 1);
+    }
 }
 
 static void note_writes(struct order * o, size_t k) {
     const struct gb_sched_plan * p = o->plan;
-    o->writes_user                 = false;
     for (int i = p->splits.data[k].start; i < p->splits.data[k].end; i++) {
-        if (p->ids.data[i].computes) {
-            o->writer[p->ids.data[i].root] = (int32_t) k + 1;
-            o->writes_user |= in_user_memory(&p->ids.data[p->ids.data[i].root]);
+        const struct gb_id * id = &p->ids.data[i];
+        if (id->computes) {
+            o->writer[id->root] = (int32_t) k + 1;
+            o->writes_user      = in_user_memory(&p->ids.data[id->root]) ? (int32_t) k + 1 : o->writes_user;
         }
     }
 }
 
-static bool add_steps(struct order * o) {
-    struct gb_sched_plan * p = o->plan;
-    for (size_t k = 0; k < p->splits.n; k++) {
-        const struct gb_split * split = &p->splits.data[k];
-        const int               actor = gb_sched_has_queue(o->sched, split->backend) ? split->backend : p->n_backends;
-        if (!add_copies(o, k, k)) {
-            return false;
-        }
-        note_writes(o, k);
-        if (!p->lean && k + 1 < p->splits.n && !add_copies(o, k + 1, k)) {
-            return false;
-        }
-        if (!add_step(p, GB_STEP_COMPUTE, k, actor)) { // also when it has views only: a callback is asked for them
-            return false;
-        }
-        if (!add_backs(o, split)) {
+static bool add_split(struct order * o, size_t k) {
+    struct gb_sched_plan *  p     = o->plan;
+    const struct gb_split * split = &p->splits.data[k];
+    for (int32_t c = o->first[k]; c >= 0; c = o->next[c]) {
+        if (!add_step(p, GB_STEP_COPY, (size_t) c, actor_of(o, &p->copies.data[c]))) {
             return false;
         }
     }
-    return true;
+    // Also when it has views only: a callback is asked for them.
+    bool ok = add_step(p, GB_STEP_COMPUTE, k, gb_sched_has_queue(o->sched, split->backend) ? split->backend : p->n_backends);
+    for (size_t w = split->backs_begin; ok && w < split->backs_end; w++) {
+        ok = add_step(p, GB_STEP_BACK, w, back_actor(o, split, &p->backs.data[w]));
+    }
+    return ok;
+}
+
+static bool add_steps(struct order * o) {
+    const size_t n = o->plan->splits.n;
+    for (size_t k = 0; k < n; k++) {
+        o->first[k] = -1;
+    }
+    for (size_t c = 0; c < o->plan->copies.n; c++) {
+        o->next[c] = -1;
+    }
+    for (size_t k = 0; k < n; k++) {
+        place_copies(o, k);
+        note_work(o, k);
+        note_writes(o, k);
+    }
+    bool ok = true;
+    for (size_t k = 0; ok && k < n; k++) {
+        ok = add_split(o, k);
+    }
+    return ok;
 }
 
 enum ggml_status gb_sched_order_steps(struct ggml_backend_sched * s, struct gb_sched_plan * p) {
     struct order o = { .sched = s, .plan = p };
     o.writer       = gb_calloc((size_t) p->n_ids, sizeof(*o.writer));
-    o.issued       = gb_calloc(p->copies.n, 1);
-    const bool ok  = o.writer && o.issued && add_steps(&o);
+    o.free         = gb_calloc((size_t) p->n_backends, sizeof(*o.free));
+    o.first        = gb_calloc(p->splits.n, sizeof(*o.first));
+    o.last         = gb_calloc(p->splits.n, sizeof(*o.last));
+    o.next         = gb_calloc(p->copies.n, sizeof(*o.next));
+    const bool ok  = o.writer && o.free && o.first && o.last && o.next && add_steps(&o);
     gb_free(o.writer);
-    gb_free(o.issued);
+    gb_free(o.free);
+    gb_free(o.first);
+    gb_free(o.last);
+    gb_free(o.next);
     return ok ? GGML_STATUS_SUCCESS : GGML_STATUS_ALLOC_FAILED;
 }
