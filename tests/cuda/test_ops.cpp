@@ -6,6 +6,7 @@ extern "C" {
 #include "test.h"
 }
 
+#include <cmath>
 #include <vector>
 
 #include "cuda_test.h"
@@ -215,6 +216,7 @@ static const op_case cases[] = {
     R(sum_rows_long, 1e-5, ggml_sum_rows(t.ctx, x4(t, 3000, 2))), R(mean, 1e-5, ggml_mean(t.ctx, x4(t, 300, 5))),
     T(argmax, ggml_argmax(t.ctx, x4(t, 300, 5))), T(argmax_short, ggml_argmax(t.ctx, x4(t, 3, 50))),
     T(argsort, ggml_argsort(t.ctx, x4(t, 100, 5), GGML_SORT_ASC)), T(argsort_desc, ggml_argsort(t.ctx, x4(t, 1300, 2), GGML_SORT_DESC)),
+    T(argsort_merged, ggml_argsort(t.ctx, x4(t, 5000, 2), GGML_SORT_ASC)), T(argsort_thrice, ggml_argsort(t.ctx, x4(t, 17000, 1, 2), GGML_SORT_DESC)),
     T(im2col, ggml_im2col(t.ctx, ggml_new_tensor_4d(t.ctx, GGML_TYPE_F16, 3, 3, 4, 5), f32(t, 11, 9, 4, 2), 2, 1, 1, 1, 1, 2, true)),
     T(im2col_1d, ggml_im2col(t.ctx, ggml_new_tensor_3d(t.ctx, GGML_TYPE_F16, 3, 4, 5), f32(t, 11, 4, 2), 2, 0, 1, 0, 1, 0, false)),
     R(conv_transpose_1d, 1e-4, ggml_conv_transpose_1d(t.ctx, ggml_new_tensor_3d(t.ctx, GGML_TYPE_F16, 4, 3, 5), f32(t, 7, 5), 3, 0, 1)),
@@ -276,4 +278,117 @@ static void quantized_sources(void) {
     ggml_backend_free(cpu);
 }
 
-TEST_MAIN(TEST(operators), TEST(quantized_sources))
+// ------------------------------------------------------------------------------------------------------------------ quantizing
+
+// Values for blocks of 32 that go to the limits of the formats: zeros of both signs, equal extremes, small and large, infinities, NaN.
+static std::vector<float> hard_values(size_t n) {
+    std::vector<float> v(n);
+    for (size_t i = 0; i < n; i++) {
+        const float x = test_random_float(-2, 2);
+        switch (i / 32 % 16) {
+            case 0: v[i] = 0.0f; break;
+            case 1: v[i] = i % 2 ? -0.0f : 0.0f; break;
+            case 2: v[i] = i % 2 ? -1.5f : 1.5f; break; // the first of equal magnitudes gives the sign
+            case 3: v[i] = x * 1e-38f; break;           // scales below the normal ones
+            case 4: v[i] = x * 1e-6f; break;            // scales below the normal halves
+            case 5: v[i] = x * 1e30f; break;            // scales beyond halves
+            case 6: v[i] = i % 32 == 7 ? NAN : x; break;
+            case 7: v[i] = i % 32 == 0 ? NAN : x; break;
+            case 8: v[i] = i % 32 == 3 ? INFINITY : x; break;
+            case 9: v[i] = (float) (int) (x * 8) / 8; break; // halfway between levels
+            case 10: v[i] = -fabsf(x); break;
+            case 11: v[i] = i % 32 == 31 ? 3 : 3 + x * 1e-7f; break; // hardly a range
+            case 12: v[i] = ldexpf(1, (int) (i % 32) - 16); break;
+            default: v[i] = x; break;
+        }
+    }
+    return v;
+}
+
+// A copy to `type`, on the device and by the format itself.
+static void check_quantizing(ggml_type from, ggml_type type, layout how, ggml_backend_t cpu, ggml_backend_t cuda) {
+    const bench   t    = { ggml_init({ 1 << 17, NULL, true }), from, how };
+    ggml_tensor * x    = x4(t, 256, 6, 2);
+    ggml_tensor * copy = ggml_cpy(t.ctx, x, ggml_new_tensor_2d(t.ctx, type, 512, 6)); // another shape
+    ggml_cgraph * graph = ggml_new_graph(t.ctx);
+    REQUIRE(ggml_build_forward_expand(graph, copy) == GGML_STATUS_SUCCESS);
+    CHECK_MSG(ggml_backend_supports_op(cuda, copy), "%s: %s", ggml_type_name(type), ggml_backend_unsupported_reason(cuda, copy));
+    ggml_backend_buffer_t buffer = ggml_backend_alloc_ctx_tensors(t.ctx, cpu);
+    ggml_tensor *         root   = x->view_src != NULL ? x->view_src : x;
+    std::vector<float>    v      = hard_values((size_t) ggml_nelements(root));
+    std::vector<char>     bytes(ggml_nbytes(root));
+    for (size_t i = 0; i < v.size(); i++) {
+        const ggml_fp16_t h = ggml_fp32_to_fp16(v[i]);
+        const ggml_bf16_t b = ggml_fp32_to_bf16(v[i]);
+        memcpy(bytes.data() + i * ggml_type_size(from), from == GGML_TYPE_F32 ? (const void *) &v[i] : from == GGML_TYPE_F16 ? (const void *) &h : &b, ggml_type_size(from));
+    }
+    CHECK_INT(ggml_backend_tensor_set(root, bytes.data(), 0, bytes.size()), GGML_STATUS_SUCCESS);
+    const std::vector<float> values = values_of(x); // in logical order
+    std::vector<char>        want(ggml_nbytes(copy)), got(want.size());
+    ggml_internal_get_type_traits(type).from_float(values.data(), want.data(), (int) values.size());
+
+    struct ggml_backend_graph_copy done = ggml_backend_graph_copy(cuda, graph);
+    REQUIRE(done.graph != NULL);
+    CHECK(ggml_backend_graph_compute(cuda, done.graph));
+    ggml_backend_tensor_get(done.graph->nodes[done.graph->n_nodes - 1], got.data(), 0, got.size());
+    const size_t size = ggml_type_size(type);
+    for (size_t i = 0; i < want.size(); i++) {
+        const size_t block = i / size;
+        float        low = values[block * 32];
+        for (size_t e = 0; e < 32; e++) {
+            low = std::isnan(low) || std::isinf(values[block * 32 + e]) ? NAN : low;
+        }
+        const int mask = std::isnan(low) && i % size < 8 && (i % size) % 2 == 1 && want[i] != got[i] ? 0x7f : 0xff; // the sign of a scale that is NaN
+        if ((want[i] & mask) != (got[i] & mask)) {
+            CHECK_MSG(false, "%s of %s, layout %d: byte %zu of block %zu is %02x on the device, %02x on the CPU", ggml_type_name(type), ggml_type_name(from), how,
+                      i % size, block, (unsigned char) got[i], (unsigned char) want[i]);
+            break;
+        }
+    }
+    ggml_backend_graph_copy_free(done);
+    ggml_backend_buffer_free(buffer);
+    ggml_free(t.ctx);
+}
+
+static void quantized_results(void) {
+    CUDA_OR_SKIP();
+    ggml_backend_t cpu = ggml_backend_cpu_init(), cuda = cuda_open(0);
+    for (ggml_type type : { GGML_TYPE_Q4_0, GGML_TYPE_Q4_1, GGML_TYPE_Q5_0, GGML_TYPE_Q5_1, GGML_TYPE_Q8_0, GGML_TYPE_Q8_1, GGML_TYPE_IQ4_NL, GGML_TYPE_MXFP4 }) {
+        for (ggml_type from : { GGML_TYPE_F32, GGML_TYPE_F16, GGML_TYPE_BF16 }) {
+            for (int how = 0; how < N_LAYOUTS; how++) {
+                check_quantizing(from, type, (layout) how, cpu, cuda);
+            }
+        }
+    }
+    ggml_backend_free(cuda);
+    ggml_backend_free(cpu);
+}
+
+// ADD and ADD1 with a quantized src[0]: the result as floats is as near to the CPU's as the format's steps are.
+static void quantized_sums(void) {
+    CUDA_OR_SKIP();
+    ggml_backend_t cpu = ggml_backend_cpu_init(), cuda = cuda_open(0);
+    for (ggml_type type : { GGML_TYPE_Q4_0, GGML_TYPE_Q8_0, GGML_TYPE_Q5_1, GGML_TYPE_Q4_K }) {
+        for (ggml_type with : { GGML_TYPE_F32, GGML_TYPE_F16 }) {
+            const bench   t   = { ggml_init({ 1 << 17, NULL, true }), type, DENSE };
+            ggml_tensor * a   = dense(t, 256, 3, 2);
+            ggml_tensor * sum = ggml_add_cast(t.ctx, a, ggml_new_tensor_2d(t.ctx, with, 256, 3), GGML_TYPE_F32);
+            REQUIRE(sum != NULL);
+            CHECK_MSG(run(t, sum, "sum of blocks and floats", 1e-5, cpu, cuda), "%s is refused", ggml_type_name(type));
+            ggml_free(t.ctx);
+            if (type == GGML_TYPE_Q4_K) {
+                continue;
+            }
+            const bench   u    = { ggml_init({ 1 << 17, NULL, true }), type, DENSE };
+            ggml_tensor * same = ggml_add(u.ctx, ggml_add1(u.ctx, dense(u, 256, 3, 2), f32(u, 1)), ggml_new_tensor_2d(u.ctx, with, 256, 3));
+            REQUIRE(same != NULL);
+            const double step = type == GGML_TYPE_Q4_0 ? 0.6 : type == GGML_TYPE_Q5_1 ? 0.4 : 0.05; // of values up to 4, twice
+            CHECK_MSG(run(u, ggml_cpy(u.ctx, same, f32(u, 256, 3, 2)), "blocks of a sum", step, cpu, cuda), "%s is refused", ggml_type_name(type));
+            ggml_free(u.ctx);
+        }
+    }
+    ggml_backend_free(cuda);
+    ggml_backend_free(cpu);
+}
+
+TEST_MAIN(TEST(operators), TEST(quantized_sources), TEST(quantized_results), TEST(quantized_sums))

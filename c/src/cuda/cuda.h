@@ -27,7 +27,7 @@
 struct gb_cuda_device {
     int    id;            // as the runtime counts
     int    n_sm;          // multiprocessors
-    int    cc;            // compute capability, major * 10 + minor
+    int    cc;            // compute capability, major * 10 + minor: after gb_cuda_check_code that of our code, if lower
     size_t shared_max;    // bytes of shared memory a block may ask for
     size_t l2_bytes;
     char   name[16];      // "CUDA0"
@@ -38,6 +38,9 @@ struct gb_cuda_device {
 int              gb_cuda_device_count(void);  // 0: none, and gb_cuda_absent_reason says why
 const char *     gb_cuda_absent_reason(void); // "" when there are devices
 gb_cuda_device * gb_cuda_device_get(int i);   // NULL when out of range
+
+// Whether kernels of this build run on the device; else reported. Code for an older one, compiled again by the driver, lacks what came later.
+bool gb_cuda_check_code(gb_cuda_device * device);
 
 // Makes the device the calling thread's own until the end of the scope.
 class gb_cuda_on_device {

@@ -424,6 +424,9 @@ static ggml_backend_t no_backend(gb_cuda_backend * b, ggml_backend_t backend) {
 }
 
 static ggml_backend_t new_backend(gb_cuda_device * device) {
+    if (!gb_cuda_check_code(device)) {
+        return nullptr;
+    }
     gb_cuda_on_device on(device->id);
     ggml_backend_t    backend = new (std::nothrow) ggml_backend;
     gb_cuda_backend * b       = new (std::nothrow) gb_cuda_backend();

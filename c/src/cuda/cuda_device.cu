@@ -11,6 +11,7 @@
 
 #include "cuda.h"
 #include "ggml-cuda.h"
+#include "launch.cuh"
 
 // --------------------------------------------------------------------------------------------------------------------- errors
 
@@ -64,6 +65,8 @@ struct devices {
     gb_cuda_device device[GGML_CUDA_MAX_DEVICES];
     pool           pools[GGML_CUDA_MAX_DEVICES];
     std::mutex     waits[GGML_CUDA_MAX_DEVICES];
+    std::mutex     code_lock;
+    bool           has_code[GGML_CUDA_MAX_DEVICES] = {}; // checked, and there
     int            n          = 0;
     char           reason[256] = "";
 };
@@ -140,6 +143,31 @@ cudaError_t gb_cuda_wait(const gb_cuda_device * device) {
     const std::lock_guard<std::mutex> held(gb_cuda_wait_lock(device));
     gb_cuda_on_device                 on(device->id);
     return cudaDeviceSynchronize();
+}
+
+GB_KERNEL gb_any_kernel(int * p) {
+    *p = 0;
+}
+
+// Not when the devices are listed: the question makes a context on the device, which takes time and memory.
+bool gb_cuda_check_code(gb_cuda_device * device) {
+    devices &                         all = list();
+    const std::lock_guard<std::mutex> held(all.code_lock);
+    if (all.has_code[device->id]) {
+        return true;
+    }
+    gb_cuda_on_device  on(device->id);
+    cudaFuncAttributes a;
+    const cudaError_t  error = cudaFuncGetAttributes(&a, (const void *) gb_any_kernel);
+    if (error != cudaSuccess) {
+        char call[96];
+        snprintf(call, sizeof(call), "code for compute capability %d.%d", device->cc / 10, device->cc % 10);
+        gb_cuda_report(device->name, call, error);
+        return false;
+    }
+    device->cc                = a.ptxVersion < device->cc ? a.ptxVersion : device->cc;
+    all.has_code[device->id] = true;
+    return true;
 }
 
 void gb_cuda_reach_peers(const gb_cuda_device * device) {

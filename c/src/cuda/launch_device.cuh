@@ -74,6 +74,8 @@ static __device__ __forceinline__ int gb_dp4a(int a, int b, int c) {
     return __dp4a(a, b, c);
 }
 
+static __device__ __forceinline__ void gb_needs_code(int) {}
+
 // ---- threads together
 
 static __device__ __forceinline__ void gb_sync_block(void) {

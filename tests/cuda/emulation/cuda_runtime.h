@@ -79,6 +79,7 @@ enum cudaError_t {
     cudaErrorInsufficientDriver      = 35,
     cudaErrorNoDevice                = 100,
     cudaErrorInvalidDevice           = 101,
+    cudaErrorNoKernelImageForDevice  = 209,
     cudaErrorInvalidResourceHandle   = 400,
     cudaErrorNotReady                = 600,
     cudaErrorIllegalAddress          = 700,
@@ -118,6 +119,10 @@ struct cudaDeviceProp {
     size_t totalGlobalMem, sharedMemPerBlock, sharedMemPerBlockOptin;
 };
 
+struct cudaFuncAttributes {
+    int ptxVersion, binaryVersion;
+};
+
 #define cudaStreamNonBlocking     1u
 #define cudaEventDefault          0u
 #define cudaEventDisableTiming    2u
@@ -134,6 +139,7 @@ cudaError_t  cudaGetDeviceCount(int * count);
 cudaError_t  cudaGetDevice(int * device);
 cudaError_t  cudaSetDevice(int device);
 cudaError_t  cudaGetDeviceProperties(cudaDeviceProp * properties, int device);
+cudaError_t  cudaFuncGetAttributes(cudaFuncAttributes * attributes, const void * function);
 cudaError_t  cudaDeviceSynchronize(void);
 cudaError_t  cudaDeviceCanAccessPeer(int * can, int device, int peer);
 cudaError_t  cudaDeviceEnablePeerAccess(int peer, unsigned flags);

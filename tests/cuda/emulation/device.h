@@ -107,6 +107,8 @@ static inline float __uint_as_float(uint32_t u) {
     return x;
 }
 
+void gb_needs_code(int capability); // the block fails when the code is for an older one
+
 // ---- threads together; `line` says where, for the message about threads that wait at different places
 
 void gb_emu_sync_block(int line);

@@ -166,6 +166,12 @@ int byte_at(uint32_t reg, int j) {
 
 } // namespace
 
+void gb_needs_code(int capability) {
+    if (gb_emu_code() < capability) {
+        gb_emu_fail_block("code for compute capability " + std::to_string(gb_emu_code()) + " has not what it needs, " + std::to_string(capability));
+    }
+}
+
 void gb_mma_f16(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2], int line) {
     multiply<double, float, half_at, 2>(d, a, b, "gb_mma_f16", line);
 }

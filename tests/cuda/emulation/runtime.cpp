@@ -42,7 +42,7 @@ struct allocation {
 
 std::recursive_mutex               lock;
 std::vector<device>                devices(2);
-int                                capability = 90;
+int                                capability = 90, code = 90;
 std::map<const char *, allocation> memory;
 std::list<gb_emu_stream *>         streams;
 gb_emu_random                      order{ 1 };
@@ -208,6 +208,7 @@ const char * cudaGetErrorName(cudaError_t error) {
         NAME(cudaErrorInsufficientDriver);
         NAME(cudaErrorNoDevice);
         NAME(cudaErrorInvalidDevice);
+        NAME(cudaErrorNoKernelImageForDevice);
         NAME(cudaErrorInvalidResourceHandle);
         NAME(cudaErrorNotReady);
         NAME(cudaErrorIllegalAddress);
@@ -276,6 +277,16 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp * p, int id) {
     p->totalGlobalMem         = devices[(size_t) id].total;
     p->sharedMemPerBlock      = 48 * 1024;
     p->sharedMemPerBlockOptin = capability >= 90 ? 227 * 1024 : capability >= 80 ? 99 * 1024 : 64 * 1024;
+    return cudaSuccess;
+}
+
+// Code for an older device is compiled again by the driver; for a newer one it is none.
+cudaError_t cudaFuncGetAttributes(cudaFuncAttributes * a, const void *) {
+    ENTER();
+    if (code > capability) {
+        return result(cudaErrorNoKernelImageForDevice);
+    }
+    *a = { code, capability };
     return cudaSuccess;
 }
 
@@ -695,6 +706,15 @@ void gb_emu_set_devices(int n, size_t bytes_each) {
 
 void gb_emu_set_capability(int major, int minor) {
     capability = major * 10 + minor;
+    code       = capability;
+}
+
+void gb_emu_set_code(int major, int minor) {
+    code = major * 10 + minor;
+}
+
+int gb_emu_code(void) {
+    return code;
 }
 
 void gb_emu_set_seed(uint64_t seed) {

@@ -47,6 +47,24 @@ GB_DEVICE uint32_t gb_parity(uint32_t bits) {
 #endif
 }
 
+// The number of the lowest bit that is set; there is one.
+GB_DEVICE int gb_lowest_bit(uint32_t bits) {
+#ifdef GB_CUDA_EMULATED
+    return __builtin_ctz(bits);
+#else
+    return __ffs((int) bits) - 1;
+#endif
+}
+
+// A product that is rounded by itself, never part of a fused multiply-add: where results must be the CPU's to the bit.
+GB_DEVICE float gb_rounded_product(float x, float y) {
+#ifdef GB_CUDA_EMULATED
+    return x * y; // compiled without contraction
+#else
+    return __fmul_rn(x, y);
+#endif
+}
+
 GB_DEVICE float gb_bits_to_float(uint32_t bits) {
     float f;
     memcpy(&f, &bits, sizeof(f));
@@ -79,6 +97,9 @@ template<int KIND> GB_DEVICE void gb_mma(float (&d)[4], const uint32_t (&a)[4], 
     if constexpr (gb_is_f16<KIND>) {
         gb_mma_f16(d, a, b);
     } else {
+        if (KIND == GB_HALF_BF16) {
+            gb_needs_code(80);
+        }
         gb_mma_bf16(d, a, b);
     }
 }

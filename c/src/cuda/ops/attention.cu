@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <cmath>
 
-#include "cuda/cuda.h"
 #include "cuda/kernels/attention.cuh"
+#include "cuda/ops/elements.h"
 
 enum { MAX_GRID = 65535, MAX_HEAD = 1024, MAX_HEAD_HALVES = 256, LEAST_KEYS = 256, MAX_PARTS = 64 };
 
@@ -25,8 +25,8 @@ static const char * flash_attn_supports(const gb_cuda_device &, const ggml_tenso
             return "src[1] and src[2] must have heads";
         }
     }
-    if (dst->type != GGML_TYPE_F32 || !ggml_is_contiguous(dst)) {
-        return "the result must be f32 and contiguous";
+    if (gb_need_floats(dst, 0) != NULL) {
+        return gb_need_floats(dst, 0);
     }
     if (dst->ne[0] > MAX_HEAD) {
         return "heads of more than 1024 elements";
@@ -93,16 +93,36 @@ template<int KIND> static enum ggml_status run_head_size(gb_cuda_backend & b, co
     return p.d <= 64 ? run_halves<KIND, 64, 64>(b, p, batch) : p.d <= 128 ? run_halves<KIND, 128, 64>(b, p, batch) : run_halves<KIND, 256, 32>(b, p, batch);
 }
 
-static enum ggml_status flash_attn_run(gb_cuda_backend & b, ggml_tensor * dst) {
-    const gb_attention p    = describe(dst);
-    const int64_t      rows = p.n * p.heads * dst->ne[3];
-    if (for_tensor_cores(*b.device, p)) {
-        return p.q.type == GGML_TYPE_F16 ? run_head_size<GB_HALF_F16>(b, p, dst->ne[3]) : run_head_size<GB_HALF_BF16>(b, p, dst->ne[3]);
-    }
-    const int64_t warps = GB_ATTENTION_THREADS / GB_WARP;
+static enum ggml_status run_exact(gb_cuda_backend & b, const gb_attention & p, int64_t rows) {
+    const int64_t warps  = GB_ATTENTION_THREADS / GB_WARP;
     const size_t  shared = (size_t) (warps * (2 * p.d + 32)) * sizeof(float);
     GB_CUDA_TRY(b, GB_LAUNCH(gb_attention_exact, (unsigned) gb_cuda_ceil_div(rows, warps), GB_ATTENTION_THREADS, shared, b.stream, p, rows));
     return GGML_STATUS_SUCCESS;
+}
+
+static enum ggml_status run(gb_cuda_backend & b, const gb_attention & p, int64_t batch) {
+    if (!for_tensor_cores(*b.device, p)) {
+        return run_exact(b, p, p.n * p.heads * batch);
+    }
+    return p.q.type == GGML_TYPE_F16 ? run_head_size<GB_HALF_F16>(b, p, batch) : run_head_size<GB_HALF_BF16>(b, p, batch);
+}
+
+// Kernels write dense f32; another result is converted from that.
+static enum ggml_status flash_attn_run(gb_cuda_backend & b, ggml_tensor * dst) {
+    gb_attention p = describe(dst);
+    if (dst->type == GGML_TYPE_F32 && ggml_is_contiguous(dst)) {
+        return run(b, p, dst->ne[3]);
+    }
+    gb_view out;
+    if (!gb_scratch_floats(b, dst, &out)) {
+        return GGML_STATUS_ALLOC_FAILED;
+    }
+    p.dst                         = (float *) (void *) out.p;
+    const enum ggml_status status = run(b, p, dst->ne[3]);
+    if (status == GGML_STATUS_SUCCESS) {
+        GB_CUDA_TRY(b, gb_launch_copy(gb_view_of(dst), out, b.stream));
+    }
+    return status;
 }
 
 GB_CUDA_FAMILY_DEFINE(attention, { GGML_OP_FLASH_ATTN, flash_attn_supports, flash_attn_run, nullptr })

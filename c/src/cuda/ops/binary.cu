@@ -1,4 +1,6 @@
 // binary.cu - ADD, SUB, MUL, DIV (src[1] repeats over src[0]), ADD1, and ACC and SET, which change a region of a copy of src[0].
+//
+// ADD and ADD1 also take a quantized src[0], and give quantized results: by way of floats in scratch memory.
 #include "cuda/ops/elements.h"
 
 enum gb_pair { GB_PAIR_ADD, GB_PAIR_SUB, GB_PAIR_MUL, GB_PAIR_DIV };
@@ -67,6 +69,11 @@ template<int OP> static cudaError_t launch_dense(const ggml_tensor * dst, cudaSt
                      (const float4 *) y->data, row4, n4);
 }
 
+template<int OP> static cudaError_t launch_strided(const gb_view & z, const gb_view & x, const gb_view & y, int64_t n, cudaStream_t stream) {
+    return gb_is_small(n) ? GB_LAUNCH((gb_pairs_strided<OP, uint32_t>), gb_blocks(n), GB_BLOCK, 0, stream, z, x, y, n)
+                          : GB_LAUNCH((gb_pairs_strided<OP, uint64_t>), gb_blocks(n), GB_BLOCK, 0, stream, z, x, y, n);
+}
+
 template<int OP> static cudaError_t launch_pairs(const ggml_tensor * dst, const gb_view & y, cudaStream_t stream) {
     const ggml_tensor * x      = dst->src[0];
     const int64_t       n      = gb_count(dst);
@@ -76,10 +83,7 @@ template<int OP> static cudaError_t launch_pairs(const ggml_tensor * dst, const 
         (gb_same_shape(dst, second) || is_row)) {
         return launch_dense<OP>(dst, stream);
     }
-    if (gb_is_small(n)) {
-        return GB_LAUNCH((gb_pairs_strided<OP, uint32_t>), gb_blocks(n), GB_BLOCK, 0, stream, gb_view_of(dst), gb_view_of(x), y, n);
-    }
-    return GB_LAUNCH((gb_pairs_strided<OP, uint64_t>), gb_blocks(n), GB_BLOCK, 0, stream, gb_view_of(dst), gb_view_of(x), y, n);
+    return launch_strided<OP>(gb_view_of(dst), gb_view_of(x), y, n, stream);
 }
 
 template<int OP> static enum ggml_status pairs_run(gb_cuda_backend & b, ggml_tensor * dst) {
@@ -87,10 +91,28 @@ template<int OP> static enum ggml_status pairs_run(gb_cuda_backend & b, ggml_ten
     return GGML_STATUS_SUCCESS;
 }
 
-static const char * pairs_supports(const gb_cuda_device &, const ggml_tensor * dst) {
-    const char * why = gb_need_floats(dst, 2);
-    if (why != NULL || !gb_same_shape(dst, dst->src[0])) {
-        return why != NULL ? why : "shapes of src0 and the result";
+// ADD and ADD1 where a quantized type takes part.
+static enum ggml_status sum_of_blocks(gb_cuda_backend & b, ggml_tensor * dst) {
+    const int64_t n = gb_count(dst);
+    const gb_view x = gb_view_of(dst->src[0]), z = gb_view_of(dst);
+    gb_view       values;
+    if (!gb_scratch_floats(b, dst, &values)) {
+        return GGML_STATUS_ALLOC_FAILED;
+    }
+    GB_CUDA_TRY(b, gb_launch_conversion(values, x, b.stream));
+    GB_CUDA_TRY(b, launch_strided<GB_PAIR_ADD>(values, values, gb_view_of(dst->src[1]), n, b.stream));
+    GB_CUDA_TRY(b, gb_launch_conversion(z, values, b.stream));
+    return GGML_STATUS_SUCCESS;
+}
+
+static enum ggml_status sum_run(gb_cuda_backend & b, ggml_tensor * dst) {
+    const bool blocks = ggml_is_quantized(dst->type) || ggml_is_quantized(dst->src[0]->type);
+    return blocks ? sum_of_blocks(b, dst) : pairs_run<GB_PAIR_ADD>(b, dst);
+}
+
+static const char * shapes_unsupported(const ggml_tensor * dst) {
+    if (!gb_same_shape(dst, dst->src[0])) {
+        return "shapes of src0 and the result";
     }
     for (int d = 0; d < 4; d++) {
         if (dst->src[1]->ne[d] == 0 || dst->ne[d] % dst->src[1]->ne[d] != 0) {
@@ -100,9 +122,37 @@ static const char * pairs_supports(const gb_cuda_device &, const ggml_tensor * d
     return NULL;
 }
 
-// src[1] is one value: a tensor of one element that repeats everywhere.
-static const char * add1_supports(const gb_cuda_device &, const ggml_tensor * dst) {
+static const char * blocks_unsupported(const ggml_tensor * dst) {
+    const ggml_tensor *a = dst->src[0], *y = dst->src[1];
+    for (const ggml_tensor * t : { dst, a, y }) {
+        const char * why = gb_need_plain(t);
+        if (why != NULL) {
+            return why;
+        }
+        if (ggml_is_quantized(t->type) ? t == y || !gb_rows_are_blocks(t) : !gb_is_float_type(t->type)) {
+            return "a type that is not f32, f16 or bf16, or rows that are not whole blocks";
+        }
+    }
+    if (ggml_is_quantized(dst->type) && !gb_may_quantize(dst->type)) {
+        return "quantizing to this type, which takes a long search";
+    }
+    return gb_count(dst) >> 32 != 0 ? "more than 2^32 elements" : NULL; // of scratch memory
+}
+
+static const char * pairs_supports(const gb_cuda_device &, const ggml_tensor * dst) {
     const char * why = gb_need_floats(dst, 2);
+    return why != NULL ? why : shapes_unsupported(dst);
+}
+
+static const char * sum_supports(const gb_cuda_device &, const ggml_tensor * dst) {
+    const bool   blocks = dst->src[0] != NULL && (ggml_is_quantized(dst->type) || ggml_is_quantized(dst->src[0]->type));
+    const char * why    = blocks ? blocks_unsupported(dst) : gb_need_floats(dst, 2);
+    return why != NULL ? why : shapes_unsupported(dst);
+}
+
+// src[1] is one value: a tensor of one element that repeats everywhere.
+static const char * add1_supports(const gb_cuda_device & device, const ggml_tensor * dst) {
+    const char * why = sum_supports(device, dst);
     return why != NULL ? why : gb_count(dst->src[1]) != 1 ? "src1 of more than one element" : NULL;
 }
 
@@ -160,10 +210,7 @@ static enum ggml_status acc_run(gb_cuda_backend & b, ggml_tensor * dst) {
     if (n == 0) {
         return GGML_STATUS_SUCCESS;
     }
-    GB_CUDA_TRY(b, (gb_is_small(n) ? GB_LAUNCH((gb_pairs_strided<GB_PAIR_ADD, uint32_t>), gb_blocks(n), GB_BLOCK, 0, b.stream, region, region,
-                                               gb_view_of(dst->src[1]), n)
-                                   : GB_LAUNCH((gb_pairs_strided<GB_PAIR_ADD, uint64_t>), gb_blocks(n), GB_BLOCK, 0, b.stream, region, region,
-                                               gb_view_of(dst->src[1]), n)));
+    GB_CUDA_TRY(b, launch_strided<GB_PAIR_ADD>(region, region, gb_view_of(dst->src[1]), n, b.stream));
     return GGML_STATUS_SUCCESS;
 }
 
@@ -178,7 +225,7 @@ static const char * set_supports(const gb_cuda_device &, const ggml_tensor * dst
     return why != NULL ? why : region_unsupported(dst);
 }
 
-GB_CUDA_FAMILY_DEFINE(binary, { GGML_OP_ADD, pairs_supports, pairs_run<GB_PAIR_ADD>, nullptr }, { GGML_OP_SUB, pairs_supports, pairs_run<GB_PAIR_SUB>, nullptr },
+GB_CUDA_FAMILY_DEFINE(binary, { GGML_OP_ADD, sum_supports, sum_run, nullptr }, { GGML_OP_SUB, pairs_supports, pairs_run<GB_PAIR_SUB>, nullptr },
                       { GGML_OP_MUL, pairs_supports, pairs_run<GB_PAIR_MUL>, nullptr }, { GGML_OP_DIV, pairs_supports, pairs_run<GB_PAIR_DIV>, nullptr },
-                      { GGML_OP_ADD1, add1_supports, pairs_run<GB_PAIR_ADD>, nullptr }, { GGML_OP_ACC, acc_supports, acc_run, nullptr },
+                      { GGML_OP_ADD1, add1_supports, sum_run, nullptr }, { GGML_OP_ACC, acc_supports, acc_run, nullptr },
                       { GGML_OP_SET, set_supports, set_run, nullptr })

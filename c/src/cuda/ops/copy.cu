@@ -1,9 +1,12 @@
 // copy.cu - DUP, CPY, CONT: element k of the source, in logical order, becomes element k of the result.
 //
 // In this order: memory as it is; tiles, where source and result are dense along different dims; one element a thread. Quantized types are
-// moved in whole blocks and dequantized in groups of 32; to quantize is left to the CPU.
+// moved in whole blocks, dequantized in groups of 32, and quantized where a warp can do it (quantize.cuh); the rest is left to the CPU.
 #include "cuda/kernels/copies.cuh"
+#include "cuda/kernels/quantize.cuh"
 #include "cuda/ops/elements.h"
+
+#include <algorithm>
 
 static int64_t count_of(const gb_view & v) {
     return v.ne[0] * v.ne[1] * v.ne[2] * v.ne[3];
@@ -69,15 +72,47 @@ static cudaError_t launch_dequantizing(const gb_view & y, const gb_view & x, cud
 #undef GB_CASE
 }
 
+static cudaError_t launch_quantizing(const gb_view & y, const gb_view & x, cudaStream_t stream) {
+    const int64_t  n      = count_of(y) / 32;
+    const unsigned blocks = (unsigned) gb_cuda_ceil_div(n, GB_QUANTIZE_WARPS), threads = GB_QUANTIZE_WARPS * GB_WARP;
+    const int      bytes  = (int) ggml_type_size((enum ggml_type) y.type);
+#define GB_CASE(name) \
+    case GGML_TYPE_##name: return GB_LAUNCH((gb_copy_quantizing<GGML_TYPE_##name>), blocks, threads, 0, stream, y, x, bytes, n);
+    switch (y.type) {
+        GB_QUANTIZED_TYPES(GB_CASE)
+        default: return cudaErrorInvalidValue;
+    }
+#undef GB_CASE
+}
+
+bool gb_may_quantize(enum ggml_type type) {
+#define GB_CASE(name) case GGML_TYPE_##name:
+    switch (type) {
+        GB_QUANTIZED_TYPES(GB_CASE)
+        return true;
+        default: return false;
+    }
+#undef GB_CASE
+}
+
+bool gb_rows_are_blocks(const ggml_tensor * t) {
+    return t->nb[0] == ggml_type_size(t->type) && t->ne[0] % ggml_blck_size(t->type) == 0;
+}
+
+cudaError_t gb_launch_conversion(const gb_view & y, const gb_view & x, cudaStream_t stream) {
+    const bool from = ggml_is_quantized((enum ggml_type) x.type), to = ggml_is_quantized((enum ggml_type) y.type);
+    return count_of(y) == 0 ? cudaSuccess : from ? launch_dequantizing(y, x, stream) : to ? launch_quantizing(y, x, stream) : gb_launch_copy(y, x, stream);
+}
+
 static cudaError_t launch(const ggml_tensor * dst, cudaStream_t stream) {
     const ggml_tensor * src = dst->src[0];
     if (dst->type == src->type && ggml_is_contiguous(dst) && ggml_is_contiguous(src)) {
         return dst->data == src->data ? cudaSuccess : cudaMemcpyAsync(dst->data, src->data, ggml_nbytes(dst), cudaMemcpyDeviceToDevice, stream);
     }
-    const gb_view y = in_blocks(dst), x = in_blocks(src);
-    if (ggml_is_quantized(src->type) && dst->type != src->type) {
-        return launch_dequantizing(gb_view_of(dst), gb_view_of(src), stream);
+    if (dst->type != src->type && (ggml_is_quantized(src->type) || ggml_is_quantized(dst->type))) {
+        return gb_launch_conversion(gb_view_of(dst), gb_view_of(src), stream);
     }
+    const gb_view y = in_blocks(dst), x = in_blocks(src);
     const int with = ggml_is_quantized(src->type) ? 0 : transposed_with(y, x);
     return with > 0 ? launch_transposing(y, x, with, stream) : gb_launch_copy(y, x, stream);
 }
@@ -92,17 +127,22 @@ static bool is_number(enum ggml_type type) {
 }
 
 static const char * quantized_unsupported(const ggml_tensor * dst, const ggml_tensor * src) {
-    const int64_t block = ggml_blck_size(src->type);
-    if (!ggml_is_quantized(src->type)) {
-        return "quantizing";
-    }
-    if (src->nb[0] != ggml_type_size(src->type) || src->ne[0] % block != 0 || dst->ne[0] % block != 0) {
-        return "rows that are not whole blocks";
+    const int64_t block = std::max(ggml_blck_size(src->type), ggml_blck_size(dst->type));
+    for (const ggml_tensor * t : { dst, src }) {
+        if (t->ne[0] % block != 0 || (ggml_is_quantized(t->type) && !gb_rows_are_blocks(t))) {
+            return "rows that are not whole blocks";
+        }
     }
     if (dst->type == src->type) {
-        return dst->nb[0] == ggml_type_size(dst->type) ? NULL : "rows that are not whole blocks";
+        return NULL;
     }
-    return gb_is_float_type(dst->type) ? NULL : "conversion of a quantized type to one that is not f32, f16 or bf16";
+    if (ggml_is_quantized(src->type)) {
+        return gb_is_float_type(dst->type) ? NULL : "conversion of a quantized type to one that is not f32, f16 or bf16";
+    }
+    if (!gb_is_float_type(src->type)) {
+        return "quantizing what is not f32, f16 or bf16";
+    }
+    return gb_may_quantize(dst->type) ? NULL : "quantizing to this type, which takes a long search";
 }
 
 static const char * copy_supports(const gb_cuda_device &, const ggml_tensor * dst) {

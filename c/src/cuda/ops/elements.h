@@ -34,6 +34,17 @@ static inline bool gb_is_small(int64_t n) { // may be counted in 32 bits
     return n < (int64_t) 1 << 31;
 }
 
+// Scratch memory with the shape of t, as dense f32. False, reported: there is none.
+static inline bool gb_scratch_floats(gb_cuda_backend & b, const ggml_tensor * t, gb_view * v) {
+    *v      = gb_view_of(t);
+    v->type = GGML_TYPE_F32;
+    v->p    = (char *) gb_cuda_scratch(b, (size_t) gb_count(t) * sizeof(float));
+    for (int64_t i = 0, stride = sizeof(float); i < 4; stride *= v->ne[i++]) {
+        v->nb[i] = stride;
+    }
+    return v->p != NULL;
+}
+
 static inline float gb_param_float(const ggml_tensor * t, int i) {
     float f;
     memcpy(&f, &t->op_params[i], sizeof(f));
@@ -107,6 +118,10 @@ static inline const char * gb_need_same(const ggml_tensor * dst, int n) {
 
 // copy.cu: elements in logical order, of one plain type or converted; as many on both sides, 0 too.
 cudaError_t gb_launch_copy(const gb_view & y, const gb_view & x, cudaStream_t stream);
+// The same between floats and a quantized type, whose rows are whole blocks; to a type that gb_may_quantize.
+cudaError_t gb_launch_conversion(const gb_view & y, const gb_view & x, cudaStream_t stream);
+bool        gb_may_quantize(enum ggml_type type);
+bool        gb_rows_are_blocks(const ggml_tensor * t);
 
 // ------------------------------------------------------------------------------------------------------------- grids over rows
 

@@ -12,6 +12,9 @@ static const char * mul_mat_id_supports(const gb_cuda_device &, const ggml_tenso
             return "all matrices must have one type and the same strides";
         }
     }
+    if (dst->src[0]->type != GGML_TYPE_I32) {
+        return "ids that are not i32";
+    }
     if (dst->src[0]->nb[0] % sizeof(int32_t) != 0 || dst->src[0]->nb[1] % sizeof(int32_t) != 0) {
         return "ids that are not whole elements";
     }

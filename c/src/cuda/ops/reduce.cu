@@ -3,6 +3,8 @@
 // Sums are formed in double precision, in an order that the shape alone determines.
 #include "cuda/ops/elements.h"
 
+#include <algorithm>
+
 // ------------------------------------------------------------------------------------------------------------------------ SUM
 
 // Each block sums its share; then one block sums the shares.
@@ -148,64 +150,125 @@ static const char * argmax_supports(const gb_cuda_device &, const ggml_tensor * 
 
 // -------------------------------------------------------------------------------------------------------------------- ARGSORT
 
-enum { GB_SORT_MAX = 4096 };
+// Short rows: a block sorts one in shared memory. Longer ones: in pieces, and sorted pieces are merged two by two, each element finding its place
+// by bisection, until one is left.
+enum { GB_SORT_RUN = 4096 };
 
-// Does index a come before b? By value, NaN last in either order; equal values by index. Places past the row come last of all.
-GB_DEVICE bool gb_sorts_before(const float * v, int n, int a, int b, bool descending) {
-    if (a >= n || b >= n) {
-        return a < b;
-    }
-    const float x = v[a], y = v[b];
+struct gb_sort {
+    gb_view     x, y; // y: i32, where the indices go
+    bool        descending;
+    int64_t     n, rows;
+    int         size; // of runs: what a block sorts, a power of two; or of the sorted runs that are merged
+    const int * from; // merge: rows of indices
+};
+
+// Does index a, whose value is x, come before b with y? By value, NaN last in either order; equal values by index.
+GB_DEVICE bool gb_sorts_before(float x, int a, float y, int b, bool descending) {
     if (x != x || y != y) {
         return x != x && y != y ? a < b : y != y;
     }
     return x != y ? (descending ? x > y : x < y) : a < b;
 }
 
-// A block sorts a row with a network of comparators (bitonic); `size` is a power of two.
-GB_KERNEL GB_BOUNDS(512, 1) gb_argsort(gb_view y, gb_view x, int size, bool descending) {
+GB_DEVICE char * gb_sort_row(const gb_view & v, int64_t row) {
+    return gb_at(v, gb_unravel_row<uint64_t>((uint64_t) row, v.ne));
+}
+
+// A block sorts a run with a network of comparators (bitonic). Places past the run come last of all.
+GB_KERNEL GB_BOUNDS(512, 1) gb_argsort(gb_sort q) {
     GB_DYNAMIC_SHARED(float, values);
-    int *          index = (int *) (void *) (values + size);
-    const int      n     = (int) x.ne[0];
-    const gb_index at    = gb_unravel_row<uint64_t>((uint64_t) blockIdx.x, x.ne);
-    for (int i = (int) threadIdx.x; i < size; i += (int) blockDim.x) {
-        values[i] = i < n ? gb_get(x.type, gb_at(x, at) + i * x.nb[0]) : 0;
+    int *         index  = (int *) (void *) (values + q.size);
+    const int64_t runs   = (q.n + q.size - 1) / q.size, row = blockIdx.x / runs, first = blockIdx.x % runs * q.size;
+    const int     n      = (int) gb_min<int64_t>(q.size, q.n - first);
+    const char *  x      = gb_sort_row(q.x, row) + first * q.x.nb[0];
+    for (int i = (int) threadIdx.x; i < q.size; i += (int) blockDim.x) {
+        values[i] = i < n ? gb_get(q.x.type, x + i * q.x.nb[0]) : 0;
         index[i]  = i;
     }
-    for (int run = 2; run <= size; run *= 2) {
+    for (int run = 2; run <= q.size; run *= 2) {
         for (int gap = run / 2; gap > 0; gap /= 2) {
             gb_sync_block();
-            for (int k = (int) threadIdx.x; k < size / 2; k += (int) blockDim.x) {
-                const int  i = k / gap * 2 * gap + k % gap, j = i + gap;
-                const bool up = (i & run) == 0, before = gb_sorts_before(values, n, index[j], index[i], descending);
-                if (before == up) {
-                    const int other = index[i];
-                    index[i]        = index[j];
-                    index[j]        = other;
+            for (int k = (int) threadIdx.x; k < q.size / 2; k += (int) blockDim.x) {
+                const int  i = k / gap * 2 * gap + k % gap, j = i + gap, a = index[j], b = index[i];
+                const bool before = a >= n || b >= n ? a < b : gb_sorts_before(values[a], a, values[b], b, q.descending);
+                if (before == ((i & run) == 0)) {
+                    index[i] = a;
+                    index[j] = b;
                 }
             }
         }
     }
     gb_sync_block();
+    char * to = gb_sort_row(q.y, row);
     for (int i = (int) threadIdx.x; i < n; i += (int) blockDim.x) {
-        *(int32_t *) (void *) (gb_at(y, at) + i * y.nb[0]) = index[i];
+        *(int32_t *) (void *) (to + (first + i) * q.y.nb[0]) = (int32_t) first + index[i];
     }
 }
 
-static enum ggml_status argsort_run(gb_cuda_backend & b, ggml_tensor * dst) {
-    int size = 2;
-    while (size < dst->ne[0]) {
-        size *= 2;
+// A thread moves one index from its run to the two merged ones.
+GB_KERNEL GB_BOUNDS(256, 1) gb_argsort_merge(gb_sort q) {
+    const int64_t k = gb_thread(), row = k / q.n, i = k % q.n;
+    if (row >= q.rows) {
+        return;
     }
-    const int threads = size / 2 < GB_WARP ? GB_WARP : size / 2 > 512 ? 512 : size / 2;
-    GB_CUDA_TRY(b, GB_LAUNCH(gb_argsort, (unsigned) gb_rows(dst), threads, (size_t) size * 8, b.stream, gb_view_of(dst), gb_view_of(dst->src[0]), size,
-                             dst->op_params[0] == GGML_SORT_DESC));
+    const char *  x = gb_sort_row(q.x, row);
+    const int *   from = q.from + row * q.n;
+    const int64_t begin = i / (2 * (int64_t) q.size) * (2 * (int64_t) q.size), middle = gb_min(q.n, begin + q.size), end = gb_min(q.n, middle + q.size);
+    const int     mine = from[i];
+    const float   value = gb_get(q.x.type, x + mine * q.x.nb[0]);
+    int64_t       low = i < middle ? middle : begin, high = i < middle ? end : middle; // of the other run: how many come before
+    const int64_t other = low;
+    while (low < high) {
+        const int64_t half = low + (high - low) / 2;
+        const int     that = from[half];
+        if (gb_sorts_before(gb_get(q.x.type, x + that * q.x.nb[0]), that, value, mine, q.descending)) {
+            low = half + 1;
+        } else {
+            high = half;
+        }
+    }
+    const int64_t place = begin + (low - other) + (i - (i < middle ? begin : middle));
+    *(int32_t *) (void *) (gb_sort_row(q.y, row) + place * q.y.nb[0]) = mine;
+}
+
+static enum ggml_status sort_runs(gb_cuda_backend & b, const gb_sort & q) {
+    const int      threads = std::min(512, std::max<int>(GB_WARP, q.size / 2));
+    const unsigned blocks  = (unsigned) (q.rows * gb_cuda_ceil_div(q.n, q.size));
+    GB_CUDA_TRY(b, GB_LAUNCH(gb_argsort, blocks, threads, (size_t) q.size * 8, b.stream, q));
+    return GGML_STATUS_SUCCESS;
+}
+
+static enum ggml_status argsort_run(gb_cuda_backend & b, ggml_tensor * dst) {
+    gb_sort q = { gb_view_of(dst->src[0]), gb_view_of(dst), dst->op_params[0] == GGML_SORT_DESC, dst->ne[0], gb_rows(dst), 2, NULL };
+    while (q.size < q.n && q.size < GB_SORT_RUN) {
+        q.size *= 2;
+    }
+    if (q.n <= q.size) {
+        return sort_runs(b, q);
+    }
+    gb_view now, next; // i32 is as large as f32
+    if (!gb_scratch_floats(b, dst, &now) || !gb_scratch_floats(b, dst, &next)) {
+        return GGML_STATUS_ALLOC_FAILED;
+    }
+    const gb_view result = q.y;
+    q.y                  = now;
+    const enum ggml_status status = sort_runs(b, q);
+    if (status != GGML_STATUS_SUCCESS) {
+        return status;
+    }
+    for (int64_t run = q.size; run < q.n; run *= 2) {
+        q.size = (int) run;
+        q.from = (const int *) (const void *) now.p;
+        q.y    = 2 * run < q.n ? next : result;
+        GB_CUDA_TRY(b, GB_LAUNCH(gb_argsort_merge, gb_blocks(q.n * q.rows), GB_BLOCK, 0, b.stream, q));
+        std::swap(now, next);
+    }
     return GGML_STATUS_SUCCESS;
 }
 
 static const char * argsort_supports(const gb_cuda_device &, const ggml_tensor * dst) {
     const char * why = indices_unsupported(dst);
-    return why != NULL ? why : dst->ne[0] > GB_SORT_MAX ? "rows of more than 4096 elements" : NULL;
+    return why != NULL ? why : gb_rows(dst) * gb_cuda_ceil_div(dst->ne[0], GB_SORT_RUN) >> 31 != 0 ? "more than 2^31 pieces of rows" : NULL;
 }
 
 GB_CUDA_FAMILY_DEFINE(reduce, { GGML_OP_SUM, sum_supports, sum_run, nullptr }, { GGML_OP_SUM_ROWS, sum_supports, sum_rows_run, nullptr },

@@ -1,0 +1,247 @@
+// quantize.cuh - floats to quantized blocks of 32 elements, byte for byte as the CPU makes them (c/src/tensor/quant/<format>.c).
+//
+// A warp makes a block, a lane has one element. What the CPU adds up one after the other is added up so here, by every lane for itself;
+// products are rounded before they are added (gb_rounded_product). Of equal extremes the first one counts, on both sides. Only the sign of
+// a scale that is NaN (the block held infinities) is the machine's.
+//
+// Formats of super-blocks are not here: to quantize well they search for longer than a copy should take on one warp.
+#ifndef GB_CUDA_KERNELS_QUANTIZE_CUH
+#define GB_CUDA_KERNELS_QUANTIZE_CUH
+
+#include "cuda/kernels/elements.cuh"
+
+#define GB_QUANTIZED_TYPES(X) X(Q4_0) X(Q4_1) X(Q5_0) X(Q5_1) X(Q8_0) X(Q8_1) X(IQ4_NL) X(MXFP4)
+
+enum { GB_QUANTIZE_WARPS = 8 };
+
+GB_DEVICE uint16_t gb_half_bits_of(float x) { // NaN: the quiet one with its sign, as in c/src/base/fp16.h
+    return x != x ? (uint16_t) (0x7e00u | (gb_bits(x) >> 16 & 0x8000u)) : gb_half_bits(gb_float_to_half(x));
+}
+
+GB_DEVICE void gb_write_u16(uint8_t * p, uint16_t x) {
+    p[0] = (uint8_t) x;
+    p[1] = (uint8_t) (x >> 8);
+}
+
+GB_DEVICE void gb_write_u32(uint8_t * p, uint32_t x) {
+    gb_write_u16(p, (uint16_t) x);
+    gb_write_u16(p + 2, (uint16_t) (x >> 16));
+}
+
+// The value of the first lane for which `is` holds; it holds for one at least.
+GB_DEVICE float gb_of_first(bool is, float x) {
+    return gb_shfl(x, gb_lowest_bit(gb_ballot(is)));
+}
+
+// Of largest magnitude, with its sign. NaN does not count; 0 when nothing else is there.
+GB_DEVICE float gb_block_extreme(float x) {
+    const float magnitude = x == x ? fabsf(x) : 0, largest = gb_warp_max(magnitude);
+    const float found = gb_of_first(magnitude == largest, x);
+    return largest > 0 ? found : 0;
+}
+
+// The smallest and largest: NaN only where the first element is.
+GB_DEVICE void gb_block_range(float x, float & low, float & high) {
+    const float first = gb_shfl(x, 0);
+    high              = gb_warp_max(x);
+    low               = -gb_warp_max(-x);
+    low               = gb_of_first(x == low || first != first, x);
+    high              = gb_of_first(x == high || first != first, x);
+}
+
+GB_DEVICE int gb_block_level(float v, int max) { // cut; NaN: 0
+    return !(v > 0) ? 0 : v >= (float) max ? max : (int) v;
+}
+
+GB_DEVICE void gb_write_nibbles(uint8_t * p, int level) {
+    const int upper = gb_shfl_xor(level, 16), lane = gb_lane();
+    if (lane < 16) {
+        p[lane] = (uint8_t) ((level & 15) | upper << 4);
+    }
+}
+
+GB_DEVICE void gb_write_fifths(uint8_t * p, int level) {
+    const uint32_t bits = gb_ballot((level & 16) != 0);
+    if (gb_lane() == 0) {
+        gb_write_u32(p, bits);
+    }
+}
+
+// ---------------------------------------------------------------------------------------------------------------- the formats
+
+// levels 0 .. 2 N - 1, of which N is zero
+template<int N> GB_DEVICE int gb_symmetric_level(float x, uint8_t * scale) {
+    const float d = gb_block_extreme(x) / (float) -N, inverse = d != 0 ? 1 / d : 0;
+    if (gb_lane() == 0) {
+        gb_write_u16(scale, gb_half_bits_of(d));
+    }
+    return gb_block_level(gb_rounded_product(x, inverse) + ((float) N + 0.5f), 2 * N - 1);
+}
+
+// levels 0 .. N from the smallest to the largest
+template<int N> GB_DEVICE int gb_affine_level(float x, uint8_t * scales) {
+    float low, high;
+    gb_block_range(x, low, high);
+    const float d = (high - low) / (float) N, inverse = d != 0 ? 1 / d : 0;
+    if (gb_lane() == 0) {
+        gb_write_u16(scales, gb_half_bits_of(d));
+        gb_write_u16(scales + 2, gb_half_bits_of(low));
+    }
+    return gb_block_level(gb_rounded_product(x - low, inverse) + 0.5f, N);
+}
+
+// Signed bytes, rounded half away from zero, NaN: 0.
+GB_DEVICE int gb_byte_level(float x, float & d) {
+    d                   = gb_warp_max(x == x ? fabsf(x) : 0) / 127;
+    const float inverse = d != 0 ? 1 / d : 0;
+    float       v       = gb_rounded_product(x, inverse);
+    v                   = v == v ? gb_max(-127.0f, gb_min(127.0f, v)) : 0;
+    const int   whole   = (int) v;
+    const float rest    = v - (float) whole; // exact
+    return whole + (rest >= 0.5f) - (rest <= -0.5f);
+}
+
+[[maybe_unused]] GB_CONST int8_t gb_iq4_levels[16] = { -127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113 };
+[[maybe_unused]] GB_CONST int8_t gb_e2m1_levels[16] = { 0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12 };
+
+// The index of the value nearest to half of `twice`; NaN: 0.
+GB_DEVICE int gb_iq4_nearest(float twice) {
+    int low = 0;
+    for (int step = 8; step > 0; step /= 2) {
+        if (twice >= (float) (gb_iq4_levels[low + step - 1] + gb_iq4_levels[low + step])) {
+            low += step;
+        }
+    }
+    return low;
+}
+
+// The weighted sums of x v and v v over the values v nearest to x / scale, in four turns as the CPU has them.
+GB_DEVICE void gb_iq4_sums(const float * x, const float * w, float scale, float & wxv, float & wvv) {
+    const float inverse = 2 / scale;
+    float       p[4] = { 0, 0, 0, 0 }, q[4] = { 0, 0, 0, 0 };
+    for (int i = 0; i < 32; i += 4) {
+        GB_UNROLL for (int k = 0; k < 4; k++) {
+            const float v = (float) gb_iq4_levels[gb_iq4_nearest(gb_rounded_product(x[i + k], inverse))];
+            p[k] += gb_rounded_product(gb_rounded_product(w[i + k], x[i + k]), v);
+            q[k] += gb_rounded_product(gb_rounded_product(w[i + k], v), v);
+        }
+    }
+    wxv = p[0] + p[1] + p[2] + p[3];
+    wvv = q[0] + q[1] + q[2] + q[3];
+}
+
+// The scale that fits best of 38 trials; a lane makes one or two of them. x and w: of the warp, in shared memory.
+GB_DEVICE float gb_iq4_fit(const float * x, const float * w, float extreme) {
+    enum { TRIALS = 38 };
+    float wxv[2], wvv[2], scale = 0, best = 0;
+    if (!(fabsf(extreme) > 1e-30f) || fabsf(extreme) == INFINITY) {
+        return 0; // the whole warp
+    }
+    GB_UNROLL for (int i = 0; i < 2; i++) {
+        const int   t   = gb_min(gb_lane() + 32 * i, TRIALS - 1);
+        const float end = t % 2 ? -127.0f : 113.0f, part = 0.82f + gb_rounded_product(0.02f, (float) (t / 2));
+        gb_iq4_sums(x, w, extreme / gb_rounded_product(end, part), wxv[i], wvv[i]);
+    }
+    for (int t = 0; t < TRIALS; t++) {
+        const float xv = gb_shfl(wxv[t / 32], t % 32), vv = gb_shfl(wvv[t / 32], t % 32);
+        if (vv > 0 && gb_rounded_product(xv, xv) > gb_rounded_product(best, vv)) {
+            scale = xv / vv;
+            best  = gb_rounded_product(scale, xv);
+        }
+    }
+    return scale;
+}
+
+// shared: 64 floats of the warp.
+GB_DEVICE void gb_quantize_iq4_nl(float x, uint8_t * block, float * shared) {
+    const int lane = gb_lane();
+    gb_sync_warp(); // the block before has been read
+    shared[lane] = x;
+    gb_sync_warp();
+    float squares = 0;
+    for (int i = 0; i < 32; i++) {
+        squares += gb_rounded_product(shared[i], shared[i]);
+    }
+    shared[32 + lane] = sqrtf(squares / 32 + gb_rounded_product(x, x));
+    gb_sync_warp();
+    const uint16_t scale = gb_half_bits_of(gb_iq4_fit(shared, shared + 32, gb_block_extreme(x)));
+    const float    d     = gb_half_bits_to_float(scale);
+    if (lane == 0) {
+        gb_write_u16(block, scale);
+    }
+    gb_write_nibbles(block + 2, gb_iq4_nearest(d != 0 ? 2 * (x / d) : 0));
+}
+
+// The scale is the power of two with which the largest magnitude falls into [4, 8).
+GB_DEVICE void gb_quantize_mxfp4(float x, uint8_t * block) {
+    const float largest  = fabsf(gb_block_extreme(x));
+    const float e        = largest > 0 ? floorf((float) log2((double) largest)) - 2 + 127 : 0;
+    const int   exponent = e < 0 ? 0 : e > 254 ? 254 : (int) e;
+    const float d        = gb_bits_to_float(exponent < 2 ? 0x200000u << exponent : (uint32_t) (exponent - 1) << 23);
+    float       error    = fabsf(x);
+    int         level    = 0;
+    for (int i = 1; i < 16; i++) { // the first of equals; NaN: 0
+        const float distance = fabsf(gb_rounded_product(d, (float) gb_e2m1_levels[i]) - x);
+        if (distance < error) {
+            error = distance;
+            level = i;
+        }
+    }
+    if (gb_lane() == 0) {
+        block[0] = (uint8_t) exponent;
+    }
+    gb_write_nibbles(block + 1, level);
+}
+
+template<int TYPE> GB_DEVICE void gb_quantize_block(float x, uint8_t * block, [[maybe_unused]] float * shared) {
+    const int lane = gb_lane();
+    if constexpr (TYPE == GGML_TYPE_Q4_0) {
+        gb_write_nibbles(block + 2, gb_symmetric_level<8>(x, block));
+    } else if constexpr (TYPE == GGML_TYPE_Q5_0) {
+        const int level = gb_symmetric_level<16>(x, block);
+        gb_write_fifths(block + 2, level);
+        gb_write_nibbles(block + 6, level);
+    } else if constexpr (TYPE == GGML_TYPE_Q4_1) {
+        gb_write_nibbles(block + 4, gb_affine_level<15>(x, block));
+    } else if constexpr (TYPE == GGML_TYPE_Q5_1) {
+        const int level = gb_affine_level<31>(x, block);
+        gb_write_fifths(block + 4, level);
+        gb_write_nibbles(block + 8, level);
+    } else if constexpr (TYPE == GGML_TYPE_Q8_0) {
+        float     d;
+        const int level = gb_byte_level(x, d);
+        if (lane == 0) {
+            gb_write_u16(block, gb_half_bits_of(d));
+        }
+        block[2 + lane] = (uint8_t) level;
+    } else if constexpr (TYPE == GGML_TYPE_Q8_1) {
+        float     d;
+        const int level = gb_byte_level(x, d), sum = gb_warp_sum(level);
+        if (lane == 0) {
+            gb_write_u32(block, gb_bits(d));
+            gb_write_u32(block + 4, gb_bits(gb_rounded_product(d, (float) sum)));
+        }
+        block[8 + lane] = (uint8_t) level;
+    } else if constexpr (TYPE == GGML_TYPE_IQ4_NL) {
+        gb_quantize_iq4_nl(x, block, shared);
+    } else {
+        static_assert(TYPE == GGML_TYPE_MXFP4, "one of GB_QUANTIZED_TYPES");
+        gb_quantize_mxfp4(x, block);
+    }
+}
+
+// Block k of y, of `bytes`, from elements 32 k ... of x; rows of both are whole blocks.
+template<int TYPE> GB_KERNEL GB_BOUNDS(GB_QUANTIZE_WARPS * GB_WARP, 1) gb_copy_quantizing(gb_view y, gb_view x, int bytes, int64_t n_blocks) {
+    GB_SHARED(float, shared, GB_QUANTIZE_WARPS * 64);
+    const int     warp = (int) threadIdx.x / GB_WARP;
+    const int64_t k    = (int64_t) blockIdx.x * GB_QUANTIZE_WARPS + warp, per_row = y.ne[0] / 32;
+    if (k >= n_blocks) {
+        return; // a whole warp; no barrier of the block follows
+    }
+    const gb_index from  = gb_unravel<uint64_t>((uint64_t) k * 32, x.ne);
+    const gb_index to    = gb_unravel_row<uint64_t>((uint64_t) (k / per_row), y.ne);
+    const float    value = gb_get(x.type, gb_at(x, from) + gb_lane() * x.nb[0]);
+    gb_quantize_block<TYPE>(value, (uint8_t *) gb_at(y, to) + k % per_row * bytes, shared + warp * 64);
+}
+
+#endif // GB_CUDA_KERNELS_QUANTIZE_CUH
