@@ -57,6 +57,7 @@ struct ggml_backend_buffer {
     // newer; kept by the library
     uint64_t version;    // a number that no other buffer has had, and a new one after each write that the library knows of
     bool     replicated; // a scheduler keeps copies of what is in it
+    bool     arena;      // a graph allocator or a scheduler placed results in it
 };
 
 // NULL on failure; then the context is still the caller's.

@@ -124,14 +124,14 @@ static void joining(void) {
     CHECK(!gb_fuse_joins(group, 1, ggml_mul_mat(c, half, half))); // a product
     CHECK(gb_fuse_joins(group, 2, ggml_diag_mask_inf(c, w, 3)));
     CHECK(!gb_fuse_joins(group, 2, ggml_diag_mask_inf(c, w, INT32_MAX - 2))); // a window's diagonal would overflow
-    CHECK(gb_fuse_is_safe(group, 2));
+    CHECK(gb_fusion_rows.is_safe(group, 2));
     void * const mine = w->data;
     w->data           = n->data; // in place
-    CHECK(gb_fuse_is_safe(group, 2));
+    CHECK(gb_fusion_rows.is_safe(group, 2));
     w->data = (char *) x->data + 64 * sizeof(float); // a row on: rows of x that norm still needs
-    CHECK(!gb_fuse_is_safe(group, 2));
+    CHECK(!gb_fusion_rows.is_safe(group, 2));
     w->data = row->data; // over what repeats
-    CHECK(!gb_fuse_is_safe(group, 2));
+    CHECK(!gb_fusion_rows.is_safe(group, 2));
     w->data = mine;
     ggml_free(c);
 }

@@ -29,6 +29,8 @@ struct info { // of a tensor
     int                  n_readers, n_views; // left
     bool                 placed;   // before this call, or in it
     bool                 input, keep;
+    bool                 hidden;   // a view of it is read that is no node
+    bool                 once;     // exactly one reader, and nobody looks at it afterwards
 };
 
 struct block { // bytes taken in this call
@@ -245,6 +247,23 @@ static enum ggml_status check_order(struct job * job) {
     return GGML_STATUS_SUCCESS;
 }
 
+// What is computed here, has one reader and is wanted by nobody else. The readers of a view are not those of its source: a view that is a
+// node reads its source, and one that is none hides who does.
+static void find_read_once(struct job * job) {
+    for (size_t id = 0; id < job->infos.n; id++) {
+        const struct info * info = info_at(job, (int64_t) id);
+        if (info->root != (int64_t) id && info->position == NONE) {
+            info_at(job, info->root)->hidden = true;
+        }
+    }
+    for (size_t id = 0; id < job->infos.n; id++) {
+        struct info *       info = info_at(job, (int64_t) id);
+        const struct info * root = info_at(job, info->root);
+        info->once = info->n_readers == 1 && info->position != NONE && root->position != NONE && !root->placed && !root->keep && !root->input &&
+                     !root->hidden;
+    }
+}
+
 // ------------------------------------------------------------------------------------------------------------ deciding
 
 // The bytes of a source that `node` may compute into; NONE if there are none.
@@ -412,7 +431,11 @@ static enum ggml_status bind_view(struct job * job, struct event * event) {
 static enum ggml_status carry_out(struct job * job, struct event * event) {
     const struct info * info = info_at(job, event->id);
     switch (event->kind) {
-        case EVENT_BIND: return gb_tallocr_bind(info->talloc, info->tensor, event->offset);
+        case EVENT_BIND:
+            if (info->talloc->buffer) {
+                info->talloc->buffer->arena = true;
+            }
+            return gb_tallocr_bind(info->talloc, info->tensor, event->offset);
         case EVENT_VIEW: return bind_view(job, event);
         case EVENT_RELEASE: break;
     }
@@ -446,13 +469,23 @@ static enum ggml_status carry_out_all(struct job * job) {
     return GGML_STATUS_SUCCESS;
 }
 
+static void mark_read_once(struct job * job) {
+    for (size_t id = 0; id < job->infos.n && !job->measuring; id++) {
+        const struct info * info = info_at(job, (int64_t) id);
+        gb_tensor_set_read_once(info->tensor, info->once);
+    }
+}
+
 static enum ggml_status run(struct job * job, const struct ggml_gallocr * galloc) {
     GB_TRY(gb_graph_check(job->graph, "graph", "ggml_gallocr_alloc_graph"));
     GB_TRY(add_nodes(job));
     GB_TRY(make_order(job, galloc));
     GB_TRY(check_order(job));
+    find_read_once(job);
     GB_TRY(walk(job));
-    return carry_out_all(job);
+    GB_TRY(carry_out_all(job));
+    mark_read_once(job);
+    return GGML_STATUS_SUCCESS;
 }
 
 // Ends the job; after a failure the pools are as they were.

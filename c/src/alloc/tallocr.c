@@ -9,7 +9,8 @@
 
 // -------------------------------------------------------------------------------------------------------------- stamps
 
-enum { STAMP_ID = 1, STAMP_GENERATION = 4 }; // offsets in ggml_tensor::padding: 3 bytes, 4 bytes; id 0: no stamp
+enum { STAMP_ID = 1 };             // offset in ggml_tensor::padding: 3 bytes of the number, 4 of the generation; number 0: no stamp
+#define GENERATION 0x7fffffffu     // bits of it: the last one tells what is read once (tensor/tensor.h)
 
 static atomic_uint last_id;
 
@@ -22,18 +23,18 @@ static uint32_t next_id(void) {
 }
 
 static void write_stamp(struct ggml_tensor * t, uint32_t id, uint32_t generation) {
-    memcpy(t->padding + STAMP_ID, &(uint8_t[3]){ (uint8_t) id, (uint8_t) (id >> 8), (uint8_t) (id >> 16) }, 3);
-    memcpy(t->padding + STAMP_GENERATION, &generation, sizeof(generation));
+    const uint8_t bytes[7] = { (uint8_t) id, (uint8_t) (id >> 8), (uint8_t) (id >> 16), (uint8_t) generation, (uint8_t) (generation >> 8),
+                               (uint8_t) (generation >> 16), (uint8_t) (generation >> 24) };
+    memcpy(t->padding + STAMP_ID, bytes, sizeof(bytes));
 }
 
 static bool is_stale(const struct ggml_tallocr * talloc, const struct ggml_tensor * t) {
-    uint8_t  b[3];
-    uint32_t generation;
+    uint8_t b[7];
     memcpy(b, t->padding + STAMP_ID, sizeof(b));
-    memcpy(&generation, t->padding + STAMP_GENERATION, sizeof(generation));
-    const uint32_t id = (uint32_t) b[0] | (uint32_t) b[1] << 8 | (uint32_t) b[2] << 16;
+    const uint32_t id         = (uint32_t) b[0] | (uint32_t) b[1] << 8 | (uint32_t) b[2] << 16;
+    const uint32_t generation = ((uint32_t) b[3] | (uint32_t) b[4] << 8 | (uint32_t) b[5] << 16 | (uint32_t) b[6] << 24) & GENERATION;
     return talloc->buffer != NULL && t->buffer == talloc->buffer && id == talloc->id &&
-           generation != talloc->generation;
+           generation != (talloc->generation & GENERATION);
 }
 
 // -------------------------------------------------------------------------------------------------- making and freeing
@@ -232,7 +233,7 @@ enum ggml_status gb_tallocr_bind(struct ggml_tallocr * talloc, struct ggml_tenso
         tensor->buffer = old_buffer;
         return status;
     }
-    write_stamp(tensor, talloc->id, talloc->generation);
+    write_stamp(tensor, talloc->id, talloc->generation & GENERATION);
     return GGML_STATUS_SUCCESS;
 }
 

@@ -1,7 +1,8 @@
 // compute.c - the engine: runs a list of nodes on a team of threads.
 //
 // The one idea: the plan cuts the list into steps. A step is one node that several threads share, or a run of nodes
-// that one thread does alone, or a group of nodes that threads share by rows. The whole team goes through the steps together and meets after each, so a node sees all
+// that one thread does alone, or several nodes that are computed together (fuse.h), followed by the steps that do the same without that.
+// The whole team goes through the steps together and meets after each, so a node sees all
 // effects of earlier ones. Views are no work and appear in no step. A plan in which no node wants a second thread wakes
 // nobody.
 //
@@ -34,18 +35,22 @@ struct job { // a node that is computed
 };
 
 struct step {
-    int    first, count; // jobs; count > 1 only if n_tasks == 1 or grouped
-    int    n_tasks;
-    bool   grouped;   // computed together, rows by rows (fuse.c)
-    bool   apart;     // but not in this run: node by node
-    size_t work_size; // of a group: a slice for each task
+    int     first, count; // jobs; count > 1 only if n_tasks == 1 or fused
+    int16_t n_tasks;
+    uint8_t fusion;    // enum gb_fusion_kind; GB_FUSE_NOT: none
+    bool    apart;     // fused, but not in this run
+    int     n_instead; // fused: steps behind it that do the same
+    size_t  work_size; // of a fused one
 };
+
+enum { STEPS_A_NODE = 1 + (GB_FUSION_KINDS + 1) / 2 }; // at most: itself, and a share of fused steps, which have two nodes or more
 
 struct gb_cpu_plan {
     struct ggml_tensor ** nodes; // all of the list, views too
     struct job *          jobs;
     struct step *         steps;
     int                   n_nodes, n_jobs, n_steps;
+    int                   sealed;    // while the plan is made: steps that nothing is added to
     int                   team;      // threads that the widest step wants
     int                   n_threads; // that it was made for
     bool                  fuses;
@@ -167,52 +172,70 @@ static enum ggml_status plan_job(struct job * job, struct ggml_tensor * node, in
     return GGML_STATUS_SUCCESS;
 }
 
-static void nodes_of(const struct gb_cpu_plan * plan, const struct step * step, struct ggml_tensor * nodes[GB_FUSE_MAX]) {
-    for (int i = 0; i < step->count && i < GB_FUSE_MAX; i++) {
-        nodes[i] = plan->jobs[step->first + i].node;
+static int nodes_of(const struct gb_cpu_plan * plan, int first, int end, struct ggml_tensor * nodes[GB_FUSE_MAX]) {
+    const int n = GB_MIN(end - first, GB_FUSE_MAX);
+    for (int i = 0; i < n; i++) {
+        nodes[i] = plan->jobs[first + i].node;
     }
+    return n;
 }
 
-// The node joins the last step's group, or makes one of the last step's only node.
-static bool joins(struct gb_cpu_plan * plan, struct step * last, int i_job) {
-    struct ggml_tensor * nodes[GB_FUSE_MAX];
-    const struct job *   job = &plan->jobs[i_job];
-    if (!plan->fuses || (last->count > 1 && !last->grouped) || gb_cpu_default_tasks(job->node, 2) < 2) { // else too small
-        return false;
-    }
-    nodes_of(plan, last, nodes);
-    if (!gb_fuse_joins(nodes, last->count, job->node)) {
-        return false;
-    }
-    last->count++;
-    last->grouped = true;
-    last->n_tasks = GB_MAX(last->n_tasks, job->n_tasks);
-    nodes_of(plan, last, nodes);
-    last->work_size = gb_fuse_slice(nodes, last->count) * (size_t) last->n_tasks;
-    return true;
-}
-
-// One thread: a large node gets a step of its own, so that others can join it. (With more threads it has one anyway.)
-static bool may_start(const struct gb_cpu_plan * plan, const struct ggml_tensor * node) {
-    return plan->fuses && plan->n_threads == 1 && gb_cpu_default_tasks(node, 2) > 1;
-}
-
-static void add_to_steps(struct gb_cpu_plan * plan, int i_job) {
+static void add_plain(struct gb_cpu_plan * plan, int i_job) {
     const int     n_tasks = plan->jobs[i_job].n_tasks;
-    struct step * last    = plan->n_steps > 0 ? &plan->steps[plan->n_steps - 1] : NULL;
-    if (last != NULL && joins(plan, last, i_job)) {
-        // done
-    } else if (last != NULL && n_tasks == 1 && last->n_tasks == 1 && !last->grouped && !may_start(plan, plan->jobs[i_job].node)) {
+    struct step * last    = plan->n_steps > plan->sealed ? &plan->steps[plan->n_steps - 1] : NULL;
+    if (last != NULL && n_tasks == 1 && last->n_tasks == 1) {
         last->count++;
     } else {
-        plan->steps[plan->n_steps++] = (struct step){ .first = i_job, .count = 1, .n_tasks = n_tasks };
+        plan->steps[plan->n_steps++] = (struct step){ .first = i_job, .count = 1, .n_tasks = (int16_t) n_tasks, .fusion = GB_FUSE_NOT };
     }
     plan->team = GB_MAX(plan->team, n_tasks);
 }
 
+// The first kind from `kind` on in which jobs [i, end) can begin a fused step of *n; GB_FUSE_NOT: none.
+static int find_fusion(const struct gb_cpu_plan * plan, int i, int end, int kind, int * n) {
+    struct ggml_tensor * nodes[GB_FUSE_MAX];
+    for (; kind < GB_FUSION_KINDS && end - i > 1; kind++) {
+        if (gb_fuse_may_begin((enum gb_fusion_kind) kind, plan->jobs[i].node)) {
+            *n = gb_fusion_of((enum gb_fusion_kind) kind)->length(nodes, nodes_of(plan, i, end, nodes));
+            if (*n > 0) {
+                return kind;
+            }
+        }
+    }
+    return GB_FUSE_NOT;
+}
+
+static void add_fused(struct gb_cpu_plan * plan, int first, int count, enum gb_fusion_kind kind) {
+    struct ggml_tensor *     nodes[GB_FUSE_MAX];
+    const int                n       = nodes_of(plan, first, first + count, nodes);
+    const struct gb_fusion * fusion  = gb_fusion_of(kind);
+    const int                n_tasks = GB_MAX(1, GB_MIN(fusion->n_tasks(nodes, n, plan->n_threads), plan->n_threads));
+    const size_t             work    = fusion->work_size(nodes, n, n_tasks);
+    plan->steps[plan->n_steps++]     = (struct step){ first, count, (int16_t) n_tasks, (uint8_t) kind, false, 0, work };
+    plan->sealed                     = plan->n_steps;
+    plan->team                       = GB_MAX(plan->team, n_tasks);
+    plan->work_size                  = GB_MAX(plan->work_size, work);
+}
+
+// Steps for jobs [i, end), fused in ways from `kind` on. Calls itself, for what is to be done instead, as often as there are kinds.
+static void add_steps(struct gb_cpu_plan * plan, int i, int end, int kind) {
+    for (int n = 1; i < end; i += n) {
+        const int found = plan->fuses ? find_fusion(plan, i, end, kind, &n) : GB_FUSE_NOT;
+        if (found == GB_FUSE_NOT) {
+            n = 1;
+            add_plain(plan, i);
+            continue;
+        }
+        const int at = plan->n_steps;
+        add_fused(plan, i, n, (enum gb_fusion_kind) found);
+        add_steps(plan, i, i + n, found + 1);
+        plan->steps[at].n_instead = plan->n_steps - at - 1;
+        plan->sealed              = plan->n_steps;
+    }
+}
+
 static enum ggml_status plan_nodes(struct gb_cpu_plan * plan, struct ggml_tensor * const * nodes, int n_nodes,
                                    int n_threads) {
-    size_t work_size = 0;
     for (int i = 0; i < n_nodes; i++) {
         GB_FAIL_IF(nodes[i] == NULL, GGML_STATUS_INVALID_ARGUMENT, GGML_STATUS_INVALID_ARGUMENT,
                    "CPU: node %d of the graph is NULL", i);
@@ -221,26 +244,27 @@ static enum ggml_status plan_nodes(struct gb_cpu_plan * plan, struct ggml_tensor
             continue;
         }
         GB_TRY(plan_job(&plan->jobs[plan->n_jobs], nodes[i], n_threads));
-        work_size = GB_MAX(work_size, plan->jobs[plan->n_jobs].work_size);
-        add_to_steps(plan, plan->n_jobs++);
-        work_size = GB_MAX(work_size, plan->steps[plan->n_steps - 1].work_size);
+        plan->work_size = GB_MAX(plan->work_size, plan->jobs[plan->n_jobs].work_size);
+        plan->n_jobs++;
     }
-    GB_FAIL_IF(work_size > SIZE_MAX - WORK_ALIGNMENT, GGML_STATUS_INVALID_ARGUMENT, GGML_STATUS_INVALID_ARGUMENT,
+    add_steps(plan, 0, plan->n_jobs, 0);
+    GB_FAIL_IF(plan->work_size > SIZE_MAX - WORK_ALIGNMENT, GGML_STATUS_INVALID_ARGUMENT, GGML_STATUS_INVALID_ARGUMENT,
                "CPU: the size of the work memory overflows");
-    plan->work_size = work_size > 0 ? work_size + WORK_ALIGNMENT - 1 : 0;
+    plan->work_size = plan->work_size > 0 ? plan->work_size + WORK_ALIGNMENT - 1 : 0;
     return GGML_STATUS_SUCCESS;
 }
 
 // With its lists behind it, in one piece: small graphs are planned for each run.
 static struct gb_cpu_plan * empty_plan(size_t n_nodes) {
     struct gb_cpu_plan * plan = NULL;
-    const size_t         each = sizeof(*plan->nodes) + sizeof(*plan->jobs) + sizeof(*plan->steps);
+    const size_t         each = sizeof(*plan->nodes) + sizeof(*plan->jobs) + STEPS_A_NODE * sizeof(*plan->steps);
     GB_FAIL_IF(n_nodes > (SIZE_MAX - sizeof(*plan)) / each, NULL, GGML_STATUS_INVALID_ARGUMENT, "CPU: the size of the plan overflows");
-    plan = gb_calloc(1, sizeof(*plan) + n_nodes * each);
+    plan = gb_malloc(sizeof(*plan) + n_nodes * each);
     if (plan != NULL) {
+        *plan       = (struct gb_cpu_plan){ 0 };
         plan->jobs  = (struct job *) (void *) (plan + 1);
         plan->steps = (struct step *) (void *) (plan->jobs + n_nodes);
-        plan->nodes = (struct ggml_tensor **) (void *) (plan->steps + n_nodes);
+        plan->nodes = (struct ggml_tensor **) (void *) (plan->steps + STEPS_A_NODE * n_nodes);
     }
     return plan;
 }
@@ -375,38 +399,23 @@ static void run_alone(struct gb_cpu_team * team, const struct step * step) {
     }
 }
 
-static void run_group(struct gb_cpu_team * team, const struct step * step, int ith, int nth) {
+static void run_fused(struct gb_cpu_team * team, const struct step * step, int ith, int nth) {
     struct ggml_tensor *     nodes[GB_FUSE_MAX];
+    const int                n    = nodes_of(team->plan, step->first, step->first + step->count, nodes);
     const struct gb_cpu_call call = { ith, nth, team->work, step->work_size, team->run->kernels, team };
-    nodes_of(team->plan, step, nodes);
-    gb_fuse_run(&call, nodes, step->count);
-}
-
-// A group whose memory forbids it to be one: its nodes one after the other, the threads meeting after each.
-static void run_apart(struct gb_cpu_team * team, const struct step * step, int ith, int nth) {
-    for (int i = step->first; i < step->first + step->count; i++) {
-        const struct job * job     = &team->plan->jobs[i];
-        const int          n_tasks = GB_MIN(job->n_tasks, nth);
-        if (ith < n_tasks) {
-            run_job(team, job, ith, n_tasks);
-        }
-        if (nth > 1 && i + 1 < step->first + step->count) {
-            gb_cpu_pool_meet(team->pool, GB_CPU_MEET_TEAM, nth, NULL, NULL);
-        }
-    }
+    gb_fusion_of((enum gb_fusion_kind) step->fusion)->run(&call, nodes, n);
 }
 
 static void run_step(struct gb_cpu_team * team, const struct step * step, int ith, int nth) {
     const int n_tasks = GB_MIN(step->n_tasks, nth);
-    if (step->grouped && step->apart) {
-        run_apart(team, step, ith, nth);
-    } else if (step->grouped) {
-        if (ith < n_tasks) {
-            run_group(team, step, ith, n_tasks);
-        }
-    } else if (n_tasks == 1 && ith == 0) {
+    if (ith >= n_tasks) {
+        return;
+    }
+    if (step->fusion != GB_FUSE_NOT) {
+        run_fused(team, step, ith, n_tasks);
+    } else if (n_tasks == 1) {
         run_alone(team, step);
-    } else if (n_tasks > 1 && ith < n_tasks) {
+    } else {
         run_job(team, &team->plan->jobs[step->first], ith, n_tasks);
     }
 }
@@ -419,9 +428,14 @@ static void decide(void * arg) {
 static void team_main(void * arg, int ith, int nth) {
     struct gb_cpu_team *       team = arg;
     const struct gb_cpu_plan * plan = team->plan;
-    for (int i = 0; i < plan->n_steps && !team->stop; i++) {
-        run_step(team, &plan->steps[i], ith, nth);
-        if (i + 1 == plan->n_steps) {
+    for (int i = 0; i < plan->n_steps && !team->stop;) {
+        const struct step * step = &plan->steps[i];
+        i += 1 + (step->apart ? 0 : step->n_instead);
+        if (step->apart) {
+            continue;
+        }
+        run_step(team, step, ith, nth);
+        if (i == plan->n_steps) {
             return; // after the last step the pool waits for all
         }
         if (ith == 0) {
@@ -453,13 +467,16 @@ static void count_runs(const struct gb_cpu_plan * plan) {
     }
 }
 
-static void check_groups(struct gb_cpu_plan * plan) { // memory may be another than last time
+// Which fused steps this run takes: memory may be another than last time. What leaves results out must not hold the last node.
+static void choose_steps(struct gb_cpu_plan * plan) {
     for (int i = 0; i < plan->n_steps && plan->fuses; i++) {
         struct step * step = &plan->steps[i];
-        if (step->grouped) {
-            struct ggml_tensor * nodes[GB_FUSE_MAX];
-            nodes_of(plan, step, nodes);
-            step->apart = !gb_fuse_is_safe(nodes, step->count);
+        if (step->fusion != GB_FUSE_NOT) {
+            struct ggml_tensor *     nodes[GB_FUSE_MAX];
+            const struct gb_fusion * fusion = gb_fusion_of((enum gb_fusion_kind) step->fusion);
+            const int                n      = nodes_of(plan, step->first, step->first + step->count, nodes);
+            const bool               ends   = step->first + step->count == plan->n_jobs;
+            step->apart                     = (fusion->leaves_out && ends) || !fusion->is_safe(nodes, n);
         }
     }
 }
@@ -468,7 +485,7 @@ enum ggml_status gb_cpu_plan_run(struct gb_cpu_plan * plan, struct gb_cpu_pool *
     GB_FAIL_IF(plan->work_size > 0 && run->work == NULL, GGML_STATUS_INVALID_ARGUMENT, GGML_STATUS_INVALID_ARGUMENT,
                "CPU: the graph needs %zu bytes of work memory, has none", plan->work_size);
     GB_TRY(check_all_placed(plan));
-    check_groups(plan);
+    choose_steps(plan);
     struct gb_cpu_team team;
     team.plan = plan;
     team.run  = run;

@@ -1,20 +1,20 @@
-// fuse.c - groups of neighbouring nodes that are computed together, a few rows at a time.
+// fuse.c - the switch of fusion, the rule of what need not be stored, and groups of neighbouring nodes that go a few rows at a time.
 //
-// The one idea: operators that work on rows by themselves (normalisation, masks, softmax, elementwise) need not wait until the node
+// The one idea of rows: operators that work on rows by themselves (normalisation, masks, softmax, elementwise) need not wait until the node
 // before is complete: what a row of the second reads is the same row of the first. So a thread takes a few rows through
 // all nodes of a group while they lie in the nearest cache, and the team meets once a group instead of once a node.
 //
-// Invariant: every node is really computed by its own operator and stored, whoever may look at it later; results are the
+// Invariant: every node of such a group is really computed by its own operator and stored, whoever may look at it later; results are the
 // same bits as without fusion. Only a result whose memory is that of the next one (a plan in place), and so is gone in any
 // case, need not be stored: then norm, weight and bias are one pass.
 //
-// Rows of a group must not disturb each other: gb_fuse_is_safe looks at the memory. Where it says no (memory reused at
-// another offset), compute.c runs the nodes one after the other.
+// Rows of a group must not disturb each other: is_safe looks at the memory.
 #include "cpu/fuse.h"
 
 #include <stdatomic.h>
 
 #include "base/env.h"
+#include "backend/backend.h"
 #include "cpu/ops/elements.h"
 #include "ggml-cpu.h"
 
@@ -45,6 +45,23 @@ bool ggml_cpu_get_fusion(void) {
 
 void ggml_cpu_set_fusion(bool on) {
     gb_fuse_set(on);
+}
+
+const struct gb_fusion * gb_fusion_of(enum gb_fusion_kind kind) {
+    static const struct gb_fusion * const all[GB_FUSION_KINDS] = { [GB_FUSE_ATTENTION] = &gb_fusion_attention, [GB_FUSE_ROWS] = &gb_fusion_rows };
+    return all[kind];
+}
+
+// ---------------------------------------------------------------------------------------------------------------- memory
+
+bool gb_fuse_may_leave_out(const struct ggml_tensor * node) {
+    const struct ggml_tensor * root = gb_root(node);
+    return gb_tensor_is_read_once(node) && gb_tensor_is_read_once(root) && root->buffer != NULL && root->buffer->arena;
+}
+
+bool gb_fuse_is_disjoint(const struct ggml_tensor * a, const struct ggml_tensor * b) {
+    const uintptr_t p = (uintptr_t) a->data, q = (uintptr_t) b->data;
+    return p + ggml_nbytes(a) <= q || q + ggml_nbytes(b) <= p;
 }
 
 // -------------------------------------------------------------------------------------------------------------- matching
@@ -119,19 +136,20 @@ bool gb_fuse_joins(struct ggml_tensor * const * group, int n, const struct ggml_
     return next->src[0] == last || (next->src[1] == last && is_aligned(next->src[1], last));
 }
 
-// ---------------------------------------------------------------------------------------------------------------- memory
-
-static bool is_disjoint(const struct ggml_tensor * a, const struct ggml_tensor * b) {
-    const uintptr_t p = (uintptr_t) a->data, q = (uintptr_t) b->data;
-    return p + ggml_nbytes(a) <= q || q + ggml_nbytes(b) <= p;
+static int rows_length(struct ggml_tensor * const * nodes, int n) {
+    int length = 1;
+    while (length < n && gb_fuse_joins(nodes, length, nodes[length])) {
+        length++;
+    }
+    return length > 1 ? length : 0;
 }
 
 // Writing rows of `out` leaves other rows of t alone.
 static bool is_apart(const struct ggml_tensor * out, const struct ggml_tensor * t) {
-    return (t->data == out->data && gb_same_ne(t, out)) || is_disjoint(t, out);
+    return (t->data == out->data && gb_same_ne(t, out)) || gb_fuse_is_disjoint(t, out);
 }
 
-bool gb_fuse_is_safe(struct ggml_tensor * const * group, int n) {
+static bool rows_are_safe(struct ggml_tensor * const * group, int n) {
     for (int i = 0; i < n; i++) {
         for (int j = 0; j < n; j++) {
             const struct ggml_tensor *out = group[i], *a = group[j]->src[0], *b = group[j]->src[1];
@@ -139,7 +157,7 @@ bool gb_fuse_is_safe(struct ggml_tensor * const * group, int n) {
                 return false;
             }
             // a row that repeats must not be one that is written, even if it is all there is
-            if (b != NULL && !gb_same_ne(b, out) && !is_disjoint(b, out)) {
+            if (b != NULL && !gb_same_ne(b, out) && !gb_fuse_is_disjoint(b, out)) {
                 return false;
             }
         }
@@ -153,13 +171,22 @@ struct window { // copies of a node and its sources that show some rows only
     struct ggml_tensor node, src[2];
 };
 
-size_t gb_fuse_slice(struct ggml_tensor * const * group, int n) {
+static int rows_tasks(struct ggml_tensor * const * group, int n, int n_threads) {
+    int n_tasks = 1;
+    for (int i = 0; i < n; i++) {
+        const struct gb_cpu_op * op = gb_cpu_op_of(group[i]);
+        n_tasks = GB_MAX(n_tasks, op->n_tasks != NULL ? op->n_tasks(group[i], n_threads) : gb_cpu_default_tasks(group[i], n_threads));
+    }
+    return n_tasks;
+}
+
+static size_t rows_work(struct ggml_tensor * const * group, int n, int n_tasks) { // a slice for each task
     size_t size = 0;
     for (int i = 0; i < n; i++) {
         const struct gb_cpu_op * op = gb_cpu_op_of(group[i]);
         size                        = GB_MAX(size, op->work_size != NULL ? op->work_size(group[i], 1) : 0);
     }
-    return gb_lines(size);
+    return gb_lines(size) * (size_t) n_tasks;
 }
 
 static void show(struct ggml_tensor * t, const struct ggml_tensor * whole, int64_t row, int64_t rows) {
@@ -235,9 +262,9 @@ static void run_norm(const struct gb_kernels * k, const struct window * w, int n
     }
 }
 
-void gb_fuse_run(const struct gb_cpu_call * call, struct ggml_tensor * const * group, int n) {
+static void run_rows(const struct gb_cpu_call * call, struct ggml_tensor * const * group, int n) {
     struct window      windows[GB_FUSE_MAX];
-    const size_t       slice = call->work_size / (size_t) call->nth & ~(size_t) 63; // at least gb_fuse_slice
+    const size_t       slice = call->work_size / (size_t) call->nth & ~(size_t) 63;
     struct gb_cpu_call alone = *call;
     const int64_t      batch = GB_MAX((int64_t) 1, BATCH / group[0]->ne[0]);
     int64_t            first, last, rows;
@@ -265,3 +292,11 @@ void gb_fuse_run(const struct gb_cpu_call * call, struct ggml_tensor * const * g
         }
     }
 }
+
+const struct gb_fusion gb_fusion_rows = {
+    .length    = rows_length,
+    .n_tasks   = rows_tasks,
+    .work_size = rows_work,
+    .is_safe   = rows_are_safe,
+    .run       = run_rows,
+};

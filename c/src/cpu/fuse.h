@@ -1,24 +1,55 @@
-// fuse.h - neighbouring nodes that can be computed together, rows by rows, for compute.c.
+// fuse.h - neighbouring nodes that are computed together, for compute.c.
+//
+//   fuse.c            the switch, what need not be stored, and rows: operators on rows, a few rows at a time through all of them
+//   fuse_attention.c  product, scale, mask, softmax, product (and the copy behind it): tiles that never hold all scores
+//
+// What is stored. Anybody may look at a tensor that lies in memory of his own, so every node there is really computed and stored; a fusion
+// may only save the way through memory. Where a planner of the whole graph placed the result, its content is of no interest once all readers
+// are done, unless the graph or its user wants it; the planner marks what a single source of a single node refers to
+// (gb_tensor_is_read_once). If that reader is in the same fused step, nobody can tell whether it was stored, so it may be left out. What the
+// list's last node reads is stored all the same: callbacks of a scheduler stop there, and like to look at sources.
+//
+// A fused step is followed by the steps that do the same without it: structure is matched when the plan is made, memory is looked at when it
+// runs, and where that forbids the fused way the others run.
 #ifndef GB_CPU_FUSE_H
 #define GB_CPU_FUSE_H
 
 #include "cpu/ops/ops.h"
 
-enum { GB_FUSE_MAX = 6 }; // nodes of a group
+enum { GB_FUSE_MAX = 8 }; // nodes of a fused step
+
+// In the order in which they are tried. What comes earlier may have later ones in the steps that stand for it.
+enum gb_fusion_kind { GB_FUSE_ATTENTION, GB_FUSE_ROWS, GB_FUSION_KINDS, GB_FUSE_NOT = GB_FUSION_KINDS };
+
+struct gb_fusion {
+    // How many of the n nodes that are computed next, from the first on, are taken together; 0: none. At most GB_FUSE_MAX. By structure alone.
+    int (*length)(struct ggml_tensor * const * nodes, int n);
+    int (*n_tasks)(struct ggml_tensor * const * nodes, int n, int n_threads);
+    size_t (*work_size)(struct ggml_tensor * const * nodes, int n, int n_tasks);
+    bool (*is_safe)(struct ggml_tensor * const * nodes, int n); // memory is known: does it give what computing node by node gives?
+    void (*run)(const struct gb_cpu_call * call, struct ggml_tensor * const * nodes, int n);
+    bool leaves_out; // results that nobody can look at
+};
+
+extern const struct gb_fusion gb_fusion_attention, gb_fusion_rows;
+const struct gb_fusion *      gb_fusion_of(enum gb_fusion_kind kind);
+
+// Whether a fused step of that kind can begin with the node: a first look, before nodes are gathered.
+static inline bool gb_fuse_may_begin(enum gb_fusion_kind kind, const struct ggml_tensor * node) {
+    return kind == GB_FUSE_ROWS ? node->op != GGML_OP_MUL_MAT && gb_cpu_default_tasks(node, 2) > 1 : node->op == GGML_OP_MUL_MAT;
+}
 
 // Plans made from now on fuse or not. At first as GGML_CPU_FUSE says ("0": not), else on.
 bool gb_fuse_is_on(void);
 void gb_fuse_set(bool on);
 
-// May `next` join the group of the n nodes (n >= 1, in order; each has joined those before it)? Looks at operators, types and
-// shapes only.
+// Nobody can tell whether the node was stored, if its reader is computed with it. Memory is known.
+bool gb_fuse_may_leave_out(const struct ggml_tensor * node);
+
+// The bytes that the tensors lie in have none in common.
+bool gb_fuse_is_disjoint(const struct ggml_tensor * a, const struct ggml_tensor * b);
+
+// Rows: may `next` join the group of the n nodes (n >= 1, in order; each has joined those before it)?
 bool gb_fuse_joins(struct ggml_tensor * const * group, int n, const struct ggml_tensor * next);
-
-// Memory is known: does computing the group rows by rows give what computing node by node gives?
-bool gb_fuse_is_safe(struct ggml_tensor * const * group, int n);
-
-// This thread's rows of all nodes. call->work holds slices of gb_fuse_slice bytes, one a thread.
-size_t gb_fuse_slice(struct ggml_tensor * const * group, int n);
-void   gb_fuse_run(const struct gb_cpu_call * call, struct ggml_tensor * const * group, int n);
 
 #endif // GB_CPU_FUSE_H

@@ -178,6 +178,29 @@ static enum ggml_status bind_shadows(struct gb_sched_plan * p) {
     return GGML_STATUS_SUCCESS;
 }
 
+// What a backend need not store when it computes the one reader together with it (tensor/tensor.h). A view that is no node hides readers.
+static bool mark_read_once(struct gb_sched_plan * p) {
+    uint8_t * readers = gb_calloc((size_t) p->n_ids, 1); // of each tensor: 0, 1, 2 for more
+    uint8_t * hidden  = gb_calloc((size_t) p->n_ids, 1); // of roots
+    const bool ok     = readers && hidden;
+    for (uint32_t k = 0; ok && k < p->src_begin[p->n_nodes]; k++) {
+        readers[p->srcs[k]] = (uint8_t) GB_MIN(readers[p->srcs[k]] + 1, 2);
+    }
+    for (int i = p->n_nodes; ok && i < p->n_ids; i++) {
+        hidden[p->ids.data[i].root] = 1;
+    }
+    for (int i = 0; ok && i < p->n_ids; i++) {
+        const int            r    = p->ids.data[i].root;
+        const struct gb_id * root = &p->ids.data[r];
+        const bool           once = readers[i] == 1 && i < p->n_nodes && root->home == GB_HOME_ARENA && !root->keep && !hidden[r] &&
+                          !gb_tensor_has_flag(root->tensor, GB_TENSOR_INPUT) && !gb_tensor_has_flag(p->ids.data[i].tensor, GB_TENSOR_INPUT);
+        gb_tensor_set_read_once(p->ids.data[i].tensor, once);
+    }
+    gb_free(readers);
+    gb_free(hidden);
+    return ok;
+}
+
 // --------------------------------------------------------------------------------------------------------------------- contents
 
 // After the plan's tensors are in place: content of leafs, from where they were.
@@ -197,6 +220,9 @@ static enum ggml_status move_contents(struct binding * b) {
 static enum ggml_status bind_all(struct binding * b) {
     GB_TRY(bind_roots(b));
     GB_TRY(bind_views(b->plan));
+    if (!mark_read_once(b->plan)) {
+        return GGML_STATUS_ALLOC_FAILED;
+    }
     GB_TRY(bind_copies(b));
     GB_TRY(bind_shadows(b->plan));
     return move_contents(b);

@@ -38,7 +38,7 @@ static struct gb_shadow * new_shadow(struct gb_sched_plan * p, int origin, int c
     shadow->tensor.data       = NULL;
     shadow->tensor.extra      = NULL;
     shadow->tensor.grad       = NULL;
-    shadow->tensor.padding[0] = 0; // no input or output: the original is
+    memset(shadow->tensor.padding, 0, sizeof(shadow->tensor.padding)); // no input or output, and not read once: the original is
     shadow->origin            = origin;
     shadow->copy              = copy;
     return shadow;

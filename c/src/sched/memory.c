@@ -86,6 +86,7 @@ struct gb_mem * gb_sched_mem_new(struct ggml_backend_sched * s, int backend, siz
     if (kind != GB_MEM_INPUTS) {
         mem->buffer->usage = GB_USAGE_SCHED;
     }
+    mem->buffer->arena = kind == GB_MEM_ARENA;
     gb_ptrmap_set(&s->mem_of, mem->buffer, (int64_t) s->mems.n); // has room
     s->mems.data[s->mems.n++] = mem;
     return mem;

@@ -69,11 +69,24 @@ static inline bool gb_view_is_bound(const struct ggml_tensor * t) {
 // -------------------------------------------------------------------------------------------------------------------- flags
 
 // ggml_tensor::padding: [0] bits 0 and 1 these flags, bits 4 to 7 the language bindings' (the Python package keeps the number of
-// dimensions there); [1] to [7] the stamp of the allocator that placed the tensor (alloc/alloc.h).
+// dimensions there); [1] to [7] the stamp of the allocator that placed the tensor (alloc/alloc.h); its highest bit: read once.
 enum gb_tensor_flag { GB_TENSOR_INPUT = 1, GB_TENSOR_OUTPUT = 2 };
 
 static inline bool gb_tensor_has_flag(const struct ggml_tensor * t, enum gb_tensor_flag flag) {
     return (t->padding[0] & flag) != 0;
+}
+
+// Read once: whoever planned the memory of a whole graph (a graph allocator, the scheduler) found that a single source of a single node
+// refers to this tensor, and that what is in its memory after that is of no interest. Who computes the node together with its reader need
+// not store it, if it lies in an arena (ggml_backend_buffer::arena). Every new placement takes the mark away.
+static inline bool gb_tensor_is_read_once(const struct ggml_tensor * t) {
+    return (t->padding[sizeof(t->padding) - 1] & 0x80) != 0;
+}
+
+static inline void gb_tensor_set_read_once(struct ggml_tensor * t, bool once) {
+    if (once != gb_tensor_is_read_once(t)) { // tensors of the user are shared by threads, and have no mark: nothing is written to them
+        t->padding[sizeof(t->padding) - 1] = (char) (t->padding[sizeof(t->padding) - 1] ^ 0x80);
+    }
 }
 
 // ------------------------------------------------------------------------------------------------------------------- graphs

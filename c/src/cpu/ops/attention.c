@@ -47,9 +47,26 @@ static int64_t attn_floats(const struct ggml_tensor * node) {
     return 2 * d + m + GB_MAX(d, m);
 }
 
+static struct gb_attention attention_of(const struct ggml_tensor * node) {
+    struct gb_attention a = {
+        .q       = node->src[0],
+        .k       = node->src[1],
+        .v       = node->src[2],
+        .in_turn = true,
+        .scale   = (float) (1.0 / sqrt((double) node->src[0]->ne[0])),
+        .causal  = gb_op_param_i32(node, 0) != 0,
+        .past    = node->src[1]->ne[1] - node->src[0]->ne[1],
+        .type    = node->type,
+        .out     = node->data,
+    };
+    memcpy(a.nb, node->nb, sizeof(a.nb));
+    return a;
+}
+
 static void run_flash_attn(const struct gb_cpu_call * call, struct ggml_tensor * node) {
-    if (gb_attention_is_tiled(node) && gb_attention_is_aligned(node)) {
-        gb_attention_run_tiled(call, node);
+    const struct gb_attention a = attention_of(node);
+    if (gb_attention_is_tiled(&a) && gb_attention_is_aligned(&a)) {
+        gb_attention_run_tiled(call, &a);
         return;
     }
     const struct ggml_tensor *q = node->src[0], *k = node->src[1], *v = node->src[2];
@@ -88,12 +105,14 @@ static const char * flash_attn_unsupported(const struct ggml_tensor * node) {
 }
 
 static size_t flash_attn_work(const struct ggml_tensor * node, int n_tasks) {
-    const int64_t tiled = gb_attention_is_tiled(node) ? gb_attention_tiled_floats(node) : 0;
+    const struct gb_attention a     = attention_of(node);
+    const int64_t             tiled = gb_attention_is_tiled(&a) ? gb_attention_tiled_floats(&a) : 0;
     return gb_floats_size(GB_MAX(tiled, attn_floats(node)), n_tasks);
 }
 
 static int flash_attn_tasks(const struct ggml_tensor * node, int n_threads) {
-    const int64_t units = gb_attention_is_tiled(node) ? gb_attention_tiled_units(node) : gb_rows(node);
+    const struct gb_attention a     = attention_of(node);
+    const int64_t             units = gb_attention_is_tiled(&a) ? gb_attention_tiled_units(&a) : gb_rows(node);
     return gb_tasks_for((double) gb_count(node) * (double) node->src[1]->ne[1], units, n_threads);
 }
 

@@ -1,70 +1,85 @@
-// attention_tiles.c - FLASH_ATTN for many queries: tiles of queries and keys, the score matrix never exists as a whole.
+// attention_tiles.c - attention for many queries: tiles of queries and keys, the score matrix never exists as a whole.
 //
 // The one idea: softmax can be formed piece by piece. For a tile of queries the thread goes through the keys in blocks:
 // scores of the block by the tile product on packed panels, exponentials against the largest score so far, results
 // (values weighted by them) added up the same way. When a block raises a query's largest score, what was added up for it
-// is scaled down. At the end each result is divided by its sum of exponentials.
+// is scaled down. At the end each result is divided by its sum of exponentials. A unit of work is several tiles of one
+// head, so that a packed block of keys and values serves them all.
 //
-// Invariant: a query's block borders depend on shapes alone, so that results are the same bits for every number of
-// threads. Packed blocks of keys and values stay for the next tile when that has the same head and a single block.
+// Invariant: how a query's result is computed depends on shapes and data alone, not on its tile, its unit or the thread: results are the
+// same bits for every number of threads. Packed blocks stay for the next unit when that has the same head and a single block.
 #include "cpu/ops/attention_tiles.h"
 
 #include <math.h>
 
-enum { QUERIES = 48, KEYS = 512, PANEL = GB_GEMM_MAX };
+enum { QUERIES = 48, KEYS = 512, TILES = 4, PANEL = GB_GEMM_MAX };
 
 static int64_t round_up(int64_t n, int64_t to) {
     return (n + to - 1) / to * to;
 }
 
+struct tile { // of a unit
+    int64_t first, n;      // queries
+    int64_t end;           // keys that any of them sees
+    int64_t seen[QUERIES]; // keys that each sees
+    float   max[QUERIES];
+    double  sum[QUERIES];
+    float * queries;       // packed, scaled
+    float * out;           // QUERIES x padded dv
+};
+
 // A thread's state. Panels are padded to whole tiles.
 struct tiles {
-    const struct gb_kernels *  k;
-    const struct ggml_tensor *q, *key, *value;
-    int64_t                    d, m; // length of a head's vectors, keys
-    float *                    queries; // packed, scaled by 1 / sqrt(d)
-    float *                    keys;    // packed block of keys
-    float *                    values;  // packed block of values
-    float *                    score;   // QUERIES x KEYS
-    float *                    weight;  // one panel of it, packed
-    float *                    out;     // QUERIES x padded d
-    float *                    row;     // a query, scaled
-    int64_t                    out_stride;
-    int64_t                    packed; // the block that keys and values hold: plane of the head * blocks + block; -1: none
-    float                      max[QUERIES];
-    double                     sum[QUERIES];
+    const struct gb_kernels *   k;
+    const struct gb_attention * a;
+    int64_t                     d, dv, m; // length of a key, of a result; keys
+    float *                     keys;     // packed block of keys
+    float *                     values;   // packed block of values
+    float *                     score;    // QUERIES x KEYS
+    float *                     weight;   // one panel of it, packed
+    float *                     row;      // QUERIES x d: queries, scaled
+    int64_t                     out_stride;
+    int64_t                     packed; // the block that keys and values hold: plane of the head * blocks + block; -1: none
+    struct tile                 tile[TILES];
 };
 
 struct sizes {
     int64_t queries, keys, values, score, weight, out, row;
 };
 
-static struct sizes sizes_of(const struct ggml_tensor * node) { // for tiles of any level: all sides padded to PANEL
-    const int64_t d = node->src[0]->ne[0], keys = round_up(GB_MIN(node->src[1]->ne[1], (int64_t) KEYS), PANEL);
-    const int64_t wide = round_up(d, PANEL), tall = round_up(QUERIES, PANEL) + PANEL;
+static struct sizes sizes_of(const struct gb_attention * a) { // for tiles of any level: all sides padded to PANEL
+    const int64_t d = a->q->ne[0], dv = a->v->ne[1], keys = round_up(GB_MIN(a->k->ne[1], (int64_t) KEYS), PANEL);
+    const int64_t wide = round_up(dv, PANEL), tall = round_up(QUERIES, PANEL) + PANEL;
     return (struct sizes){ tall * d, keys * d, keys * wide, QUERIES * (int64_t) KEYS, PANEL * keys, QUERIES * wide, QUERIES * d };
 }
 
-int64_t gb_attention_tiled_floats(const struct ggml_tensor * node) {
-    const struct sizes s = sizes_of(node);
-    return s.queries + s.keys + s.values + s.score + s.weight + s.out + s.row;
+// Tiles of a unit: as many as share a block that had to be packed for them.
+static int64_t tiles_a_unit(const struct gb_attention * a) {
+    return a->k->ne[1] > KEYS ? TILES : 1;
 }
 
-static struct tiles tiles_of(const struct gb_cpu_call * call, const struct ggml_tensor * node) {
-    const struct sizes s = sizes_of(node);
-    struct tiles t = { .k = call->k, .q = node->src[0], .key = node->src[1], .value = node->src[2], .packed = -1 };
-    t.d          = t.q->ne[0];
-    t.m          = t.key->ne[1];
-    t.queries    = gb_my_floats(call, gb_attention_tiled_floats(node));
-    t.keys       = t.queries + s.queries;
+int64_t gb_attention_tiled_floats(const struct gb_attention * a) {
+    const struct sizes s = sizes_of(a);
+    return s.keys + s.values + s.score + s.weight + s.row + tiles_a_unit(a) * (s.queries + s.out);
+}
+
+static struct tiles tiles_of(const struct gb_cpu_call * call, const struct gb_attention * a) {
+    const struct sizes s = sizes_of(a);
+    struct tiles       t = { .k = call->k, .a = a, .d = a->q->ne[0], .dv = a->v->ne[1], .m = a->k->ne[1], .packed = -1 };
+    t.keys       = gb_my_floats(call, gb_attention_tiled_floats(a));
     t.values     = t.keys + s.keys;
     t.score      = t.values + s.values;
     t.weight     = t.score + s.score;
-    t.out        = t.weight + s.weight;
-    t.row        = t.out + s.out;
-    t.out_stride = round_up(t.d, PANEL);
+    t.row        = t.weight + s.weight;
+    t.out_stride = round_up(t.dv, PANEL);
+    for (int64_t i = 0; i < tiles_a_unit(a); i++) {
+        t.tile[i].queries = t.row + s.row + i * (s.queries + s.out);
+        t.tile[i].out     = t.tile[i].queries + s.queries;
+    }
     return t;
 }
+
+// ---------------------------------------------------------------------------------------------------------------- packing
 
 // n rows of length `depth` at p, `stride` bytes apart, to panels of `width`.
 static void pack(const struct gb_kernels * k, enum ggml_type type, float * y, const char * p, size_t stride, int64_t n,
@@ -85,129 +100,215 @@ static void pack(const struct gb_kernels * k, enum ggml_type type, float * y, co
     }
 }
 
-static void pack_queries(struct tiles * t, struct gb_row at, int64_t n) {
-    const float scale = (float) (1.0 / sqrt((double) t->d));
-    for (int64_t i = 0; i < n; i++) {
+static void pack_queries(struct tiles * t, struct tile * tile, struct gb_row at) {
+    const struct ggml_tensor * q = t->a->q;
+    for (int64_t i = 0; i < tile->n; i++) {
         float * row = t->row + i * t->d;
-        gb_load(t->k, t->q->type, t->d, row, gb_row_ptr(t->q, at.i1 + i, at.i2, at.i3), t->q->nb[0]);
-        t->k->scale_f32(t->d, row, row, scale);
+        gb_load(t->k, q->type, t->d, row, gb_row_ptr(q, tile->first + i, at.i2, at.i3), q->nb[0]);
+        t->k->scale_f32(t->d, row, row, t->a->scale);
     }
-    pack(t->k, GGML_TYPE_F32, t->queries, (const char *) t->row, (size_t) t->d * sizeof(float), n, t->d, t->k->gemm_mr);
+    pack(t->k, GGML_TYPE_F32, tile->queries, (const char *) t->row, (size_t) t->d * sizeof(float), tile->n, t->d, t->k->gemm_mr);
+}
+
+// Which of n heads goes with head i of n_query.
+static int64_t head_of(const struct gb_attention * a, int64_t i, int64_t n, int64_t n_query) {
+    return a->in_turn ? i % n : i / (n_query / n);
 }
 
 static void pack_block(struct tiles * t, struct gb_row at, int64_t key0, int64_t keys) {
-    const int64_t h2 = at.i2 % t->key->ne[2], h3 = at.i3 % t->key->ne[3];
-    const int64_t v2 = at.i2 % t->value->ne[2], v3 = at.i3 % t->value->ne[3];
-    const int64_t block = (((h3 * t->key->ne[2] + h2) * t->value->ne[3] + v3) * t->value->ne[2] + v2) * gb_div_up(t->m, KEYS) + key0 / KEYS;
+    const struct ggml_tensor *q = t->a->q, *k = t->a->k, *v = t->a->v;
+    const int64_t             h2 = head_of(t->a, at.i2, k->ne[2], q->ne[2]), h3 = head_of(t->a, at.i3, k->ne[3], q->ne[3]);
+    const int64_t             v2 = head_of(t->a, at.i2, v->ne[2], q->ne[2]), v3 = head_of(t->a, at.i3, v->ne[3], q->ne[3]);
+    const int64_t block = (((h3 * k->ne[2] + h2) * v->ne[3] + v3) * v->ne[2] + v2) * gb_div_up(t->m, KEYS) + key0 / KEYS;
     if (t->packed == block) {
         return;
     }
-    pack(t->k, t->key->type, t->keys, gb_row_ptr(t->key, key0, h2, h3), t->key->nb[1], keys, t->d, t->k->gemm_nr);
-    pack(t->k, t->value->type, t->values, gb_row_ptr(t->value, 0, v2, v3) + (size_t) key0 * t->value->nb[0], t->value->nb[1],
-         t->d, keys, t->k->gemm_nr);
+    pack(t->k, k->type, t->keys, gb_row_ptr(k, key0, h2, h3), k->nb[1], keys, t->d, t->k->gemm_nr);
+    pack(t->k, v->type, t->values, gb_row_ptr(v, 0, v2, v3) + (size_t) key0 * v->nb[0], v->nb[1], t->dv, keys, t->k->gemm_nr);
     t->packed = block;
 }
 
-// c[rows x columns] = or += a b, a and b packed with this depth.
-static void product(const struct gb_kernels * k, int64_t depth, const float * a, int64_t rows, const float * b,
+// ------------------------------------------------------------------------------------------------------------------ masks
+
+// The row of an edit's tensor that goes with a row of scores.
+static const float * edit_row(const struct gb_attention * a, const struct gb_score_edit * e, int64_t query, struct gb_row at) {
+    const struct ggml_tensor * t = e->t;
+    if (e->kind == GB_SCORE_ADD_ROW) {
+        const int64_t row = (at.i3 * a->q->ne[2] + at.i2) * a->q->ne[1] + query;
+        return (const float *) (const void *) gb_row_ptr(t, row % t->ne[1], 0, 0);
+    }
+    return (const float *) (const void *) gb_row_ptr(t, query % t->ne[1], at.i2 % t->ne[2], at.i3 % t->ne[3]);
+}
+
+// How many keys the query sees: behind them all scores are -inf.
+static int64_t keys_seen(const struct tiles * t, int64_t query, struct gb_row at) {
+    const struct gb_attention * a    = t->a;
+    int64_t                     seen = a->causal ? GB_MAX((int64_t) 0, GB_MIN(a->past + query + 1, t->m)) : t->m;
+    for (int e = 0; e < a->n_edits; e++) {
+        const float * row = a->edits[e].kind == GB_SCORE_SCALE ? NULL : edit_row(a, &a->edits[e], query, at);
+        while (row != NULL && seen > 0 && row[seen - 1] == -INFINITY) {
+            seen--;
+        }
+    }
+    return seen;
+}
+
+static void edit(const struct tiles * t, float * score, int64_t query, struct gb_row at, int64_t key0, int64_t n) {
+    for (int i = 0; i < t->a->n_edits; i++) {
+        const struct gb_score_edit * e = &t->a->edits[i];
+        if (e->kind == GB_SCORE_SCALE) {
+            t->k->scale_f32(n, score, score, e->value);
+        } else {
+            t->k->add_f32(n, score, score, edit_row(t->a, e, query, at) + key0);
+        }
+    }
+}
+
+// ------------------------------------------------------------------------------------------------------------------ tiles
+
+// c[rows x columns] = or += a b over `depth` terms, with which a was packed; b has panels of b_depth terms.
+static void product(const struct gb_kernels * k, int64_t depth, const float * a, int64_t rows, const float * b, int64_t b_depth,
                     int64_t columns, float * c, int64_t stride, bool accumulate) {
     for (int64_t j = 0; j < columns; j += k->gemm_nr) {
         const int nr = (int) GB_MIN(columns - j, (int64_t) k->gemm_nr);
         for (int64_t i = 0; i < rows; i += k->gemm_mr) {
             const int mr = (int) GB_MIN(rows - i, (int64_t) k->gemm_mr);
-            k->gemm_tile_f32(depth, a + i * depth, b + j * depth, c + i * stride + j, stride, mr, nr, accumulate);
+            k->gemm_tile_f32(depth, a + i * depth, b + j * b_depth, c + i * stride + j, stride, mr, nr, accumulate);
         }
     }
 }
 
-// Scores of query i become exponentials; the first `seen` keys of the block count.
-static void weigh(struct tiles * t, int64_t i, int64_t keys, int64_t seen) {
-    float * score = t->score + i * KEYS;
-    float * out   = t->out + i * t->out_stride;
-    if (seen > 0) {
-        const float block_max = t->k->max_f32(seen, score), max = GB_MAX(t->max[i], block_max);
-        if (max > t->max[i] && t->sum[i] != 0) {
-            const float less = expf(t->max[i] - max);
-            t->k->scale_f32(t->d, out, out, less);
-            t->sum[i] *= (double) less;
-        }
-        t->max[i] = max;
-        t->sum[i] += t->k->exp_sum_f32(seen, score, score, max);
+static bool has_nan(const float * x, int64_t n) {
+    bool found = false;
+    for (int64_t i = 0; i < n; i++) {
+        found |= isnan(x[i]) != 0;
     }
-    for (int64_t c = GB_MAX(seen, (int64_t) 0); c < keys; c++) {
-        score[c] = 0;
+    return found;
+}
+
+static void clear(float * x, int64_t from, int64_t to) {
+    for (int64_t i = from; i < to; i++) {
+        x[i] = 0;
     }
 }
 
-static void add_values(struct tiles * t, int64_t n, int64_t keys) {
+// Scores of query i of the tile become exponentials; the first `seen` keys of the block count.
+static void weigh(struct tiles * t, struct tile * tile, int64_t i, int64_t keys, int64_t seen) {
+    float *     score = t->score + i * KEYS;
+    float *     out   = tile->out + i * t->out_stride;
+    const float block_max = seen > 0 ? t->k->max_f32(seen, score) : -INFINITY, max = GB_MAX(tile->max[i], block_max);
+    if (seen <= 0 || (max == -INFINITY && !has_nan(score, seen))) { // nothing is seen
+        clear(score, 0, keys);
+        return;
+    }
+    if (max > tile->max[i] && tile->sum[i] != 0) {
+        const float less = expf(tile->max[i] - max);
+        t->k->scale_f32(t->dv, out, out, less);
+        tile->sum[i] *= (double) less;
+    }
+    tile->max[i] = max;
+    tile->sum[i] += t->k->exp_sum_f32(seen, score, score, max);
+    clear(score, seen, keys);
+}
+
+static void add_values(struct tiles * t, struct tile * tile, int64_t keys, int64_t packed) {
     const int mr = t->k->gemm_mr;
-    for (int64_t i = 0; i < n; i += mr) {
-        const int64_t rows = GB_MIN(n - i, (int64_t) mr);
+    for (int64_t i = 0; i < tile->n; i += mr) {
+        const int64_t rows = GB_MIN(tile->n - i, (int64_t) mr);
         pack(t->k, GGML_TYPE_F32, t->weight, (const char *) (t->score + i * KEYS), KEYS * sizeof(float), rows, keys, mr);
-        product(t->k, keys, t->weight, rows, t->values, t->d, t->out + i * t->out_stride, t->out_stride, true);
+        product(t->k, keys, t->weight, rows, t->values, packed, t->dv, tile->out + i * t->out_stride, t->out_stride, true);
     }
 }
 
-static void finish(struct tiles * t, struct ggml_tensor * node, struct gb_row at, int64_t n) {
-    for (int64_t i = 0; i < n; i++) {
-        float * out = t->out + i * t->out_stride;
-        if (t->sum[i] != 0) { // else no key was seen: zeros
-            t->k->scale_f32(t->d, out, out, (float) (1.0 / t->sum[i]));
+static void open_tile(struct tiles * t, struct tile * tile, struct gb_row at, int64_t first) {
+    tile->first = first;
+    tile->n     = GB_MIN(t->a->q->ne[1] - first, (int64_t) QUERIES);
+    tile->end   = 0;
+    for (int64_t i = 0; i < tile->n; i++) {
+        tile->max[i]  = -INFINITY;
+        tile->sum[i]  = 0;
+        tile->seen[i] = keys_seen(t, first + i, at);
+        tile->end     = GB_MAX(tile->end, tile->seen[i]);
+    }
+    pack_queries(t, tile, at);
+    memset(tile->out, 0, (size_t) (tile->n * t->out_stride) * sizeof(float));
+}
+
+// The keys of the packed block, as far as a query of the tile sees them.
+static void add_block(struct tiles * t, struct tile * tile, struct gb_row at, int64_t key0, int64_t packed) {
+    const int64_t keys = GB_MIN(tile->end - key0, packed);
+    product(t->k, t->d, tile->queries, tile->n, t->keys, t->d, keys, t->score, KEYS, false);
+    for (int64_t i = 0; i < tile->n; i++) {
+        const int64_t seen = GB_MIN(tile->seen[i] - key0, keys);
+        edit(t, t->score + i * KEYS, tile->first + i, at, key0, GB_MAX(seen, (int64_t) 0));
+        weigh(t, tile, i, keys, seen);
+    }
+    add_values(t, tile, keys, packed);
+}
+
+static void close_tile(struct tiles * t, struct tile * tile, struct gb_row at) {
+    const struct gb_attention * a = t->a;
+    for (int64_t i = 0; i < tile->n; i++) {
+        float * out = tile->out + i * t->out_stride;
+        if (tile->sum[i] != 0) { // else no key was seen: zeros
+            t->k->scale_f32(t->dv, out, out, (float) (1.0 / tile->sum[i]));
         }
-        gb_store(t->k, node->type, t->d, gb_row_ptr(node, at.i1 + i, at.i2, at.i3), node->nb[0], out);
+        char * to = a->out + (size_t) (tile->first + i) * a->nb[1] + (size_t) at.i2 * a->nb[2] + (size_t) at.i3 * a->nb[3];
+        gb_store(t->k, a->type, t->dv, to, a->nb[0], out);
     }
 }
 
-// Queries at.i1 .. at.i1 + n - 1 of one head.
-static void run_tile(struct tiles * t, struct ggml_tensor * node, struct gb_row at, int64_t n, bool masked) {
-    const int64_t past = t->m - t->q->ne[1];
-    const int64_t end  = masked ? GB_MAX((int64_t) 0, GB_MIN(past + at.i1 + n, t->m)) : t->m; // keys that any of them sees
-    pack_queries(t, at, n);
-    memset(t->out, 0, (size_t) (n * t->out_stride) * sizeof(float));
-    for (int64_t i = 0; i < n; i++) {
-        t->max[i] = -INFINITY;
-        t->sum[i] = 0;
+// Queries from at.i1 on of one head, up to n tiles of them.
+static void run_unit(struct tiles * t, struct gb_row at, int64_t n) {
+    int64_t end = 0, count = 0;
+    for (; count < n && at.i1 + count * QUERIES < t->a->q->ne[1]; count++) {
+        open_tile(t, &t->tile[count], at, at.i1 + count * QUERIES);
+        end = GB_MAX(end, t->tile[count].end);
     }
     for (int64_t key0 = 0; key0 < end; key0 += KEYS) {
         const int64_t keys = GB_MIN(t->m - key0, (int64_t) KEYS);
         pack_block(t, at, key0, keys);
-        product(t->k, t->d, t->queries, n, t->keys, keys, t->score, KEYS, false);
-        for (int64_t i = 0; i < n; i++) {
-            weigh(t, i, keys, masked ? GB_MIN(past + at.i1 + i + 1 - key0, keys) : keys);
+        for (int64_t i = 0; i < count; i++) {
+            if (key0 < t->tile[i].end) {
+                add_block(t, &t->tile[i], at, key0, keys);
+            }
         }
-        add_values(t, n, keys);
     }
-    finish(t, node, at, n);
+    for (int64_t i = 0; i < count; i++) {
+        close_tile(t, &t->tile[i], at);
+    }
 }
+
+// ------------------------------------------------------------------------------------------------------------- the callers
 
 static bool is_packable(const struct ggml_tensor * t) { // rows are dense and aligned, if the first one is
     const size_t size = ggml_type_size(t->type);
-    return t->nb[0] == size && (t->nb[1] | t->nb[2] | t->nb[3]) % size == 0;
+    return gb_is_float(t->type) && t->nb[0] == size && (t->nb[1] | t->nb[2] | t->nb[3]) % size == 0;
 }
 
-bool gb_attention_is_aligned(const struct ggml_tensor * node) {
-    const struct ggml_tensor *k = node->src[1], *v = node->src[2];
-    return (uintptr_t) k->data % ggml_type_size(k->type) == 0 && (uintptr_t) v->data % ggml_type_size(v->type) == 0;
+bool gb_attention_is_aligned(const struct gb_attention * a) {
+    return (uintptr_t) a->k->data % ggml_type_size(a->k->type) == 0 && (uintptr_t) a->v->data % ggml_type_size(a->v->type) == 0;
 }
 
-bool gb_attention_is_tiled(const struct ggml_tensor * node) {
-    const struct ggml_tensor *q = node->src[0], *k = node->src[1], *v = node->src[2];
-    return q->ne[1] >= 8 && k->ne[1] >= 16 && q->ne[0] >= 8 && q->ne[0] <= 512 && gb_is_float(k->type) && is_packable(k) && is_packable(v);
+bool gb_attention_is_tiled(const struct gb_attention * a) {
+    const struct ggml_tensor *q = a->q, *k = a->k, *v = a->v;
+    return q->ne[1] >= 8 && k->ne[1] >= 16 && q->ne[0] >= 8 && q->ne[0] <= 512 && v->ne[1] >= 8 && v->ne[1] <= 512 &&
+           gb_is_float(q->type) && is_packable(k) && is_packable(v);
 }
 
-int64_t gb_attention_tiled_units(const struct ggml_tensor * node) {
-    return gb_div_up(node->src[0]->ne[1], QUERIES) * node->src[0]->ne[2] * node->src[0]->ne[3];
+int64_t gb_attention_tiled_units(const struct gb_attention * a) {
+    return gb_div_up(a->q->ne[1], QUERIES * tiles_a_unit(a)) * a->q->ne[2] * a->q->ne[3];
 }
 
-void gb_attention_run_tiled(const struct gb_cpu_call * call, struct ggml_tensor * node) {
-    struct tiles  t      = tiles_of(call, node);
-    const bool    masked = gb_op_param_i32(node, 0) != 0;
-    const int64_t chunks = gb_div_up(t.q->ne[1], QUERIES);
+void gb_attention_run_tiled(const struct gb_cpu_call * call, const struct gb_attention * a) {
+    struct tiles  t      = tiles_of(call, a);
+    const int64_t each   = QUERIES * tiles_a_unit(a);
+    const int64_t chunks = gb_div_up(a->q->ne[1], each);
     int64_t       first, last;
-    gb_cpu_share(call, gb_attention_tiled_units(node), &first, &last);
+    gb_cpu_share(call, gb_attention_tiled_units(a), &first, &last);
     for (int64_t u = first; u < last; u++) {
         const int64_t       plane = u / chunks;
-        const struct gb_row at    = { (u - plane * chunks) * QUERIES, plane % t.q->ne[2], plane / t.q->ne[2] };
-        run_tile(&t, node, at, GB_MIN(t.q->ne[1] - at.i1, (int64_t) QUERIES), masked);
+        const struct gb_row at    = { (u - plane * chunks) * each, plane % a->q->ne[2], plane / a->q->ne[2] };
+        run_unit(&t, at, tiles_a_unit(a));
     }
 }

@@ -1,0 +1,169 @@
+// bench_fusion.c - what is computed together beside the same graph node by node: both plans run in turns, the shortest time of each counts.
+//
+//     bench_fusion [name|all] [threads] [level] [rounds]
+//
+// The graph's results lie in an arena that a graph allocator planned, as in programs; one node behind the part in question keeps it from
+// being what the graph is about, and costs next to nothing.
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/env.h"
+#include "cpu/cpu.h"
+#include "cpu/threadpool.h"
+#include "ggml-alloc.h"
+#include "ggml-backend.h"
+#include "ggml-cpu.h"
+#include "ggml.h"
+
+struct maker {
+    struct ggml_context *in, *ctx; // with memory; without
+};
+
+static void check(bool good) {
+    if (!good) {
+        fprintf(stderr, "%s\n", ggml_last_error());
+        exit(1);
+    }
+}
+
+static struct ggml_tensor * input(struct maker * m, enum ggml_type type, int64_t a, int64_t b, int64_t c, int64_t d) {
+    struct ggml_tensor * t = ggml_new_tensor_4d(m->in, type, a, b, c, d);
+    check(t != NULL);
+    for (int64_t i = 0; i < ggml_nelements(t); i++) {
+        const float x = (float) (i * 7919 % 2003 - 1001) / 1000.0f;
+        if (type == GGML_TYPE_F32) {
+            ((float *) t->data)[i] = x;
+        } else if (type == GGML_TYPE_I32) {
+            ((int32_t *) t->data)[i] = (int32_t) i;
+        } else {
+            ((ggml_fp16_t *) t->data)[i] = ggml_fp32_to_fp16(x);
+        }
+    }
+    return t;
+}
+
+// ------------------------------------------------------------------------------------------------------------ attention
+
+struct shape {
+    int64_t        d, queries, keys, heads, key_heads, batch;
+    enum ggml_type cache;
+    bool           causal;
+};
+
+static struct ggml_tensor * attention(struct maker * m, const struct shape * s) {
+    struct ggml_tensor * q = input(m, GGML_TYPE_F32, s->d, s->heads, s->queries, s->batch);
+    struct ggml_tensor * k = input(m, s->cache, s->d, s->keys, s->key_heads, s->batch);
+    struct ggml_tensor * v = input(m, s->cache, s->keys, s->d, s->key_heads, s->batch);
+    struct ggml_tensor * x = ggml_mul_mat(m->ctx, k, ggml_permute(m->ctx, ggml_scale(m->ctx, q, 1), 0, 2, 1, 3));
+    x                      = ggml_scale(m->ctx, x, 0.1f);
+    x                      = s->causal ? ggml_diag_mask_inf(m->ctx, x, (int) (s->keys - s->queries)) : x;
+    x                      = ggml_mul_mat(m->ctx, v, ggml_soft_max(m->ctx, x));
+    x                      = ggml_cont(m->ctx, ggml_permute(m->ctx, x, 0, 2, 1, 3));
+    return ggml_scale(m->ctx, ggml_view_1d(m->ctx, x, 1, 0), 1);
+}
+
+#define ATTENTION(name, ...)                                                                                           \
+    static struct ggml_tensor * name(struct maker * m, double * ops) {                                                 \
+        static const struct shape s = { __VA_ARGS__ };                                                                 \
+        *ops = 4.0 * (double) (s.d * s.queries * s.keys * s.heads * s.batch) / (s.causal && s.keys == s.queries ? 2 : 1); \
+        return attention(m, &s);                                                                                       \
+    }
+
+ATTENTION(prefill_128_f16, 128, 512, 512, 32, 32, 1, GGML_TYPE_F16, false)
+ATTENTION(prefill_128_f32, 128, 512, 512, 32, 32, 1, GGML_TYPE_F32, false)
+ATTENTION(prefill_128_causal, 128, 512, 512, 32, 32, 1, GGML_TYPE_F16, true)
+ATTENTION(prefill_64_causal, 64, 512, 512, 32, 4, 1, GGML_TYPE_F16, true)
+ATTENTION(prefill_64_long, 64, 256, 4096, 32, 4, 1, GGML_TYPE_F16, true)
+ATTENTION(minilm, 32, 34, 34, 12, 12, 1, GGML_TYPE_F32, false)
+ATTENTION(minilm_batch, 32, 34, 34, 12, 12, 32, GGML_TYPE_F32, false)
+
+// -------------------------------------------------------------------------------------------------------------- running
+
+struct bench_case {
+    const char * name;
+    struct ggml_tensor * (*build)(struct maker * m, double * ops);
+};
+
+#define CASE(name) { #name, name }
+static const struct bench_case cases[] = {
+    CASE(prefill_128_f16), CASE(prefill_128_f32), CASE(prefill_128_causal), CASE(prefill_64_causal),
+    CASE(prefill_64_long), CASE(minilm),          CASE(minilm_batch),
+};
+
+struct runner {
+    struct gb_cpu_plan * plan;
+    struct gb_cpu_run    run;
+    double               best;
+};
+
+static struct runner runner_new(struct ggml_cgraph * g, int threads, const struct gb_level * level, bool fuse) {
+    struct runner r = { .best = 1e30 };
+    ggml_cpu_set_fusion(fuse);
+    r.plan = gb_cpu_plan_new(g->nodes, g->n_nodes, threads);
+    check(r.plan != NULL);
+    r.run = (struct gb_cpu_run){ .kernels = level->kernels, .work = calloc(1, gb_cpu_plan_work_size(r.plan) + 64) };
+    return r;
+}
+
+static int64_t now(void) { // GB_BENCH_CPU=1: processor time, for one thread on a machine that others use
+    return getenv("GB_BENCH_CPU") != NULL ? gb_thread_time_ns() : gb_time_ns();
+}
+
+static void runner_run(struct runner * r, struct gb_cpu_pool * pool, int times) {
+    const int64_t start = now();
+    for (int i = 0; i < times; i++) {
+        check(gb_cpu_plan_run(r->plan, pool, &r->run) == GGML_STATUS_SUCCESS);
+    }
+    const double s = (double) (now() - start) * 1e-9 / times;
+    r->best        = s < r->best ? s : r->best;
+}
+
+static void bench(const struct bench_case * c, int threads, const struct gb_level * level, struct gb_cpu_pool * pool, int rounds) {
+    struct maker m = { ggml_init((struct ggml_init_params){ (size_t) 256 << 20, NULL, false }),
+                       ggml_init((struct ggml_init_params){ (size_t) 1 << 20, NULL, true }) };
+    double               ops = 0;
+    struct ggml_tensor * y   = c->build(&m, &ops);
+    struct ggml_cgraph * g   = ggml_new_graph(m.ctx);
+    check(y != NULL);
+    ggml_build_forward_expand(g, y);
+    ggml_tallocr_t talloc = ggml_tallocr_new_from_buft(ggml_backend_cpu_buffer_type(), (size_t) 256 << 20);
+    ggml_gallocr_t galloc = ggml_gallocr_new();
+    check(ggml_gallocr_alloc_graph(galloc, talloc, g) > 0);
+    struct runner fused = runner_new(g, threads, level, true), plain = runner_new(g, threads, level, false);
+    runner_run(&plain, pool, 1);
+    runner_run(&fused, pool, 1);
+    const int times = (int) (0.01 / plain.best) + 1;
+    plain.best = fused.best = 1e30;
+    for (int i = 0; i < rounds; i++) {
+        runner_run(&plain, pool, times);
+        runner_run(&fused, pool, times);
+    }
+    printf("%-20s %-10s %2d threads: %9.3f ms apart, %9.3f ms fused, ratio %5.2f, %8.1f GFLOP/s\n", c->name, level->name, threads, plain.best * 1e3,
+           fused.best * 1e3, plain.best / fused.best, ops / fused.best * 1e-9);
+    fflush(stdout);
+    free(plain.run.work);
+    free(fused.run.work);
+    gb_cpu_plan_free(plain.plan);
+    gb_cpu_plan_free(fused.plan);
+    ggml_gallocr_free(galloc);
+    ggml_tallocr_free(talloc);
+    ggml_free(m.ctx);
+    ggml_free(m.in);
+}
+
+int main(int argc, char ** argv) {
+    const char *            name    = argc > 1 ? argv[1] : "all";
+    const int               threads = argc > 2 ? atoi(argv[2]) : 2;
+    const struct gb_level * level   = argc > 3 && strcmp(argv[3], "best") != 0 ? gb_level_find(argv[3]) : gb_level_default();
+    const int               rounds  = argc > 4 ? atoi(argv[4]) : 20;
+    struct gb_cpu_pool *    pool    = level != NULL ? gb_cpu_pool_new(threads) : NULL;
+    check(pool != NULL);
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        if (strcmp(name, "all") == 0 || strstr(cases[i].name, name) != NULL) {
+            bench(&cases[i], threads, level, pool, rounds);
+        }
+    }
+    gb_cpu_pool_free(pool);
+    return 0;
+}

@@ -1,0 +1,364 @@
+// Attention chains that are taken together: whatever their shapes, masks, copies and memory, everything that can be looked at holds, within
+// rounding, what computing node by node gives, and the same bits for every number of threads; and what must not be left out is not.
+#include "test.h"
+
+#include "cpu/cpu.h"
+#include "cpu/fuse.h"
+#include "ggml-alloc.h"
+#include "ggml-backend.h"
+#include "ggml-cpu.h"
+#include "tensor/tensor.h"
+
+enum { WATCHED = 4, ARENA = 24 << 20, MAX_NODES = 64 };
+
+struct chain {
+    struct ggml_context * in; // inputs, with memory
+    struct ggml_context * ctx;
+    struct ggml_cgraph *  graph;
+    struct ggml_tensor *  scores, *weights, *mixed; // of the chain
+    struct ggml_tensor *  watched[WATCHED];         // what can be looked at
+    int                   n_watched;
+    bool                  exposed; // something inside can be looked at
+    ggml_tallocr_t        talloc;
+    char *                arena;
+};
+
+static struct ggml_tensor * input(struct chain * c, enum ggml_type type, int64_t n0, int64_t n1, int64_t n2, int64_t n3) {
+    struct ggml_tensor * t = ggml_new_tensor_4d(c->in, type, n0, n1, n2, n3);
+    for (int64_t i = 0; i < ggml_nelements(t); i++) {
+        const float x = test_random_float(-2, 2);
+        if (type == GGML_TYPE_F32) {
+            ((float *) t->data)[i] = x;
+        } else {
+            ((uint16_t *) t->data)[i] = ggml_fp32_to_fp16(x);
+        }
+    }
+    return t;
+}
+
+// Some entries -inf, at the end of rows more often; now and then all of a row.
+static struct ggml_tensor * mask(struct chain * c, int64_t keys, int64_t queries, int64_t heads) {
+    struct ggml_tensor * t = input(c, GGML_TYPE_F32, keys, queries, heads, 1);
+    for (int64_t r = 0; r < queries * heads; r++) {
+        const int64_t seen = test_random() % 16 == 0 ? 0 : test_random_int(1, keys);
+        for (int64_t i = 0; i < keys; i++) {
+            if (i >= seen || test_random() % 8 == 0) {
+                ((float *) t->data)[r * keys + i] = -INFINITY;
+            }
+        }
+    }
+    return t;
+}
+
+static bool maybe(int one_of) {
+    return test_random() % (uint64_t) one_of == 0;
+}
+
+// A node whose memory is the arena's and dies with its last reader.
+static struct ggml_tensor * computed(struct chain * c, struct ggml_tensor * t) {
+    return t->type == GGML_TYPE_F32 ? ggml_scale(c->ctx, t, 0.5f) : t;
+}
+
+static struct ggml_tensor * edited(struct chain * c, struct ggml_tensor * x) {
+    const int64_t keys = x->ne[0], queries = x->ne[1], heads = x->ne[2];
+    const bool    here = maybe(2); // in place
+    if (maybe(2)) {
+        x = here ? ggml_scale_inplace(c->ctx, x, 0.3f) : ggml_scale(c->ctx, x, 0.3f);
+    }
+    switch (test_random_int(0, 4)) {
+        case 0: x = ggml_add(c->ctx, x, mask(c, keys, maybe(2) ? queries : 1, 1)); break;
+        case 1: x = ggml_add(c->ctx, x, mask(c, keys, queries, heads)); break;
+        case 2: x = here ? ggml_diag_mask_inf_inplace(c->ctx, x, (int) GB_MAX(keys - queries, 0)) : ggml_diag_mask_inf(c->ctx, x, 3); break;
+        case 3:
+            x = ggml_scale(c->ctx, x, 2);
+            x = x->ne[3] == 1 ? ggml_add(c->ctx, mask(c, keys, queries, heads), x) : ggml_add(c->ctx, x, mask(c, keys, 1, heads));
+            x = ggml_diag_mask_inf(c->ctx, x, 40);
+            x = ggml_scale(c->ctx, x, 0.7f);
+            break;
+        default: break;
+    }
+    c->weights = maybe(2) ? ggml_soft_max_ext(c->ctx, x, maybe(2) ? mask(c, keys, queries, 1) : NULL, 0.4f)
+                 : here   ? ggml_soft_max_inplace(c->ctx, x)
+                          : ggml_soft_max(c->ctx, x);
+    return c->weights;
+}
+
+static struct ggml_tensor * copied(struct chain * c, struct ggml_tensor * x) {
+    struct ggml_tensor * p = ggml_permute(c->ctx, x, 0, 2, 1, 3);
+    switch (test_random_int(0, 3)) {
+        case 0: return ggml_cont(c->ctx, p);
+        case 1: return ggml_cont_2d(c->ctx, p, x->ne[0] * x->ne[2], x->ne[1] * x->ne[3]);
+        case 2: return ggml_cpy(c->ctx, p, input(c, maybe(2) ? GGML_TYPE_F16 : GGML_TYPE_F32, x->ne[0], x->ne[2], x->ne[1], x->ne[3]));
+        default: return x;
+    }
+}
+
+static void watch(struct chain * c, struct ggml_tensor * t) {
+    c->watched[c->n_watched++] = t;
+    ggml_build_forward_expand(c->graph, t);
+}
+
+// The same graph for the same seed. Long: more keys than a block has.
+static struct chain chain_new(uint64_t seed, bool expose) {
+    test_seed      = seed;
+    struct chain c = { .in      = ggml_init((struct ggml_init_params){ (size_t) 32 << 20, NULL, false }),
+                       .ctx     = ggml_init((struct ggml_init_params){ (size_t) 1 << 20, NULL, true }),
+                       .talloc  = ggml_tallocr_new_from_buft(ggml_backend_cpu_buffer_type(), ARENA) };
+    const enum ggml_type type    = maybe(2) ? GGML_TYPE_F16 : GGML_TYPE_F32;
+    const int64_t        d       = test_random_int(1, 5) * 8, dv = maybe(2) ? d : 24, batch = maybe(3) ? 2 : 1;
+    const int64_t        queries = maybe(4) ? test_random_int(190, 200) : test_random_int(8, 60);
+    const int64_t        keys    = maybe(4) ? test_random_int(513, 700) : test_random_int(16, 90);
+    const int64_t        shared  = test_random_int(1, 2), heads = shared * test_random_int(1, 2);
+    struct ggml_tensor * q = maybe(2) ? ggml_permute(c.ctx, computed(&c, input(&c, GGML_TYPE_F32, d, heads, queries, batch)), 0, 2, 1, 3)
+                                      : computed(&c, input(&c, GGML_TYPE_F32, d, queries, heads, batch));
+    struct ggml_tensor * k = maybe(2) ? ggml_permute(c.ctx, computed(&c, input(&c, type, d, heads / shared, keys, batch)), 0, 2, 1, 3)
+                                      : computed(&c, input(&c, type, d, keys, heads / shared, batch));
+    struct ggml_tensor * v = maybe(2) ? ggml_cont(c.ctx, ggml_transpose(c.ctx, input(&c, type, dv, keys, heads / shared, batch)))
+                                      : computed(&c, input(&c, type, keys, dv, heads / shared, batch));
+    c.graph                = ggml_new_graph(c.ctx);
+    ggml_build_forward_expand(c.graph, v);
+    c.scores               = ggml_mul_mat(c.ctx, k, q);
+    c.mixed                = ggml_mul_mat(c.ctx, v, edited(&c, c.scores));
+    struct ggml_tensor * y = copied(&c, c.mixed);
+    c.exposed              = expose;
+    if (expose) {
+        switch (test_random_int(0, 3)) {
+            case 0: ggml_set_output(c.weights); c.watched[c.n_watched++] = c.weights; break;
+            case 1: ggml_set_output(c.scores->src[0]); ggml_set_output(c.mixed); c.watched[c.n_watched++] = c.mixed; break;
+            case 2: watch(&c, ggml_sqr(c.ctx, c.weights)); break;
+            default: watch(&c, ggml_sqr(c.ctx, ggml_reshape_1d(c.ctx, c.mixed, ggml_nelements(c.mixed)))); break;
+        }
+    }
+    watch(&c, y->type == GGML_TYPE_F32 ? ggml_relu(c.ctx, y) : y);
+    watch(&c, ggml_sqr(c.ctx, input(&c, GGML_TYPE_F32, 1, 1, 1, 1))); // the chain is not the end of the graph
+    ggml_gallocr_t galloc = ggml_gallocr_new();
+    CHECK(ggml_gallocr_alloc_graph(galloc, c.talloc, c.graph) > 0);
+    ggml_gallocr_free(galloc);
+    c.arena = ggml_backend_buffer_get_base(ggml_tallocr_get_buffer(c.talloc));
+    return c;
+}
+
+static void chain_free(struct chain * c) {
+    ggml_tallocr_free(c->talloc);
+    ggml_free(c->ctx);
+    ggml_free(c->in);
+}
+
+static void run(struct chain * c, int threads, bool fuse, const char * level) {
+    ggml_cpu_set_fusion(fuse);
+    struct gb_cpu_plan *    plan  = gb_cpu_plan_new(c->graph->nodes, c->graph->n_nodes, threads);
+    struct gb_cpu_pool *    pool  = gb_cpu_pool_new(threads);
+    const struct gb_level * found = gb_level_find(level);
+    REQUIRE(plan != NULL && pool != NULL && found != NULL);
+    void * work = malloc(gb_cpu_plan_work_size(plan) + 1);
+    memset(work, 0xff, gb_cpu_plan_work_size(plan));
+    memset(c->arena, 0xff, ARENA); // NaN
+    const struct gb_cpu_run r = { .kernels = found->kernels, .work = work };
+    CHECK_INT(gb_cpu_plan_run(plan, pool, &r), GGML_STATUS_SUCCESS);
+    free(work);
+    gb_cpu_pool_free(pool);
+    gb_cpu_plan_free(plan);
+}
+
+static float value(const struct ggml_tensor * t, int64_t i) {
+    return t->type == GGML_TYPE_F32 ? ((const float *) t->data)[i] : ggml_fp16_to_fp32(((const ggml_fp16_t *) t->data)[i]);
+}
+
+static void compare(const struct chain * plain, const struct chain * fused, int seed, int threads, double tolerance) {
+    for (int w = 0; w < plain->n_watched; w++) {
+        const struct ggml_tensor *a = plain->watched[w], *b = fused->watched[w];
+        double                    worst = 0;
+        for (int64_t i = 0; i < ggml_nelements(a); i++) {
+            const double x = (double) value(a, i), y = (double) value(b, i), d = fabs(x - y) / (1 + fabs(x));
+            worst = x == y ? worst : d <= worst ? worst : isnan(d) ? INFINITY : d;
+        }
+        CHECK_MSG(worst <= tolerance * (a->type == GGML_TYPE_F16 ? 2000 : 1), "seed %d, %d threads: %s differs by %g", seed, threads,
+                  ggml_op_desc(a), worst);
+    }
+}
+
+// The nodes of the chain, as the plan sees them: views are no work.
+static int nodes_of(const struct chain * c, struct ggml_tensor * nodes[GB_FUSE_MAX]) {
+    int n = 0;
+    for (int i = 0; i < c->graph->n_nodes && n < GB_FUSE_MAX; i++) {
+        if (!gb_op_is_view(c->graph->nodes[i]->op) && (n > 0 || c->graph->nodes[i] == c->scores)) {
+            nodes[n++] = c->graph->nodes[i];
+        }
+    }
+    return n;
+}
+
+static const char * levels[] = { "scalar", "avx2", "avx512", "avx512vnni", "avx512bf16", "neon", "dotprod", "i8mm" };
+
+static void random_chains(void) {
+    int n_taken = 0;
+    for (int seed = 1; seed <= 40; seed++) {
+        struct chain plain = chain_new((uint64_t) seed * 1000, false), fused = chain_new((uint64_t) seed * 1000, false);
+        struct ggml_tensor * nodes[GB_FUSE_MAX];
+        const int            length = gb_fusion_attention.length(nodes, nodes_of(&fused, nodes));
+        n_taken += length > 0 && gb_fusion_attention.is_safe(nodes, length);
+        run(&plain, 1, false, "scalar");
+        for (size_t l = 0; l < sizeof(levels) / sizeof(levels[0]); l++) {
+            if (gb_level_find(levels[l]) == NULL) {
+                continue; // of another processor
+            }
+            run(&fused, 1 + seed % 3, true, levels[l]);
+            compare(&plain, &fused, seed, 1 + seed % 3, 4e-6);
+        }
+        ggml_clear_error();
+        chain_free(&plain);
+        chain_free(&fused);
+    }
+    CHECK_INT(n_taken, 40);
+    ggml_cpu_set_fusion(true);
+}
+
+static void what_can_be_looked_at(void) {
+    for (int seed = 1; seed <= 40; seed++) {
+        struct chain plain = chain_new((uint64_t) seed * 1000, true), fused = chain_new((uint64_t) seed * 1000, true);
+        run(&plain, 1, false, "scalar");
+        run(&fused, 2, true, "scalar");
+        compare(&plain, &fused, seed, 2, 4e-6);
+        chain_free(&plain);
+        chain_free(&fused);
+    }
+    ggml_cpu_set_fusion(true);
+}
+
+static void threads_give_the_same_bits(void) {
+    for (int seed = 1; seed <= 12; seed++) {
+        struct chain one = chain_new((uint64_t) seed * 1000, false);
+        run(&one, 1, true, "scalar");
+        for (int threads = 2; threads <= 16; threads *= 2) {
+            struct chain many = chain_new((uint64_t) seed * 1000, false);
+            run(&many, threads, true, "scalar");
+            for (int w = 0; w < one.n_watched; w++) {
+                CHECK_MSG(memcmp(one.watched[w]->data, many.watched[w]->data, ggml_nbytes(one.watched[w])) == 0, "seed %d, %d threads", seed, threads);
+            }
+            chain_free(&many);
+        }
+        chain_free(&one);
+    }
+}
+
+// Nothing but the final results is stored: the rest of the arena is as it was.
+static void scores_are_not_stored(void) {
+    struct chain c = chain_new(1000, false);
+    struct ggml_tensor * nodes[GB_FUSE_MAX];
+    REQUIRE(gb_fusion_attention.length(nodes, nodes_of(&c, nodes)) > 0);
+    const uint32_t * scores = c.scores->data;
+    bool             touched = false;
+    run(&c, 2, false, "scalar");
+    for (int64_t i = 0; i < ggml_nelements(c.scores); i++) {
+        touched |= scores[i] != 0xffffffffu;
+    }
+    CHECK(touched);
+    run(&c, 2, true, "scalar");
+    int64_t stored = 0;
+    for (int64_t i = 0; i < ggml_nelements(c.scores); i++) {
+        stored += scores[i] != 0xffffffffu;
+    }
+    CHECK_MSG(stored < ggml_nelements(c.scores), "%d of %d scores", (int) stored, (int) ggml_nelements(c.scores));
+    chain_free(&c);
+}
+
+// Tensors that have memory of their own are all stored.
+static void context_memory(void) {
+    test_seed               = 7;
+    struct chain         c  = { .in = ggml_init((struct ggml_init_params){ (size_t) 8 << 20, NULL, false }) };
+    struct ggml_tensor * x  = ggml_mul_mat(c.in, input(&c, GGML_TYPE_F32, 16, 40, 2, 1), input(&c, GGML_TYPE_F32, 16, 20, 2, 1));
+    struct ggml_tensor * w  = ggml_soft_max(c.in, x);
+    struct ggml_tensor * y  = ggml_relu(c.in, ggml_mul_mat(c.in, input(&c, GGML_TYPE_F32, 40, 16, 2, 1), w));
+    struct ggml_cgraph * g  = ggml_new_graph(c.in);
+    ggml_build_forward_expand(g, y);
+    memset(x->data, 0xff, ggml_nbytes(x));
+    memset(w->data, 0xff, ggml_nbytes(w));
+    CHECK_INT(ggml_graph_compute_with_ctx(c.in, g, 2), GGML_STATUS_SUCCESS);
+    for (int64_t i = 0; i < ggml_nelements(w); i++) {
+        CHECK(!isnan(((float *) x->data)[i]) && !isnan(((float *) w->data)[i]));
+    }
+    ggml_free(c.in);
+}
+
+// ---------------------------------------------------------------------------------------------------------- scheduler
+
+struct seen {
+    struct ggml_tensor * want;
+    float *              values; // a copy
+};
+
+static bool look(struct ggml_tensor * t, bool ask, void * user) {
+    struct seen * s = user;
+    if (ask) {
+        return t == s->want;
+    }
+    ggml_backend_tensor_get(t, s->values, 0, ggml_nbytes(t));
+    return true;
+}
+
+static struct ggml_cgraph * chain_for_scheduler(struct ggml_context * ctx, struct ggml_tensor * inputs[3], struct ggml_tensor ** y) {
+    struct ggml_cgraph * g = ggml_new_graph(ctx);
+    for (int i = 0; i < 3; i++) {
+        inputs[i] = ggml_new_tensor_3d(ctx, GGML_TYPE_F32, i == 2 ? 40 : 16, i == 0 ? 20 : i == 1 ? 40 : 16, 2);
+    }
+    struct ggml_tensor * x = ggml_scale(ctx, ggml_mul_mat(ctx, inputs[1], inputs[0]), 0.25f);
+    x                      = ggml_mul_mat(ctx, inputs[2], ggml_soft_max(ctx, x));
+    *y                     = ggml_relu(ctx, ggml_cont(ctx, ggml_permute(ctx, x, 0, 2, 1, 3)));
+    ggml_build_forward_expand(g, *y);
+    return g;
+}
+
+static void set_inputs(struct ggml_tensor * inputs[3]) {
+    float values[40 * 40];
+    test_seed = 5;
+    for (int i = 0; i < 3; i++) {
+        for (int64_t k = 0; k < ggml_nelements(inputs[i]); k++) {
+            values[k] = test_random_float(-1, 1);
+        }
+        CHECK_INT(ggml_backend_tensor_set(inputs[i], values, 0, ggml_nbytes(inputs[i])), GGML_STATUS_SUCCESS);
+    }
+}
+
+// Whatever node a callback asks for, it and its sources are there; without one the result is the same within rounding.
+static void callbacks(void) {
+    float               want[40 * 20 * 2 + 1], got[40 * 20 * 2 + 1], result[2][16 * 20 * 2];
+    struct ggml_context * ctx = ggml_init((struct ggml_init_params){ (size_t) 1 << 20, NULL, true });
+    struct ggml_tensor *inputs[3], *y;
+    struct ggml_cgraph * g       = chain_for_scheduler(ctx, inputs, &y);
+    ggml_backend_t       cpu     = ggml_backend_cpu_init();
+    for (int node = -1; node < g->n_nodes; node++) {
+        for (int fuse = 0; fuse < 2; fuse++) {
+            ggml_backend_sched_t sched = ggml_backend_sched_new(&cpu, NULL, 1, 64);
+            struct seen          seen  = { node < 0 ? NULL : g->nodes[node], fuse ? got : want };
+            ggml_cpu_set_fusion(fuse != 0);
+            REQUIRE(ggml_backend_sched_alloc_graph(sched, g) == GGML_STATUS_SUCCESS);
+            set_inputs(inputs);
+            if (node >= 0) {
+                CHECK_INT(ggml_backend_sched_set_eval_callback(sched, look, &seen), GGML_STATUS_SUCCESS);
+            }
+            CHECK_INT(ggml_backend_sched_graph_compute(sched, g), GGML_STATUS_SUCCESS);
+            CHECK_INT(ggml_backend_tensor_get(y, result[fuse], 0, ggml_nbytes(y)), GGML_STATUS_SUCCESS);
+            ggml_backend_sched_free(sched);
+            for (int i = 0; i < g->n_nodes; i++) {
+                g->nodes[i]->buffer = NULL;
+                g->nodes[i]->data   = NULL;
+            }
+            for (int i = 0; i < 3; i++) {
+                inputs[i]->buffer = NULL;
+                inputs[i]->data   = NULL;
+            }
+        }
+        for (int64_t i = 0; i < ggml_nelements(y); i++) {
+            CHECK_MSG(fabsf(result[0][i] - result[1][i]) <= 1e-6f, "node %d, result %d", node, (int) i);
+        }
+        for (int64_t i = 0; node >= 0 && i < ggml_nelements(g->nodes[node]); i++) {
+            CHECK_MSG(fabsf(want[i] - got[i]) <= 1e-6f, "node %d, value %d: %g, %g", node, (int) i, (double) want[i], (double) got[i]);
+        }
+    }
+    ggml_cpu_set_fusion(true);
+    ggml_backend_free(cpu);
+    ggml_free(ctx);
+}
+
+TEST_MAIN(TEST(random_chains), TEST(what_can_be_looked_at), TEST(threads_give_the_same_bits), TEST(scores_are_not_stored), TEST(context_memory),
+          TEST(callbacks))
