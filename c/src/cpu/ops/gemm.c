@@ -399,6 +399,14 @@ static void multiply(const struct round * r, const struct block * b, int64_t col
     }
 }
 
+static void finish(const struct round * r, const struct block * b, int64_t column, int n) {
+    for (int64_t i = b->first; i < b->first + b->n && r->p->epilogue != NULL; i++) {
+        for (int j = 0; j < r->l.panels[i].rows; j++) {
+            r->p->epilogue->finish(r->call, r->p->epilogue, r->l.panels[i].dst[j] + column, column, n);
+        }
+    }
+}
+
 static void run_job(const struct round * r, int64_t job) {
     const struct shared * s      = r->l.shared;
     const struct block *  b      = &r->l.blocks[job / s->n_chunks];
@@ -417,6 +425,7 @@ static void run_job(const struct round * r, int64_t job) {
         multiply(r, b, column, n, k0, kc);
         k0 += kc;
     } while (k0 < r->p->k);
+    finish(r, b, column, n);
 }
 
 static void pack_panel(const struct round * r, struct cursor c, int64_t index) {

@@ -23,6 +23,13 @@ struct gb_gemm_row {
     float *      dst; // m results
 };
 
+// What happens to results as soon as they are complete, while they are in a near cache: n of them, from dst on, which is column `column`
+// of its row. Every result once, by any thread.
+struct gb_gemm_epilogue {
+    void (*finish)(const struct gb_cpu_call * call, const struct gb_gemm_epilogue * e, float * dst, int64_t column, int64_t n);
+    const void * context;
+};
+
 struct gb_gemm {
     int64_t                m, k;     // results in a row, terms in a sum
     int64_t                n_groups;
@@ -31,6 +38,7 @@ struct gb_gemm {
     const int64_t *        first;    // NULL, or n_groups + 1 values: group g has rows first[g] .. first[g + 1] - 1
     struct gb_gemm_operand w, x;
     bool                   exact;    // no activations in fewer bits than they have (GGML_PREC_F32)
+    const struct gb_gemm_epilogue * epilogue; // NULL: none
     const void *           context;  // of the two functions
     struct gb_gemm_matrix (*w_of)(const struct gb_gemm * p, int64_t g);
     struct gb_gemm_row    (*row_of)(const struct gb_gemm * p, int64_t g, int64_t r);
@@ -52,5 +60,8 @@ static inline void gb_prefetch(const void * p, size_t size) {
 size_t gb_gemm_work_size(const struct gb_gemm * p, int n_tasks);
 int    gb_gemm_n_tasks(const struct gb_gemm * p, int n_threads);
 void   gb_gemm_run(const struct gb_cpu_call * call, const struct gb_gemm * p);
+
+// MUL_MAT (mul_mat.c) with an epilogue.
+void gb_mul_mat_run_with(const struct gb_cpu_call * call, const struct ggml_tensor * node, const struct gb_gemm_epilogue * epilogue);
 
 #endif // GB_CPU_OPS_GEMM_H

@@ -187,6 +187,7 @@ void gb_gemm_run_dots(const struct gb_cpu_call * call, const struct gb_gemm * p)
         for (int64_t j = column; j < end && !bytes && !dense; j++) {
             (quantized ? dots_quantized : dots)(call->k, p, w.data + (size_t) j * w.nb_m, row, rows, j);
         }
+        gb_gemm_finish_rows(call, p, g, 0, rows, column, end - column);
         i += end - column;
     }
 }

@@ -35,6 +35,10 @@ static inline void gb_gemm_dequantize(enum ggml_type type, const char * x, int64
     gb_quant_format_of(type)->to_float(x, y, (int) n);
 }
 
+// The epilogue for n columns of rows [first, end) of group g, or, where a way of computing does not know it, for all at the end.
+void gb_gemm_finish_rows(const struct gb_cpu_call * call, const struct gb_gemm * p, int64_t g, int64_t first, int64_t end, int64_t column, int64_t n);
+void gb_gemm_finish_all(const struct gb_cpu_call * call, const struct gb_gemm * p);
+
 // Few rows: columns of w are multiplied as they lie, without packing.
 bool   gb_gemm_uses_dots(const struct gb_gemm * p);
 size_t gb_gemm_dots_work_size(const struct gb_gemm * p);

@@ -104,10 +104,11 @@ static size_t work_size_over(const struct ggml_tensor * node, int n_tasks, int d
     return gb_gemm_work_size(&q.gemm, n_tasks);
 }
 
-static void run_over(const struct gb_cpu_call * call, struct ggml_tensor * node, int dim) {
+static void run_over(const struct gb_cpu_call * call, const struct ggml_tensor * node, int dim, const struct gb_gemm_epilogue * epilogue) {
     struct product q;
     describe(&q, node, dim);
-    q.gemm.context = &q;
+    q.gemm.context  = &q;
+    q.gemm.epilogue = epilogue;
     gb_gemm_run(call, &q.gemm);
 }
 
@@ -126,7 +127,11 @@ static size_t mul_mat_work_size(const struct ggml_tensor * node, int n_tasks) {
 }
 
 static void mul_mat_run(const struct gb_cpu_call * call, struct ggml_tensor * node) {
-    run_over(call, node, 0);
+    run_over(call, node, 0, NULL);
+}
+
+void gb_mul_mat_run_with(const struct gb_cpu_call * call, const struct ggml_tensor * node, const struct gb_gemm_epilogue * epilogue) {
+    run_over(call, node, 0, epilogue);
 }
 
 const struct gb_cpu_op gb_cpu_op_mul_mat = { mul_mat_unsupported, mul_mat_n_tasks, mul_mat_work_size, mul_mat_run };
@@ -146,7 +151,7 @@ static size_t out_prod_work_size(const struct ggml_tensor * node, int n_tasks) {
 }
 
 static void out_prod_run(const struct gb_cpu_call * call, struct ggml_tensor * node) {
-    run_over(call, node, 1);
+    run_over(call, node, 1, NULL);
 }
 
 const struct gb_cpu_op gb_cpu_op_out_prod = { out_prod_unsupported, out_prod_n_tasks, out_prod_work_size, out_prod_run };
