@@ -49,6 +49,10 @@ GGML_API enum ggml_status ggml_backend_cuda_get_graph_stats(ggml_backend_t backe
 // Whether graphs of the backend may be recorded and replayed. At first on, unless the environment variable GGML_CUDA_GRAPHS is 0.
 GGML_API enum ggml_status ggml_backend_cuda_set_graphs(ggml_backend_t backend, bool on);
 
+// cuBLAS, which is used for large products of floats only when the environment variable GGML_CUDA_CUBLAS asks for it (1: what the system's loader
+// finds; or a full path) when the backend is made: what was loaded, or why it was not; "" when nobody asked. Valid until the backend is freed.
+GGML_API const char * ggml_backend_cuda_get_cublas(ggml_backend_t backend);
+
 // Of a device: memory that its pool keeps goes back to the driver. Bytes.
 GGML_API size_t ggml_backend_cuda_trim(int device);
 
@@ -69,6 +73,7 @@ struct ggml_backend_cuda_functions {
     enum ggml_status (*get_graph_stats)(ggml_backend_t backend, struct ggml_backend_cuda_graph_stats * stats);
     enum ggml_status (*set_graphs)(ggml_backend_t backend, bool on);
     size_t (*trim)(int device);
+    const char * (*get_cublas)(ggml_backend_t backend);
 };
 GGML_API enum ggml_status ggml_backend_cuda_provide(const struct ggml_backend_cuda_functions * functions);
 

@@ -138,6 +138,10 @@ enum ggml_status ggml_backend_cuda_set_graphs(ggml_backend_t backend, bool on) {
     return atomic_load(&provided)->set_graphs(backend, on);
 }
 
+const char * ggml_backend_cuda_get_cublas(ggml_backend_t backend) {
+    return check_backend(__func__, backend) == GGML_STATUS_SUCCESS ? atomic_load(&provided)->get_cublas(backend) : "";
+}
+
 size_t ggml_backend_cuda_trim(int device) {
     const struct ggml_backend_cuda_functions * f = functions();
     return f ? f->trim(device) : 0;

@@ -4,6 +4,7 @@
 //   cuda_buffer.cu    buffers on a device and in pinned host memory, copies     gb_cuda_buffer
 //   cuda_backend.cu   the backend hooks: streams, events, registration          gb_cuda_backend
 //   cuda_graph.cu     running graphs, capturing and replaying them              gb_cuda_graphs
+//   cuda_blas.cu      products by cuBLAS, where that is wished and there        gb_cuda_blas
 //   ops.cu            the table of operators, and what supports_op answers      gb_cuda_op
 //   ops/<family>.cu   host code of operators: checks, sizes of grids, launches
 //   kernels/*.cuh     device code, in the dialect of launch.cuh
@@ -73,6 +74,7 @@ bool             gb_cuda_is_sticky(cudaError_t error); // nothing works any more
 // ------------------------------------------------------------------------------------------------------------------- backends
 
 struct gb_cuda_graphs; // captured graphs, cuda_graph.cu
+struct gb_cuda_blas;   // cuda_blas.h
 
 struct gb_cuda_scratch_memory {
     char * memory;   // owned
@@ -94,6 +96,8 @@ struct gb_cuda_backend {
     gb_cuda_scratch_memory scratch;
     gb_cuda_graphs *       graphs;    // owned
     bool                   capturing; // queued work is recorded, not run
+    gb_cuda_blas *         blas;      // owned; NULL: not used
+    char                   blas_text[256];
     // a point in time that both clocks know, for event_time
     cudaEvent_t base_event; // NULL: not made yet
     int64_t     base_ns;

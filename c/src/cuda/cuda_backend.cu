@@ -9,6 +9,7 @@
 #include <new>
 
 #include "cuda.h"
+#include "cuda_blas.h"
 #include "ggml-cuda.h"
 
 static gb_cuda_backend & state_of(ggml_backend_t backend) {
@@ -378,6 +379,7 @@ static GGML_CALL void backend_free(ggml_backend_t backend) {
     (void) cudaStreamSynchronize(b.stream); // nobody is left to be told
     gb_cuda_scratch_reset(b);
     gb_cuda_graphs_free(b.graphs);
+    gb_cuda_blas_free(b.blas);
     gb_cuda_pool_free(b.device, b.scratch.memory, b.scratch.capacity);
     if (b.base_event != nullptr) {
         (void) cudaEventDestroy(b.base_event);
@@ -444,6 +446,7 @@ static ggml_backend_t new_backend(gb_cuda_device * device) {
         return no_backend(b, backend);
     }
     gb_cuda_reach_peers(device);
+    b->blas          = gb_cuda_blas_new(device, b->stream, b->blas_text);
     backend->iface   = backend_hooks();
     backend->context = b;
     return backend;
@@ -504,6 +507,10 @@ static enum ggml_status set_graphs(ggml_backend_t backend, bool on) {
     return GGML_STATUS_SUCCESS;
 }
 
+static const char * get_cublas(ggml_backend_t backend) {
+    return state_of(backend).blas_text;
+}
+
 static size_t trim(int device) {
     gb_cuda_device * d = device_at("ggml_backend_cuda_trim", device);
     return d != nullptr ? gb_cuda_pool_trim(d) : 0;
@@ -537,7 +544,7 @@ static enum ggml_status register_devices() {
 enum ggml_status ggml_backend_cuda_register(void) {
     static const struct ggml_backend_cuda_functions functions = {
         sizeof(functions),    init,       gb_cuda_is_backend, buffer_type, gb_cuda_host_buffer_type, gb_cuda_device_count, get_description,
-        get_memory,           register_host, unregister_host, get_graph_stats, set_graphs, trim,
+        get_memory,           register_host, unregister_host, get_graph_stats, set_graphs, trim, get_cublas,
     };
     if (gb_cuda_device_count() == 0) {
         return ggml_report_error(GGML_STATUS_UNSUPPORTED, "CUDA: no device: %s", gb_cuda_absent_reason());

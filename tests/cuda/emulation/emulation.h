@@ -27,6 +27,9 @@ void gb_emu_fail(const char * function, int after, int error); // the call of it
 void gb_emu_fail_kernel(int after);                            // a kernel touches what is not there, when it runs; -1: none
 void gb_emu_reset(void);                                       // devices work again after sticky errors; nothing fails
 
+// Queues work of a library on a stream, as a kernel would be: `run` with a copy of the `size` bytes at `argument`. A cudaError_t.
+int gb_emu_queue(void * stream, void (*run)(const void * argument), const void * argument, size_t size);
+
 struct gb_emu_counts {
     uint64_t launches, graph_launches, graph_nodes, copies, allocations; // since the start
     uint64_t live_device, live_host, live_objects;                      // allocations; streams, events, graphs

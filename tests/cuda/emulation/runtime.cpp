@@ -693,6 +693,20 @@ cudaError_t gb_emu_launch(const char * name, const void * function, dim3 grid, d
     return result(submit(stream, { kind::KERNEL, function, [=] { return run_kernel(name, grid, block, shared, body); } }));
 }
 
+int gb_emu_queue(void * stream, void (*run)(const void * argument), const void * argument, size_t size) {
+    guard             held(lock);
+    const cudaError_t entered = enter(__func__);
+    if (entered != cudaSuccess) {
+        return result(entered);
+    }
+    const char *            bytes = static_cast<const char *>(argument);
+    const std::vector<char> copy(bytes, bytes + size);
+    return result(submit(static_cast<cudaStream_t>(stream), { kind::KERNEL, reinterpret_cast<const void *>(run), [=] {
+                                                                run(copy.data());
+                                                                return cudaSuccess;
+                                                            } }));
+}
+
 // ---------------------------------------------------------------------------------------------------------------- for the tests
 
 void gb_emu_set_devices(int n, size_t bytes_each) {

@@ -2,9 +2,11 @@
 //
 //   few rows (up to 8)             weights are streamed (matvec.cuh); quantized: the rows become bytes, as on the CPU
 //   many rows, halves, quantized   tensor cores; the depth is cut into parts where the tiles alone would leave the device idle
+//   many rows of floats            cuBLAS instead, where the backend has it
 //   the rest                       float arithmetic: F32, GGML_PREC_F32 (quantized, or F16 with many rows), OUT_PROD, odd strides
 #include <algorithm>
 
+#include "cuda/cuda_blas.h"
 #include "cuda/kernels/product_steps.cuh"
 #include "cuda/ops/products.h"
 
@@ -251,6 +253,39 @@ static bool has_aligned_rows(const gb_product & p) {
     return bits % 16 == 0;
 }
 
+// Slices follow each other evenly in as many calls as `outer` says; 0: they do not.
+static int64_t calls_for_slices(const gb_product & p) {
+    enum { CALLS_MAX = 64 };
+    const bool    even  = p.w.r2 == 1 && p.w.r3 == 1;
+    const int64_t calls = even ? gb_cuda_ceil_div(p.slices, p.w.ne2) : p.slices;
+    return calls <= CALLS_MAX ? calls : 0;
+}
+
+// Done: it is queued. Else one of our kernels must; an error is only no memory for rows.
+static enum ggml_status run_blas(gb_cuda_backend & b, const gb_product & p, int row_kind, bool * done) {
+    const int64_t size = (int64_t) ggml_type_size((enum ggml_type) p.type), calls = calls_for_slices(p), each = calls > 0 ? p.slices / calls : 0;
+    gb_ready_rows x;
+    *done = false;
+    if (b.blas == NULL || p.w.ids != NULL || calls == 0 || (int64_t) p.w.nb_m < p.k * size) { // rows that overlap are nothing for it
+        return GGML_STATUS_SUCCESS;
+    }
+    const enum ggml_status status = make_rows(b, p, row_kind, &x);
+    if (status != GGML_STATUS_SUCCESS) {
+        return status;
+    }
+    gb_cuda_blas_product q = { p.type, NULL, x.x, p.dst, p.m, p.k, p.rows, (int64_t) p.w.nb_m / size, x.x_row, (int64_t) p.w.nb2 / size, each };
+    bool ok = true;
+    for (int64_t i = 0; i < calls && ok; i++) {
+        const int64_t z = i * each;
+        q.w   = p.w.a[0] + z % p.w.ne2 / p.w.r2 * (int64_t) p.w.nb2 + z / p.w.ne2 / p.w.r3 * (int64_t) p.w.nb3;
+        q.x   = (const char *) x.x + z * p.rows * x.x_row * size;
+        q.dst = p.dst + z * p.rows * p.m;
+        ok    = gb_cuda_blas_run(b.blas, q);
+    }
+    *done = ok;
+    return status;
+}
+
 enum ggml_status gb_product_run(gb_cuda_backend & b, gb_product & p) {
     if (p.k == 0) {
         GB_CUDA_TRY(b, cudaMemsetAsync(p.dst, 0, (size_t) (p.m * p.rows * p.slices) * sizeof(float), b.stream));
@@ -260,12 +295,19 @@ enum ggml_status gb_product_run(gb_cuda_backend & b, gb_product & p) {
     if (along && p.rows <= FEW_ROWS && (!quantized || !p.exact)) {
         return run_vectors(b, p);
     }
+    const int kind = p.type == GGML_TYPE_F32 ? (int) GB_ROWS_F32 : p.type == GGML_TYPE_F16 ? (int) GB_HALF_F16 : (int) GB_HALF_BF16;
+    if (along && !quantized && (!p.exact || p.type == GGML_TYPE_F32) && (p.type == GGML_TYPE_F32 || has_aligned_rows(p))) {
+        bool                   done;
+        const enum ggml_status status = run_blas(b, p, kind, &done);
+        if (done || status != GGML_STATUS_SUCCESS) {
+            return status;
+        }
+    }
     if (!along || p.exact || p.type == GGML_TYPE_F32) {
         return run_exact(b, p);
     }
     if (quantized) {
         return run_tiles(b, p, p.type, GB_HALF_WIDE);
     }
-    const int kind = p.type == GGML_TYPE_F16 ? GB_HALF_F16 : GB_HALF_BF16;
     return has_aligned_rows(p) && (kind == GB_HALF_F16 || b.device->cc >= 80) ? run_tiles(b, p, GB_HALVES, kind) : run_exact(b, p);
 }

@@ -1,0 +1,218 @@
+// test_blas.cpp - products by cuBLAS: only when asked for, right, recorded in graphs, and our own kernels whenever it is not there or fails.
+//
+// In the emulation a library of ours stands in for it (emulation/fake_cublas.cpp). On a device: whatever the system has, if it has it.
+#include <stdlib.h>
+#ifdef GB_CUDA_EMULATED
+#    include <dlfcn.h>
+#endif
+
+#include "device_graph.h"
+
+#pragma push_macro("TEST_MAIN")
+#undef TEST_MAIN
+#define TEST_MAIN(...) [[maybe_unused]] static const struct test_case all_cases[] = { __VA_ARGS__ };
+namespace products {
+#include "test_products.cpp"
+}
+#pragma pop_macro("TEST_MAIN")
+
+static void ask_for(const char * wish) {
+    if (wish != NULL) {
+        setenv("GGML_CUDA_CUBLAS", wish, 1);
+    } else {
+        unsetenv("GGML_CUDA_CUBLAS");
+    }
+}
+
+// All ways that a product can come: one slice and many, shared weights, rows that must be converted, padded or copied, PREC_F32.
+static void multiply_all(void) {
+    for (ggml_type type : { GGML_TYPE_F32, GGML_TYPE_F16, GGML_TYPE_BF16 }) {
+        products::mul_mat(type, GGML_TYPE_F32, { 70, 33, 96, 1, 1, 1, 1 });
+        products::mul_mat(type, GGML_TYPE_F32, { 40, 20, 40, 2, 3, 2, 3 });
+        products::mul_mat(type, GGML_TYPE_F32, { 40, 20, 40, 2, 2, 6, 2 });
+        products::mul_mat(type, GGML_TYPE_F32, { 40, 20, 40, 2, 2, 4, 4 });
+        products::mul_mat(type, type, { 33, 12, 64, 1, 1, 1, 1 });
+        products::mul_mat(type, GGML_TYPE_F32, { 33, 12, 50, 1, 1, 1, 1 });
+        products::mul_mat(type, GGML_TYPE_F32, { 33, 12, 64, 1, 1, 1, 1 }, true);
+    }
+}
+
+static void without_a_wish(void) {
+    CUDA_OR_SKIP();
+    for (const char * wish : { (const char *) NULL, "", "0" }) {
+        ask_for(wish);
+        ggml_backend_t cuda = cuda_open(0);
+        CHECK_STR(ggml_backend_cuda_get_cublas(cuda), "");
+        ggml_backend_free(cuda);
+    }
+    CHECK_STR(ggml_backend_cuda_get_cublas(NULL), "");
+    CHECK_INT(ggml_last_status(), GGML_STATUS_INVALID_ARGUMENT);
+}
+
+#ifdef GB_CUDA_EMULATED
+
+static struct fake { // the library, opened a second time
+    void * library = NULL;
+    int  (*products)(void);
+    int  (*handles)(void);
+    void (*fail)(int after, int status);
+} fake;
+
+static bool open_fake(void) {
+    fake.library = fake.library != NULL ? fake.library : dlopen(FAKE_CUBLAS, RTLD_NOW | RTLD_LOCAL);
+    if (fake.library == NULL) {
+        test_fail(__FILE__, __LINE__, "%s", dlerror());
+        return false;
+    }
+    fake.products = (int (*)(void)) dlsym(fake.library, "fake_cublas_products");
+    fake.handles  = (int (*)(void)) dlsym(fake.library, "fake_cublas_handles");
+    fake.fail     = (void (*)(int, int)) dlsym(fake.library, "fake_cublas_fail");
+    return fake.products != NULL && fake.handles != NULL && fake.fail != NULL;
+}
+
+// What a backend says about the wish; it computes in any case.
+static std::string answer_to(const char * wish) {
+    ask_for(wish);
+    ggml_backend_t cuda = cuda_open(0);
+    CHECK(cuda != NULL);
+    const std::string answer = ggml_backend_cuda_get_cublas(cuda);
+    ggml_backend_free(cuda);
+    return answer;
+}
+
+static void check_answer(const char * wish, const char * part) {
+    const std::string answer = answer_to(wish);
+    CHECK_MSG(answer.find(part) != std::string::npos, "'%s' gives '%s', not '%s'", wish, answer.c_str(), part);
+}
+
+// Before the library is in the process.
+static void not_there(void) {
+    CUDA_OR_SKIP();
+    check_answer("1", "cuBLAS: the system's loader finds none");
+    check_answer("libcublas.so.13", "is 0, 1 or a full path");
+    check_answer("./libcublas.so.13", "is 0, 1 or a full path");
+    check_answer("/no/such/libcublas.so.13", "/no/such/libcublas.so.13");
+    check_answer(POOR_CUBLAS, "has no cublasGemmStridedBatchedEx");
+    for (const char * list : { ":/usr/lib", "/usr/lib:", "/usr/lib::/lib", "lib", "/usr/lib:lib", ".", "/usr/lib;" }) {
+        setenv("LD_LIBRARY_PATH", list, 1);
+        check_answer("1", "LD_LIBRARY_PATH");
+    }
+    for (const char * list : { "", "/nowhere", "/nowhere:/nowhere/else" }) {
+        setenv("LD_LIBRARY_PATH", list, 1);
+        check_answer("1", "finds none");
+    }
+    unsetenv("LD_LIBRARY_PATH");
+    ask_for(POOR_CUBLAS);
+    multiply_all();
+}
+
+static void products_are_right(void) {
+    CUDA_OR_SKIP();
+    ask_for(FAKE_CUBLAS);
+    REQUIRE(open_fake());
+    check_answer(FAKE_CUBLAS, "libcublas.so.13, version 130099");
+    const int before = fake.products();
+    multiply_all();
+    CHECK(fake.products() >= before + 3 * 6); // one for each product at least, PREC_F32 of halves apart
+    products::strides();
+    products::outer_products();
+    const int after = fake.products();
+    products::mul_mat(GGML_TYPE_F16, GGML_TYPE_F32, { 70, 8, 96, 1, 1, 1, 1 });   // few rows
+    products::mul_mat(GGML_TYPE_Q8_0, GGML_TYPE_F32, { 70, 33, 96, 1, 1, 1, 1 }); // blocks
+    products::mul_mat(GGML_TYPE_F16, GGML_TYPE_F32, { 70, 33, 96, 1, 1, 1, 1 }, true);
+    products::mul_mat_id(GGML_TYPE_F16, 40, 30, 64, 3, false);
+    ask_for("0");
+    multiply_all();
+    CHECK_INT(fake.products(), after);
+    CHECK_INT(fake.handles(), 0);
+}
+
+static void found_by_name(void) { // by now it is in the process
+    CUDA_OR_SKIP();
+    REQUIRE(open_fake());
+    setenv("LD_LIBRARY_PATH", ".", 1); // not looked at
+    check_answer("1", "libcublas.so.13, version 130099");
+    unsetenv("LD_LIBRARY_PATH");
+}
+
+static void failures(void) {
+    CUDA_OR_SKIP();
+    REQUIRE(open_fake());
+    const char * const calls[] = { "cublasCreate_v2", "cublasSetStream_v2", "cublasSetWorkspace_v2", "cublasGetVersion_v2" };
+    for (int i = 0; i < 4; i++) {
+        fake.fail(i, 3);
+        const std::string answer = answer_to(FAKE_CUBLAS);
+        CHECK_MSG(answer == std::string("cuBLAS: ") + calls[i] + ": status 3", "%s", answer.c_str());
+        CHECK_INT(fake.handles(), 0);
+    }
+    gb_emu_fail("cudaMalloc", 0, GB_EMU_OUT_OF_MEMORY);
+    ggml_backend_cuda_trim(0);
+    const std::string answer = answer_to(FAKE_CUBLAS);
+    CHECK_MSG(answer.find("no device memory") != std::string::npos, "%s", answer.c_str());
+    fake.fail(4, 13); // of the product itself: our kernel computes it
+    const int before = fake.products();
+    products::mul_mat(GGML_TYPE_F16, GGML_TYPE_F32, { 70, 33, 96, 1, 1, 1, 1 });
+    CHECK_INT(fake.products(), before);
+    fake.fail(-1, 0);
+}
+
+// The same graph three times: launched, recorded, replayed.
+static void recorded(void) {
+    CUDA_OR_SKIP();
+    REQUIRE(open_fake());
+    ask_for(FAKE_CUBLAS);
+    ggml_backend_t cuda = cuda_open(0);
+    ggml_context * ctx  = ggml_init({ 1 << 17, NULL, true });
+    ggml_tensor *  w = ggml_new_tensor_2d(ctx, GGML_TYPE_F32, 16, 16), *x = ggml_new_tensor_2d(ctx, GGML_TYPE_F32, 16, 12), *y = x;
+    for (int i = 0; i < 4; i++) {
+        y = ggml_mul_mat(ctx, w, y);
+    }
+    ggml_cgraph * graph = ggml_new_graph(ctx);
+    ggml_build_forward_expand(graph, y);
+    ggml_backend_buffer_t buffer = ggml_backend_alloc_ctx_tensors(ctx, cuda);
+    REQUIRE(buffer != NULL);
+    std::vector<float> values(16 * 16), got(16 * 12);
+    for (int i = 0; i < 16; i++) {
+        values[(size_t) (i * 16 + i)] = 2; // twice what comes
+    }
+    ggml_backend_tensor_set(w, values.data(), 0, values.size() * sizeof(float));
+    int calls = 0;
+    for (int round = 0; round < 4; round++) {
+        const int before = fake.products();
+        for (float & v : got) {
+            v = (float) round + 1;
+        }
+        ggml_backend_tensor_set(x, got.data(), 0, got.size() * sizeof(float));
+        CHECK_MSG(ggml_backend_graph_compute(cuda, graph), "%s", ggml_last_error());
+        ggml_backend_tensor_get(y, got.data(), 0, got.size() * sizeof(float));
+        for (float v : got) {
+            CHECK(v == 16 * ((float) round + 1));
+        }
+        calls = fake.products() - before;
+        CHECK_INT(calls, round < 2 ? 4 : 0); // replays call nothing
+    }
+    ggml_backend_buffer_free(buffer);
+    ggml_free(ctx);
+    ggml_backend_free(cuda);
+}
+
+TEST_MAIN(TEST(without_a_wish), TEST(not_there), TEST(products_are_right), TEST(found_by_name), TEST(failures), TEST(recorded))
+
+#else
+
+static void of_the_system(void) {
+    CUDA_OR_SKIP();
+    ask_for("1");
+    ggml_backend_t cuda = cuda_open(0);
+    REQUIRE(cuda != NULL);
+    const std::string answer = ggml_backend_cuda_get_cublas(cuda);
+    ggml_backend_free(cuda);
+    if (answer.find("version") == std::string::npos) {
+        SKIP("%s", answer.c_str());
+    }
+    multiply_all();
+}
+
+TEST_MAIN(TEST(without_a_wish), TEST(of_the_system))
+
+#endif
