@@ -142,7 +142,7 @@ GGML_API const struct ggml_backend_load_record * ggml_backend_load_get(size_t i)
 typedef bool (*ggml_backend_sched_eval_callback)(struct ggml_tensor * t, bool ask, void * user_data);
 
 // backends in order of priority, the last one is the fallback; bufts NULL: each backend's default. Both arrays are copied;
-// the backends stay the caller's and must outlive the scheduler. graph_size is a first estimate.
+// the backends stay the caller's and must outlive the scheduler: when one is freed before, computing is an error (INVALID_STATE). graph_size is a first estimate.
 GGML_API ggml_backend_sched_t ggml_backend_sched_new(ggml_backend_t * backends, ggml_backend_buffer_type_t * bufts, int n_backends, size_t graph_size);
 // Frees its memory, so tensors that it placed point nowhere: whoever goes on using them sets their `buffer` and `data` to NULL. NULL is fine.
 GGML_API void                 ggml_backend_sched_free(ggml_backend_sched_t sched);

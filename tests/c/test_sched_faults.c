@@ -257,6 +257,109 @@ static void each_device_allocation_fails(void) {
     CHECK(n >= 2 && n < 50);
 }
 
+// ---------------------------------------------------------------------------------------------------------- backends freed early
+
+static void free_device(struct chain * c, int b) {
+    ggml_backend_free(c->p.backends[b]);
+    c->p.backends[b] = NULL;
+}
+
+// All that can be asked and told. Errors are fine, and nothing is touched that is gone.
+static void ask_everything(struct chain * c) {
+    ggml_backend_sched_t sched = c->p.sched;
+    struct ggml_backend_sched_split_info  split;
+    struct ggml_backend_sched_transfer    transfer;
+    struct ggml_backend_sched_stats       stats;
+    struct ggml_backend_sched_trace_event event;
+    for (int i = 0; i < ggml_backend_sched_get_n_splits(sched); i++) {
+        OK(ggml_backend_sched_get_split(sched, i, &split));
+        CHECK(ggml_backend_name(split.backend)[0] != '\0');
+    }
+    for (int i = 0; i < ggml_backend_sched_get_n_transfers(sched); i++) {
+        OK(ggml_backend_sched_get_transfer(sched, i, &transfer));
+    }
+    for (size_t i = 0; i < ggml_backend_sched_get_n_trace_events(sched); i++) {
+        OK(ggml_backend_sched_get_trace_event(sched, i, &event));
+    }
+    for (int i = 0; i < c->p.n; i++) {
+        CHECK(ggml_backend_name(ggml_backend_sched_get_backend(sched, i))[0] != '\0');
+        if (c->p.backends[i]) {
+            CHECK(ggml_backend_sched_get_backend(sched, i) == c->p.backends[i]);
+            ggml_backend_sched_get_buffer_size(sched, c->p.backends[i]);
+        }
+    }
+    for (int i = 0; i < N; i++) {
+        ggml_backend_sched_explain(sched, c->node[i]);
+        ggml_backend_sched_get_node_backend(sched, c->node[i]);
+    }
+    OK(ggml_backend_sched_get_stats(sched, &stats));
+    OK(ggml_backend_sched_synchronize(sched));
+}
+
+static void check_says_which(struct chain * c, const char * name) {
+    typedef enum ggml_status (*act)(ggml_backend_sched_t, struct ggml_cgraph *);
+    const act acts[] = { ggml_backend_sched_graph_compute, ggml_backend_sched_graph_compute_async, ggml_backend_sched_alloc_graph,
+                         ggml_backend_sched_reserve,       ggml_backend_sched_plan_graph,          ggml_backend_sched_init_measure };
+    for (size_t i = 0; i < sizeof(acts) / sizeof(acts[0]); i++) {
+        ggml_clear_error();
+        CHECK_INT(acts[i](c->p.sched, c->p.graph), GGML_STATUS_INVALID_STATE);
+        CHECK_MSG(strstr(ggml_last_error(), name) && strstr(ggml_last_error(), "was freed"), "%s", ggml_last_error());
+    }
+}
+
+// Each device is freed at each stage: an error that names it, results that are there, and a scheduler that can be asked, reset and freed.
+static void freed_backends(void) {
+    static const char * const names[] = { "A", "B", "CPU" };
+    for (int k = 0; k < 3 * 6; k++) {
+        const int    b = k % 3, stage = k / 3;
+        struct chain c;
+        REQUIRE(open_chain(&c, "SIM:name=A,delay=2ms SIM:name=B CPU"));
+        OK(ggml_backend_sched_set_n_copies(c.p.sched, stage == 3 ? 3 : 1));
+        OK(ggml_backend_sched_set_trace(c.p.sched, stage == 4));
+        OK(ggml_backend_sched_set_check(c.p.sched, stage == 5));
+        ggml_backend_sched_t others = ggml_backend_sched_new((ggml_backend_t[]){ c.p.backends[(b + 1) % 3], c.p.backends[(b + 2) % 3] }, NULL, 2, 0);
+        forget_results(&c);
+        for (int i = 0; i < (stage == 0 ? 0 : stage == 3 ? 2 : 1); i++) {
+            OK(ggml_backend_sched_graph_compute_async(c.p.sched, c.p.graph));
+        }
+        if (stage != 2 && stage != 3) { // there it is on its way
+            OK(ggml_backend_sched_synchronize(c.p.sched));
+        }
+        free_device(&c, b);
+        check_says_which(&c, names[b]);
+        ask_everything(&c);
+        if (stage > 0) {
+            check_ran_up_to(&c, N - 1);
+        }
+        if (stage % 2) {
+            OK(ggml_backend_sched_reset(c.p.sched));
+            check_says_which(&c, names[b]);
+            free_device(&c, (b + 1) % 3);
+            ask_everything(&c);
+        }
+        ggml_clear_error();
+        ggml_backend_sched_free(others);
+        close_place(&c.p);
+    }
+}
+
+// A scheduler that has nothing to do with it goes on; one that was freed is told nothing.
+static void freed_backends_of_others(void) {
+    struct chain c;
+    REQUIRE(open_chain(&c, "SIM:name=A SIM:name=B CPU"));
+    ggml_backend_t       extra   = ggml_backend_reg_init_backend_from_str("SIM:name=extra");
+    ggml_backend_t       both[]  = { extra, c.p.backends[2] };
+    ggml_backend_sched_t second  = ggml_backend_sched_new(both, NULL, 2, 0), third = ggml_backend_sched_new(both, NULL, 2, 0);
+    ggml_backend_sched_free(third);
+    ggml_backend_free(extra);
+    check_works(&c);
+    CHECK_INT(ggml_backend_sched_graph_compute(second, c.p.graph), GGML_STATUS_INVALID_STATE);
+    check_works(&c);
+    ggml_backend_sched_free(second);
+    check_works(&c);
+    close_place(&c.p);
+}
+
 // ---------------------------------------------------------------------------------------------------------------------- graphs
 
 static uint64_t hash(uint64_t h, const void * data, size_t size) { // FNV-1a
@@ -266,7 +369,7 @@ static uint64_t hash(uint64_t h, const void * data, size_t size) { // FNV-1a
     return h;
 }
 
-// All of the structs, without the counters of time spent; and without the three fields that say where a tensor lies, unless wanted.
+// All of the structs, without the counters of time spent; and without what the allocator notes (where a tensor lies, whose it is), unless wanted.
 static uint64_t hash_of(const struct ggml_cgraph * graph, bool places) {
     uint64_t h = hash(UINT64_C(0xcbf29ce484222325), graph->nodes, (size_t) graph->n_nodes * sizeof(*graph->nodes));
     h          = hash(h, graph->leafs, (size_t) graph->n_leafs * sizeof(*graph->leafs));
@@ -280,6 +383,7 @@ static uint64_t hash_of(const struct ggml_cgraph * graph, bool places) {
             t.data   = NULL;
             t.buffer = NULL;
             t.extra  = NULL;
+            memset(t.padding + 1, 0, sizeof(t.padding) - 1); // the first byte is the user's: input, output
         }
         h = hash(h, &t, sizeof(t));
     }
@@ -314,4 +418,4 @@ static void two_schedulers_in_turn(void) {
 }
 
 TEST_MAIN(TEST(callbacks_stop_at_each_node), TEST(aborts_at_each_poll), TEST(failing_operators), TEST(memory_of_each_size),
-          TEST(each_device_allocation_fails), TEST(two_schedulers_in_turn))
+          TEST(each_device_allocation_fails), TEST(freed_backends), TEST(freed_backends_of_others), TEST(two_schedulers_in_turn))

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "base/thread.h"
 #include "base/vec.h"
 
 #define STAGING_SIZE ((size_t) 1 << 20) // bytes of host memory a copy between two devices goes through
@@ -16,10 +17,51 @@ const char * ggml_backend_name(ggml_backend_t backend) {
     return backend && backend->iface.get_name ? backend->iface.get_name(backend) : "NULL";
 }
 
-void ggml_backend_free(ggml_backend_t backend) {
-    if (backend && backend->iface.free) {
-        backend->iface.free(backend);
+// ------------------------------------------------------------------------------------------------------------------- watchers
+
+static gb_mutex                  watch_lock = GB_MUTEX_INIT;
+static struct gb_backend_watch * watchers; // guarded by watch_lock
+
+void gb_backend_watch(struct gb_backend_watch * watch, ggml_backend_t backend) {
+    gb_mutex_lock(&watch_lock);
+    watch->backend = backend;
+    watch->next    = watchers;
+    watchers       = watch;
+    gb_mutex_unlock(&watch_lock);
+}
+
+// Takes a given one out of the list, or the first of a backend. NULL: there is none.
+static struct gb_backend_watch * take_watcher(const struct gb_backend_watch * which, ggml_backend_t of) {
+    struct gb_backend_watch * found = NULL;
+    gb_mutex_lock(&watch_lock);
+    for (struct gb_backend_watch ** at = &watchers; *at && found == NULL;) {
+        if (which ? *at == which : (*at)->backend == of) {
+            found = *at;
+            *at   = found->next;
+        } else {
+            at = &(*at)->next;
+        }
     }
+    gb_mutex_unlock(&watch_lock);
+    return found;
+}
+
+void gb_backend_unwatch(struct gb_backend_watch * watch) {
+    if (watch->backend) {
+        take_watcher(watch, NULL);
+        watch->backend = NULL;
+    }
+}
+
+void ggml_backend_free(ggml_backend_t backend) {
+    if (backend == NULL || backend->iface.free == NULL) {
+        return;
+    }
+    for (struct gb_backend_watch * watch; (watch = take_watcher(NULL, backend)) != NULL;) {
+        watch->gone(watch);
+        watch->backend = NULL;
+    }
+    backend->iface.free(backend);
 }
 
 // ------------------------------------------------------------------------------------- through the default buffer type

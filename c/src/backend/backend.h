@@ -43,6 +43,15 @@ bool gb_tensor_has_gaps(const struct ggml_tensor * t);
 // What is queued on `backend` can wait for events of `other` without the host.
 bool gb_backend_waits_for(ggml_backend_t backend, ggml_backend_t other);
 
+// Who keeps a backend that it does not own is told before it is freed. Both are the watcher's own until `gone` was called or it stops watching.
+struct gb_backend_watch {
+    ggml_backend_t            backend; // NULL: not watching
+    struct gb_backend_watch * next;
+    void (*gone)(struct gb_backend_watch * watch); // no lock is held; the backend still works
+};
+void gb_backend_watch(struct gb_backend_watch * watch, ggml_backend_t backend);
+void gb_backend_unwatch(struct gb_backend_watch * watch);
+
 // Part i of a multi-buffer; NULL behind the last one, and for other buffers.
 ggml_backend_buffer_t gb_multi_buffer_part(ggml_backend_buffer_t buffer, size_t i);
 

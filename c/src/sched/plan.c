@@ -22,14 +22,28 @@ static void free_stages(struct gb_sched_plan * p) {
     }
 }
 
+static void disarm(struct ggml_backend_sched * s, struct gb_sched_plan * p) {
+    gb_sched_drop_prepared(s, p);
+    free_stages(p);
+    for (size_t k = 0; k < p->events.n; k++) {
+        ggml_backend_event_free(p->events.data[k]);
+    }
+    gb_vec_free(&p->events);
+}
+
+void gb_sched_disarm_plans(struct ggml_backend_sched * s) {
+    for (size_t k = 0; k < s->plans.n; k++) {
+        disarm(s, s->plans.data[k]);
+    }
+}
+
 static void free_plan(struct ggml_backend_sched * s, struct gb_sched_plan * p) {
     if (p == NULL) {
         return;
     }
-    gb_sched_drop_prepared(s, p);
+    disarm(s, p);
     gb_sched_unbind(s, p);
     gb_sched_release_replicas(p);
-    free_stages(p);
     gb_sched_free_shadows(p);
     gb_ptrmap_free(&p->map);
     gb_vec_free(&p->ids);
@@ -40,10 +54,6 @@ static void free_plan(struct ggml_backend_sched * s, struct gb_sched_plan * p) {
     gb_vec_free(&p->backs);
     gb_vec_free(&p->steps);
     gb_vec_free(&p->waits);
-    for (size_t k = 0; k < p->events.n; k++) {
-        ggml_backend_event_free(p->events.data[k]);
-    }
-    gb_vec_free(&p->events);
     gb_vec_free(&p->chunks);
     gb_vec_free(&p->fallbacks);
     gb_free(p->nodes);

@@ -17,7 +17,7 @@ enum ggml_status ggml_backend_sched_get_arena(ggml_backend_sched_t sched, ggml_b
     const struct gb_sched_plan * p = last_plan(sched, __func__);
     for (int b = 0; p != NULL && b < sched->n_backends; b++) {
         const struct gb_backend_need * need = &p->need[b];
-        if (sched->devices[b].backend == backend) {
+        if (gb_sched_is(&sched->devices[b], backend)) {
             const bool empty = need->peak == 0;
             *arena = (struct ggml_backend_sched_arena){ need->peak, need->bound, need->proved || empty, need->leafs, need->replicas, need->no_reuse };
             return GGML_STATUS_SUCCESS;
@@ -32,7 +32,7 @@ size_t ggml_backend_sched_get_work_size(ggml_backend_sched_t sched, ggml_backend
     GB_CHECK_ARG(backend, 0);
     const struct gb_sched_plan * p = last_plan(sched, __func__);
     for (int b = 0; p != NULL && b < sched->n_backends; b++) {
-        if (sched->devices[b].backend == backend) {
+        if (gb_sched_is(&sched->devices[b], backend)) {
             return p->need[b].work;
         }
     }

@@ -49,7 +49,10 @@ ggml_backend_sched_t ggml_backend_sched_new(ggml_backend_t * backends, ggml_back
     if (s && (init_devices(s, backends, bufts, n_backends) != GGML_STATUS_SUCCESS ||
               gb_sched_set_check(s, gb_env_get("GGML_SCHED_CHECK") != NULL && !gb_text_equal(gb_env_get("GGML_SCHED_CHECK"), "0")) != GGML_STATUS_SUCCESS)) {
         ggml_backend_sched_free(s);
-        s = NULL;
+        return NULL;
+    }
+    if (s) {
+        gb_sched_watch(s);
     }
     return s;
 }
@@ -63,6 +66,7 @@ void ggml_backend_sched_free(ggml_backend_sched_t sched) {
     if (sched == NULL || check_idle(sched, __func__) != GGML_STATUS_SUCCESS) {
         return;
     }
+    gb_sched_unwatch(sched);
     gb_sched_wait(sched); // a failure has been reported; nothing more can be done about it
     gb_sched_drop_plans(sched);
     gb_sched_free_mems(sched);
@@ -97,7 +101,7 @@ enum ggml_status ggml_backend_sched_reset(ggml_backend_sched_t sched) {
 // Index of the backend; -1 and reported if it is not one of ours.
 static int index_of(const struct ggml_backend_sched * s, ggml_backend_t backend, const char * func) {
     for (int b = 0; b < s->n_backends; b++) {
-        if (s->devices[b].backend == backend) {
+        if (gb_sched_is(&s->devices[b], backend)) {
             return b;
         }
     }
@@ -289,6 +293,7 @@ static enum ggml_status prepare(ggml_backend_sched_t sched, struct ggml_cgraph *
     GB_FAIL_IF(sched == NULL, INVALID, INVALID, "%s: argument 'sched' is NULL", func);
     GB_FAIL_IF(graph == NULL, INVALID, INVALID, "%s: argument 'graph' is NULL", func);
     GB_TRY(check_idle(sched, func));
+    GB_TRY(gb_sched_check_backends(sched, func));
     GB_FAIL_IF(graph->n_nodes < 0 || graph->n_leafs < 0 || (graph->n_nodes > 0 && graph->nodes == NULL) ||
                    (graph->n_leafs > 0 && graph->leafs == NULL), INVALID, INVALID,
                "%s: argument 'graph': has %d nodes and %d leafs", func, graph->n_nodes, graph->n_leafs);

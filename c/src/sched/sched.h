@@ -4,7 +4,7 @@
 //   collect.c   a graph's tensors as dense ids, and what memory each has     place.c   the assignment of a plan
 //   copies.c    the program: copies, shadow nodes, write-backs  steps.c   the order in which it is issued, and who does what
 //   layout.c    offsets in the arenas, packing of leafs         replay.c  the same, from an earlier plan
-//   hazards.c   who has to wait for whom
+//   hazards.c   who has to wait for whom                        gone.c    backends that are freed before the scheduler
 //   memory.c    the buffers: arenas, leaf stores, retired ones  replica.c copies that are kept from run to run
 //   bind.c      writes data and buffer of the user's tensors    plan.c    making, comparing and keeping plans
 //   run.c       executes a plan                                 check.c   judges the order while it runs
@@ -33,6 +33,7 @@
 #ifndef GB_SCHED_SCHED_H
 #define GB_SCHED_SCHED_H
 
+#include "backend/backend.h"
 #include "base/hash.h"
 #include "base/vec.h"
 #include "ggml-backend-impl.h"
@@ -82,6 +83,11 @@ struct gb_sched_device { // what the scheduler keeps per backend
     struct gb_mem *            inputs;  // behind `tallocr`; NULL before its first use
     ggml_tallocr_t             measure, tallocr; // owned
     size_t                     inputs_need;      // bytes
+    struct gb_backend_watch    watch;
+    struct ggml_backend_sched * sched;
+    ggml_backend_t             freed;   // what `backend` was before its owner freed it; only compared; NULL: it lives
+    struct ggml_backend        no_more; // stands for it then
+    char                       name[64];
 };
 
 // ---------------------------------------------------------------------------------------------------------------------- plan
@@ -309,6 +315,10 @@ struct ggml_backend_sched {
     GB_VEC(char) text;              // of explain
 };
 
+static inline bool gb_sched_is(const struct gb_sched_device * d, ggml_backend_t backend) {
+    return backend && (d->backend == backend || d->freed == backend);
+}
+
 // collect.c: fills ids, map, key, srcs, homes of a plan.
 enum ggml_status gb_sched_collect(struct ggml_backend_sched * s, struct gb_sched_plan * p, const struct ggml_cgraph * graph);
 // The home of a root as it stands now. LEAF and ARENA mean: to be placed. Reports and returns false if its content is lost.
@@ -325,6 +335,7 @@ bool             gb_sched_plan_reaches(const struct ggml_backend_sched * s, cons
 enum gb_prepare { GB_PREPARE_PLAN, GB_PREPARE_RESERVE, GB_PREPARE_BIND, GB_PREPARE_COMPUTE }; // PLAN: allocate nothing; COMPUTE: the leafs must have their content
 enum ggml_status gb_sched_prepare(struct ggml_backend_sched * s, struct ggml_cgraph * graph, enum gb_prepare what, struct gb_sched_plan ** plan);
 void             gb_sched_drop_plans(struct ggml_backend_sched * s); // all
+void             gb_sched_disarm_plans(struct ggml_backend_sched * s); // they can be asked, and never run again: events and what backends prepared is freed
 int              gb_sched_user_of(const struct ggml_backend_sched * s, const struct ggml_tensor * t);
 
 // cost_table.c
@@ -376,6 +387,7 @@ void gb_sched_count_back(struct ggml_backend_sched * s, const struct gb_write_ba
 // trace.c: called by run.c and plan.c, only while a record is being made. A record never makes a run fail.
 bool gb_sched_is_traced(const struct ggml_backend_sched * s);
 void gb_trace_free(struct gb_trace * trace);
+void gb_trace_disarm(struct gb_trace * trace); // the record stays, its clocks are given back; NULL is fine
 void gb_trace_plan(struct ggml_backend_sched * s, int64_t start_ns, const char * what);
 void gb_trace_begin_run(struct ggml_backend_sched * s, struct gb_sched_plan * p);
 void gb_trace_wait(struct ggml_backend_sched * s, const struct gb_step * on, int64_t start_ns);
@@ -416,6 +428,11 @@ struct gb_mem *  gb_sched_mem_of_item(const struct ggml_backend_sched * s, const
 enum ggml_status gb_sched_bind(struct ggml_backend_sched * s, struct gb_sched_plan * p);
 void             gb_sched_drop_prepared(struct ggml_backend_sched * s, struct gb_sched_plan * p);
 void             gb_sched_unbind(struct ggml_backend_sched * s, struct gb_sched_plan * p); // gives the memory back, touches no tensor
+
+// gone.c: backends that are freed before the scheduler is
+void             gb_sched_watch(struct ggml_backend_sched * s);
+void             gb_sched_unwatch(struct ggml_backend_sched * s);
+enum ggml_status gb_sched_check_backends(const struct ggml_backend_sched * s, const char * func); // INVALID_STATE when one is gone
 
 // run.c
 bool             gb_sched_has_queue(const struct ggml_backend_sched * s, int backend); // its calls return before the work is done

@@ -48,13 +48,17 @@ static void free_queue(struct queue_clock * q) {
     gb_vec_free(&q->pairs);
 }
 
+void gb_trace_disarm(struct gb_trace * trace) {
+    for (int b = 0; trace && trace->queues && b < trace->n_backends; b++) {
+        free_queue(&trace->queues[b]);
+    }
+}
+
 void gb_trace_free(struct gb_trace * trace) {
     if (trace == NULL) {
         return;
     }
-    for (int b = 0; trace->queues && b < trace->n_backends; b++) {
-        free_queue(&trace->queues[b]);
-    }
+    gb_trace_disarm(trace);
     gb_free(trace->queues);
     gb_vec_free(&trace->entries);
     gb_vec_free(&trace->pending);

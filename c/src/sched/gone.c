@@ -1,0 +1,57 @@
+// gone.c - backends that their owner frees before the scheduler.
+//
+// That is against the rules of the API, and easily done: so it is no crash but an error. While the backend still works, everything queued is
+// waited for and what holds on to it (events, prepared graphs) is given back; then an object that can only say its name stands in its
+// place. Graphs cannot be computed any more; results are there, and everything may be asked, reset and freed.
+#include "sched/sched.h"
+
+#include <stdio.h>
+
+#include "base/status.h"
+
+static const char * GGML_CALL name_of(ggml_backend_t backend) {
+    return backend->context;
+}
+
+static bool GGML_CALL supports_nothing(ggml_backend_t backend, const struct ggml_tensor * op) {
+    (void) backend;
+    (void) op;
+    return false;
+}
+
+static void is_gone(struct gb_backend_watch * watch) {
+    struct gb_sched_device *    d = (struct gb_sched_device *) ((char *) watch - offsetof(struct gb_sched_device, watch));
+    struct ggml_backend_sched * s = d->sched;
+    if (!s->in_callback) { // else the run that it stops still needs them
+        gb_sched_wait(s);  // a failure has been reported
+        gb_sched_disarm_plans(s);
+        gb_trace_disarm(s->trace);
+    }
+    d->freed   = d->backend;
+    d->no_more = (struct ggml_backend){ .iface = { .get_name = name_of, .supports_op = supports_nothing }, .context = d->name };
+    d->backend = &d->no_more;
+}
+
+void gb_sched_watch(struct ggml_backend_sched * s) {
+    for (int b = 0; b < s->n_backends; b++) {
+        struct gb_sched_device * d = &s->devices[b];
+        d->sched                   = s;
+        d->watch.gone              = is_gone;
+        snprintf(d->name, sizeof(d->name), "%s", ggml_backend_name(d->backend));
+        gb_backend_watch(&d->watch, d->backend);
+    }
+}
+
+void gb_sched_unwatch(struct ggml_backend_sched * s) {
+    for (int b = 0; b < s->n_backends; b++) {
+        gb_backend_unwatch(&s->devices[b].watch);
+    }
+}
+
+enum ggml_status gb_sched_check_backends(const struct ggml_backend_sched * s, const char * func) {
+    for (int b = 0; b < s->n_backends; b++) {
+        GB_FAIL_IF(s->devices[b].freed, GGML_STATUS_INVALID_STATE, GGML_STATUS_INVALID_STATE, "%s: backend %s was freed before its scheduler", func,
+                   s->devices[b].name);
+    }
+    return GGML_STATUS_SUCCESS;
+}
