@@ -31,7 +31,18 @@ static ALWAYS_INLINE void store_row_(float * c, const vf acc[V_GEMM_NV], int nr,
     }
 }
 
-// A tile of c lies in as many places as it has rows, which no processor foresees: asked for before the work, it is there after it.
+// b stays in the first-level cache while panel after panel of a comes from the second: asked for some steps ahead, nobody waits for it.
+static ALWAYS_INLINE void ask_ahead_(const float * a) {
+#ifdef __GNUC__
+    __builtin_prefetch((const char *) a + 1024);
+#else
+    (void) a;
+#endif
+}
+
+// A tile of c lies in as many places as it has rows, which no processor foresees: asked for ASK_STEPS before the last step, it is there
+// after it. Earlier would be too early: rows of c often are powers of two apart, then all of the tile shares two sets of the cache.
+#define ASK_STEPS 64
 static ALWAYS_INLINE void ask_for_tile_(int mr, const float * c, int64_t ldc) {
 #ifdef __GNUC__
     UNROLL
@@ -50,7 +61,6 @@ static ALWAYS_INLINE void ask_for_tile_(int mr, const float * c, int64_t ldc) {
 
 static ALWAYS_INLINE void tile_(int mr, int64_t k, const float * a, const float * b, float * c, int64_t ldc, int nr, bool accumulate) {
     vf acc[TILE_MR][V_GEMM_NV];
-    ask_for_tile_(mr, c, ldc);
     UNROLL
     for (int i = 0; i < mr; i++) {
         UNROLL
@@ -59,6 +69,9 @@ static ALWAYS_INLINE void tile_(int mr, int64_t k, const float * a, const float 
         }
     }
     for (int64_t p = 0; p < k; p++) {
+        if (p == k - ASK_STEPS) {
+            ask_for_tile_(mr, c, ldc);
+        }
         vf bv[V_GEMM_NV];
         UNROLL
         for (int j = 0; j < V_GEMM_NV; j++) {
@@ -72,6 +85,7 @@ static ALWAYS_INLINE void tile_(int mr, int64_t k, const float * a, const float 
                 acc[i][j] = v_fma(av, bv[j], acc[i][j]);
             }
         }
+        ask_ahead_(a);
         a += TILE_MR;
         b += TILE_NR;
     }
@@ -123,7 +137,6 @@ static inline vf dot_pairs_(vf c, vf a, vf b) {
 
 static ALWAYS_INLINE void tile_pairs_(int mr, int64_t pairs, const float * a, const float * b, float * c, int64_t ldc, int nr, bool accumulate) {
     vf acc[TILE_MR][V_GEMM_NV];
-    ask_for_tile_(mr, c, ldc);
     UNROLL
     for (int i = 0; i < mr; i++) {
         UNROLL
@@ -132,6 +145,9 @@ static ALWAYS_INLINE void tile_pairs_(int mr, int64_t pairs, const float * a, co
         }
     }
     for (int64_t p = 0; p < pairs; p++) {
+        if (p == pairs - ASK_STEPS) {
+            ask_for_tile_(mr, c, ldc);
+        }
         vf bv[V_GEMM_NV];
         UNROLL
         for (int j = 0; j < V_GEMM_NV; j++) {
@@ -145,6 +161,7 @@ static ALWAYS_INLINE void tile_pairs_(int mr, int64_t pairs, const float * a, co
                 acc[i][j] = dot_pairs_(acc[i][j], bv[j], av);
             }
         }
+        ask_ahead_(a);
         a += TILE_MR;
         b += TILE_NR;
     }

@@ -17,7 +17,8 @@
 
 #define KC 256         // terms a stretch
 #define KC_BYTES 512   // of bytes: whole blocks
-#define NC 128         // columns a chunk, at most; a multiple of every gemm_nr
+#define NC 256         // columns a chunk, at most; a multiple of every gemm_nr
+#define NC_BYTES 128
 #define BLOCK_ROWS 528 // rows a block, about: BLOCK_ROWS * KC floats stay in the second-level cache
 #define BLOCK_ROWS_BYTES 768
 #define SUPER_MAX 256  // elements of the largest quantized block
@@ -295,7 +296,7 @@ static void cut_jobs(const struct round * r) {
     const int64_t   want      = r->call->nth > 1 ? 3 * (int64_t) r->call->nth : 1;
     int64_t         per_block = GB_MAX((r->way.bytes ? BLOCK_ROWS_BYTES : BLOCK_ROWS) / mr, 1);
 
-    s->chunk = NC;
+    s->chunk = r->way.bytes ? NC_BYTES : NC;
     for (;;) {
         s->n_chunks = (r->p->m + s->chunk - 1) / s->chunk;
         s->n_blocks = cut_blocks(r->p, r->first, r->n, per_block, mr, r->l.blocks);
