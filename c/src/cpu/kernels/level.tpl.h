@@ -19,6 +19,7 @@
 #include "grids.tpl.h"
 #include "int8.tpl.h"
 #include "columns.tpl.h"
+#include "stripes.tpl.h"
 #include "limits.tpl.h"
 
 extern const struct gb_kernels LEVEL_KERNELS;
@@ -34,6 +35,7 @@ const struct gb_kernels LEVEL_KERNELS = {
     .gemm_q8_nr = BYTES_NR,
     .dots_w = DOTS_W,
     .dots_w_many = DOTS_W_MANY,
+    .stripes = HAVE_STRIPES,
     .limit_f32 = limit_f32,
     .limit_bytes = limit_bytes,
     .limit_bf16 = limit_bf16,

@@ -138,14 +138,15 @@ static void unpack_q5_1(int64_t k, uint8_t * restrict u, float * restrict d, flo
     f16_to_f32(k / 32, m, mins);
 }
 
+static const uint8_t mxfp4_levels_[16] = { 12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0 }; // + 12
+
 static void unpack_mxfp4(int64_t k, uint8_t * restrict u, float * restrict d, float * restrict m, const void * restrict x) {
-    static const uint8_t levels[16] = { 12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0 }; // + 12
-    const uint8_t *      block      = x;
+    const uint8_t * block = x;
     for (int64_t i = 0; i < k / 32; i++, block += 17, u += 32) {
         const uint32_t bits = block[0] < 2 ? (uint32_t) 0x200000 << block[0] : (uint32_t) (block[0] - 1) << 23;
         memcpy(d + i, &bits, sizeof(*d));
         m[i] = d[i] * -12.0f;
-        b32_store(u, b32_lookup(b32_nibbles(block + 1), levels));
+        b32_store(u, b32_lookup(b32_nibbles(block + 1), mxfp4_levels_));
     }
 }
 

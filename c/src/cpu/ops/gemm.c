@@ -108,8 +108,9 @@ int gb_gemm_n_tasks(const struct gb_gemm * p, int n_threads) {
 }
 
 size_t gb_gemm_work_size(const struct gb_gemm * p, int n_tasks) {
+    const size_t stripes = gb_gemm_may_use_stripes(p) ? gb_gemm_stripes_work_size(p) : 0; // as the level will have it
     if (gb_gemm_uses_dots(p)) {
-        return gb_gemm_dots_work_size(p);
+        return GB_MAX(stripes, gb_gemm_dots_work_size(p));
     }
     // Levels differ in gemm_mr (at least 4): a row's share of what belongs to its panel is below ROW_EXTRA for all of them.
     enum { ROW_EXTRA = (sizeof(struct panel) + sizeof(struct block)) / 4 + 1 };
@@ -119,7 +120,7 @@ size_t gb_gemm_work_size(const struct gb_gemm * p, int n_tasks) {
     const size_t least  = GB_MAX(MR_MAX, GB_MIN(ROUND_ROWS, ROUND_BYTES_MAX / row));
     const size_t round  = GB_MAX(least, (size_t) n_tasks * ROUND_BYTES / row);
     const size_t own    = (KC * NC + rows_floats(p)) * sizeof(float);
-    return sizeof(struct shared) + (size_t) n_tasks * own + GB_MIN(padded, round) * row + 3 * 64;
+    return GB_MAX(stripes, sizeof(struct shared) + (size_t) n_tasks * own + GB_MIN(padded, round) * row + 3 * 64);
 }
 
 static char * align_up(char * p) {
@@ -401,9 +402,14 @@ static void multiply(const struct round * r, const struct block * b, int64_t col
 }
 
 static void finish(const struct round * r, const struct block * b, int64_t column, int n) {
-    for (int64_t i = b->first; i < b->first + b->n && r->p->epilogue != NULL; i++) {
-        for (int j = 0; j < r->l.panels[i].rows; j++) {
-            r->p->epilogue->finish(r->call, r->p->epilogue, r->l.panels[i].dst[j] + column, column, n);
+    const struct gb_gemm_epilogue * e = r->p->epilogue;
+    for (int64_t i = b->first; i < b->first + b->n && e != NULL; i++) {
+        const struct panel * panel = &r->l.panels[i];
+        for (int j = 0; j < panel->rows; j++) {
+            if (i + 1 < b->first + b->n && j < panel[1].rows) {
+                e->expect(e, panel[1].dst[j] + column, n);
+            }
+            e->finish(r->call, e, panel->dst[j] + column, column, n);
         }
     }
 }
@@ -515,7 +521,10 @@ void gb_gemm_run(const struct gb_cpu_call * call, const struct gb_gemm * p) {
     if (p->m <= 0 || p->total <= 0) {
         return;
     }
-    if (gb_gemm_uses_dots(p)) {
+    if (gb_gemm_uses_stripes(p, call->k)) {
+        gb_gemm_run_stripes(call, p);
+        gb_gemm_finish_all(call, p);
+    } else if (gb_gemm_uses_dots(p)) {
         gb_gemm_run_dots(call, p);
     } else {
         run_blocked(call, p);

@@ -44,4 +44,10 @@ bool   gb_gemm_uses_dots(const struct gb_gemm * p);
 size_t gb_gemm_dots_work_size(const struct gb_gemm * p);
 void   gb_gemm_run_dots(const struct gb_cpu_call * call, const struct gb_gemm * p);
 
+// Few rows of floats and quantized columns, at levels with kernels for it (gemm_stripes.c).
+bool   gb_gemm_may_use_stripes(const struct gb_gemm * p);
+bool   gb_gemm_uses_stripes(const struct gb_gemm * p, const struct gb_kernels * kernels);
+size_t gb_gemm_stripes_work_size(const struct gb_gemm * p);
+void   gb_gemm_run_stripes(const struct gb_cpu_call * call, const struct gb_gemm * p);
+
 #endif // GB_CPU_OPS_GEMM_IMPL_H

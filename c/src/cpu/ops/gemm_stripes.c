@@ -1,0 +1,189 @@
+// gemm_stripes.c - products of up to 16 rows with quantized weights, by groups in lanes (kernels/stripes.tpl.h), at levels that have it.
+//
+// Rows are rounded to bytes and put in order once, by all threads. Up to four meet a column while it is unpacked in registers. More meet
+// columns that were unpacked before: a dozen at a time, by stretches of terms that stay in the first-level cache with their sums. How a
+// result comes about depends on k and the format alone.
+#include "cpu/ops/gemm_impl.h"
+
+#define ROWS_AT_ONCE 4 // of a kernel
+#define COLUMNS_AT_ONCE 3
+#define ROWS_MAX 16
+#define COLUMNS 12      // unpacked at a time, a multiple of COLUMNS_AT_ONCE
+#define STRETCH 1024    // terms: whole stripes
+#define AHEAD 6144      // bytes of weights that are asked for before they are needed, by sixteen groups
+#define STRETCHES_AHEAD 2 // the same for columns that are unpacked
+
+bool gb_gemm_may_use_stripes(const struct gb_gemm * p) {
+    return gb_gemm_uses_bytes(p) && p->rows <= ROWS_MAX;
+}
+
+bool gb_gemm_uses_stripes(const struct gb_gemm * p, const struct gb_kernels * kernels) {
+    return kernels->stripes && gb_gemm_may_use_stripes(p);
+}
+
+static int64_t stripe_terms(int kind) {
+    return 16 * gb_bytes_group(kind);
+}
+
+static size_t stripe_size(int kind) { // of rows: words, two floats a group
+    return (size_t) stripe_terms(kind) + 128;
+}
+
+static int64_t count_stripes(int64_t k, int kind) {
+    return (k + stripe_terms(kind) - 1) / stripe_terms(kind);
+}
+
+static size_t row_size(int64_t k, int kind) {
+    return (size_t) count_stripes(k, kind) * stripe_size(kind);
+}
+
+size_t gb_gemm_stripes_work_size(const struct gb_gemm * p) {
+    return (size_t) p->total * GB_MAX(row_size(p->k, 0), row_size(p->k, GB_BYTES_HALVES)) + 64;
+}
+
+static char * rows_of(const struct gb_cpu_call * call) {
+    return (char *) call->work + (64 - (uintptr_t) call->work % 64) % 64;
+}
+
+// Some stripes at a time, so that one row is work for several threads.
+static void make_rows(const struct gb_cpu_call * call, const struct gb_gemm * p, const struct gb_unpack * unpack) {
+    enum { PIECE = 4 };
+    const int64_t stripes = count_stripes(p->k, unpack->kind), pieces = (stripes + PIECE - 1) / PIECE, terms = PIECE * stripe_terms(unpack->kind);
+    int64_t       i, last, flat = 0;
+    gb_cpu_share(call, p->total * pieces, &i, &last);
+    for (int64_t g = 0; g < p->n_groups && flat * pieces < last; flat += gb_gemm_group_rows(p, g++)) {
+        for (; i < last && i / pieces - flat < gb_gemm_group_rows(p, g); i++) {
+            const int64_t k0 = i % pieces * terms;
+            char * const  y  = rows_of(call) + (size_t) (i / pieces) * row_size(p->k, unpack->kind) + (size_t) (i % pieces * PIECE) * stripe_size(unpack->kind);
+            call->k->stripe_rows(GB_MIN(p->k - k0, terms), unpack->kind, unpack->zero, y, (const float *) (const void *) p->row_of(p, g, i / pieces - flat).x + k0);
+        }
+    }
+}
+
+struct task { // columns of one group
+    const struct gb_kernels * kernels;
+    enum ggml_type            type;
+    struct gb_unpack          unpack;
+    int64_t                   k;
+    struct gb_gemm_matrix     w;
+    int                       rows;
+    const void *              x[ROWS_MAX]; // stripes
+    float *                   dst[ROWS_MAX];
+};
+
+static void multiply_directly(const struct task * t, int64_t j, int64_t end) {
+    for (; j < end; j++) {
+        float y[ROWS_AT_ONCE];
+        t->kernels->stripe_dots((int) t->type, t->k, t->rows, y, t->w.data + (size_t) j * t->w.nb_m, t->x, AHEAD);
+        for (int r = 0; r < t->rows; r++) {
+            t->dst[r][j] = y[r];
+        }
+    }
+}
+
+// Unpacked columns, and for each part of the rows and of the columns the sums of a tile.
+struct columns {
+    _Alignas(64) char  w[COLUMNS][STRETCH / 256 * 384];
+    _Alignas(64) float acc[COLUMNS / COLUMNS_AT_ONCE][ROWS_MAX / ROWS_AT_ONCE][COLUMNS_AT_ONCE * ROWS_AT_ONCE * 16];
+};
+
+struct stretch { // terms of n columns from j on
+    int64_t      j, k0, terms;
+    int          n, per_part; // rows at a time
+    const char * next;        // what is unpacked after this, in n columns nb_m apart
+};
+
+// Weights are asked for bit by bit between the tiles: memory takes only so many requests at a time.
+static void multiply_stretch(const struct task * t, struct columns * c, const struct stretch * s) {
+    const int     kind  = gb_bytes_tile_kind(&t->unpack) & ~GB_BYTES_WIDE;
+    const int64_t count = count_stripes(s->terms, t->unpack.kind);
+    const size_t  at    = (size_t) (s->k0 / stripe_terms(t->unpack.kind)) * stripe_size(t->unpack.kind), bytes = ggml_row_size(t->type, s->terms);
+    const int     tiles = (s->n + COLUMNS_AT_ONCE - 1) / COLUMNS_AT_ONCE * ((t->rows + s->per_part - 1) / s->per_part);
+    int           done  = 0;
+    for (int i = 0; i < s->n; i += COLUMNS_AT_ONCE) {
+        const void * w[COLUMNS_AT_ONCE];
+        const int    nw = GB_MIN(s->n - i, COLUMNS_AT_ONCE);
+        for (int l = 0; l < nw; l++) {
+            w[l] = c->w[i + l];
+        }
+        for (int r = 0; r < t->rows; r += s->per_part, done++) {
+            const void * x[ROWS_AT_ONCE];
+            const int    nx = GB_MIN(t->rows - r, s->per_part);
+            for (int l = 0; l < nx; l++) {
+                x[l] = (const char *) t->x[r + l] + at;
+            }
+            for (int l = done * s->n / tiles; l < (done + 1) * s->n / tiles; l++) {
+                gb_prefetch(s->next + (size_t) l * t->w.nb_m, bytes);
+            }
+            t->kernels->stripe_tile(count, kind, nw, nx, c->acc[i / COLUMNS_AT_ONCE][r / s->per_part], w, x);
+        }
+    }
+}
+
+static void store_sums(const struct task * t, const struct columns * c, int64_t j, int n, int per_part) {
+    for (int r = 0; r < t->rows; r += per_part) {
+        float     y[COLUMNS * ROWS_AT_ONCE];
+        const int nx = GB_MIN(t->rows - r, per_part);
+        for (int i = 0; i < n; i += COLUMNS_AT_ONCE) {
+            t->kernels->stripe_sums(GB_MIN(n - i, COLUMNS_AT_ONCE), nx, y + i * ROWS_AT_ONCE, c->acc[i / COLUMNS_AT_ONCE][r / per_part]);
+        }
+        for (int l = 0; l < nx; l++) {
+            for (int i = 0; i < n; i++) {
+                t->dst[r + l][j + i] = y[i * ROWS_AT_ONCE + l];
+            }
+        }
+    }
+}
+
+// The weights of some stretches later, of this block of columns or one behind it.
+static const char * next_weights(const struct task * t, const struct stretch * s) {
+    const int64_t stretches = (t->k + STRETCH - 1) / STRETCH, i = s->k0 / STRETCH + STRETCHES_AHEAD;
+    return t->w.data + (size_t) (s->j + i / stretches * COLUMNS) * t->w.nb_m + ggml_row_size(t->type, i % stretches * STRETCH);
+}
+
+static void multiply_unpacked(const struct task * t, int64_t j, int64_t end) {
+    const int      parts = (t->rows + ROWS_AT_ONCE - 1) / ROWS_AT_ONCE;
+    struct columns c;
+    struct stretch s = { .j = j, .per_part = (t->rows + parts - 1) / parts };
+    for (; s.j < end; s.j += s.n) {
+        s.n = (int) GB_MIN(end - s.j, COLUMNS);
+        memset(c.acc, 0, sizeof(c.acc));
+        for (int r = 0; r < t->rows; r++) {
+            gb_prefetch(t->dst[r] + s.j, (size_t) s.n * sizeof(float));
+        }
+        for (s.k0 = 0; s.k0 < t->k; s.k0 += STRETCH) {
+            const char * w = t->w.data + (size_t) s.j * t->w.nb_m + ggml_row_size(t->type, s.k0);
+            s.terms        = GB_MIN(t->k - s.k0, STRETCH);
+            s.next         = next_weights(t, &s);
+            for (int i = 0; i < s.n; i++) {
+                t->kernels->stripe_columns((int) t->type, s.terms, c.w[i], w + (size_t) i * t->w.nb_m);
+            }
+            multiply_stretch(t, &c, &s);
+        }
+        store_sums(t, &c, s.j, s.n, s.per_part);
+    }
+}
+
+// Columns of all groups, counted through, are shared out.
+void gb_gemm_run_stripes(const struct gb_cpu_call * call, const struct gb_gemm * p) {
+    struct task t = { .kernels = call->k, .type = p->w.type, .unpack = gb_unpack_of(call->k, p->w.type), .k = p->k };
+    int64_t     i, last;
+    make_rows(call, p, &t.unpack);
+    gb_cpu_barrier(call);
+    gb_cpu_share(call, p->n_groups * p->m, &i, &last);
+    while (i < last) {
+        const int64_t g = i / p->m, column = i % p->m, end = GB_MIN(p->m, column + last - i);
+        t.rows = (int) gb_gemm_group_rows(p, g);
+        t.w    = p->w_of(p, g);
+        for (int r = 0; r < t.rows; r++) {
+            t.x[r]   = rows_of(call) + (size_t) (gb_gemm_first_row(p, g) + r) * row_size(p->k, t.unpack.kind);
+            t.dst[r] = p->row_of(p, g, r).dst;
+        }
+        if (t.rows > ROWS_AT_ONCE) {
+            multiply_unpacked(&t, column, end);
+        } else if (t.rows > 0) {
+            multiply_directly(&t, column, end);
+        }
+        i += end - column;
+    }
+}
