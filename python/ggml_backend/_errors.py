@@ -104,3 +104,9 @@ def non_null(pointer: Any, prefix: str = "") -> Any:
     if not pointer:
         raise_last(prefix)
     return pointer
+
+
+def expect(value: object, kind: type, what: str) -> None:
+    """TypeError unless the argument is one."""
+    if not isinstance(value, kind):
+        raise TypeError(f"{what} must be a {kind.__name__}, not {type(value).__name__}")

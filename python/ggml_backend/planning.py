@@ -9,7 +9,7 @@ from __future__ import annotations
 import csv
 from dataclasses import dataclass, field
 from os import PathLike
-from typing import Any
+from typing import Any, SupportsIndex
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -63,6 +63,8 @@ def plan_memory(
     if not lowers.size == uppers.size == sizes.size:
         raise InvalidArgumentError(f"plan_memory: {lowers.size} lower, {uppers.size} upper, {sizes.size} sizes: not as many of each")
     for name, value in (("alignment", alignment), ("capacity", 0 if capacity is None else capacity), ("budget_ms", budget_ms)):
+        if not isinstance(value, SupportsIndex):
+            raise TypeError(f"plan_memory: {name} must be an integer, not {type(value).__name__}")
         if not 0 <= value < 2**63:
             raise InvalidArgumentError(f"plan_memory: {name} must not be negative nor huge, is {value}")
     if capacity == 0 and any(int(s) for s in sizes):

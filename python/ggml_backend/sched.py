@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from ._callbacks import Eval, Run, Wanted
-from ._errors import InvalidArgumentError, StateError, non_null, raise_last
+from ._errors import InvalidArgumentError, StateError, expect, non_null, raise_last
 from ._errors import check as _check
 from ._fallbacks import heavy_fallbacks, warn_of
 from ._ffi import ffi, lib
@@ -110,7 +110,11 @@ class Scheduler:
         self._graph: Graph | None = None  # allocated last
         self._lock: tuple[SchedCore, Use] | None = None
         self._trace: Trace | None = None  # that is being recorded
-        if policy not in _POLICIES:
+        for b in self._backends:
+            expect(b, Backend, "Scheduler: each backend")
+        for t in self._buffer_types or ():
+            expect(t, BufferType, "Scheduler: each buffer type")
+        if policy not in tuple(_POLICIES):
             raise InvalidArgumentError(f"Scheduler: policy must be one of {', '.join(map(repr, _POLICIES))}, not {policy!r}")
         self._core = self._make(tuple(b._live() for b in self._backends))
         _check(lib.ggml_backend_sched_set_policy(self._core.ptr, _POLICIES[policy]), "Scheduler")
@@ -118,10 +122,12 @@ class Scheduler:
             _check(lib.ggml_backend_sched_set_check(self._core.ptr, True), "Scheduler")
         if n_copies != 1:
             self.n_copies = n_copies
-        if policy == "cost":
+        if policy == "cost" or costs is not None:
             from ._calibrate import Costs  # it uses this module
 
-            costs = costs or Costs.cached(self._backends)
+            costs = Costs.cached(self._backends) if costs is None else costs
+            if costs is not None:
+                expect(costs, Costs, "Scheduler: costs")
         if costs is not None:
             costs._set(self._core.ptr, len(self._backends))
 
@@ -132,6 +138,11 @@ class Scheduler:
             bufts = ffi.new("ggml_backend_buffer_type_t[]", [t._ptr for t in self._buffer_types])
         size = lib.GGML_DEFAULT_GRAPH_SIZE
         return SchedCore(non_null(lib.ggml_backend_sched_new(pointers, bufts, len(backends), size), "Scheduler"), backends)
+
+    @staticmethod
+    def _graph_of(graph: Graph, what: str) -> GraphCore:
+        expect(graph, Graph, what)
+        return graph._live()
 
     def _live(self) -> SchedCore:
         core = self._core
@@ -186,7 +197,7 @@ class Scheduler:
         Raises :class:`UnsupportedError` if no backend can run a node, :class:`AllocationError` if memory is short.
         """
         reap()
-        core, graph_core = self._live(), graph._live()
+        core, graph_core = self._live(), self._graph_of(graph, "Scheduler.allocate: graph")
         with self._use(core):
             core.synchronize()
             if not core.planned(graph_core):
@@ -200,6 +211,8 @@ class Scheduler:
         reorder: the plan is that of :meth:`Graph.reordered`, if the bound of its memory is lower, with no more splits and copies;
             ``plan.graph`` is then that graph. Nothing of the graph may have memory yet that the scheduler gives
         """
+        self._live()
+        self._graph_of(graph, "Scheduler.prepare: graph")
         if reorder:
             graph = self._better_order(graph)
         if not allocate:
@@ -248,6 +261,7 @@ class Scheduler:
     def _explain_in(self, graph: Graph, node: Tensor) -> str:
         """As :meth:`explain`, in the plan of this graph."""
         core = self._live()
+        expect(node, Tensor, "Plan.explain: tensor")
         graph._live()
         with self._use(core):
             self._decide(core, graph)
@@ -257,7 +271,7 @@ class Scheduler:
         """Allocates what the graph needs, inputs included, and touches no tensor. Graphs of the same structure whose tensors are no larger
         take the places that were planned for this one: nothing is planned or allocated for them any more."""
         reap()
-        core, graph_core = self._live(), graph._live()
+        core, graph_core = self._live(), self._graph_of(graph, "Scheduler.reserve: graph")
         with self._use(core):
             core.synchronize()
             core.forget()
@@ -286,7 +300,7 @@ class Scheduler:
         Returns True; or False when the callback, :meth:`Backend.stop` or an abort callback ended it early. An exception in a callback
         ends the computation and is raised here.
         """
-        core, graph_core = self._live(), graph._live()
+        core, graph_core = self._live(), self._graph_of(graph, "Scheduler.compute: graph")
         state = Eval(callback, wanted) if callback is not None else self._eval
         with self._use(core):
             if core.async_run is not None:
@@ -333,7 +347,7 @@ class Scheduler:
         as this call returns, because what they held was taken; whatever else is set waits. Results of each run are in its
         ``results``; ``numpy()`` waits for all runs and shows the last one's. With ``n_copies`` runs on their way this waits for the first.
         """
-        core, graph_core = self._live(), graph._live()
+        core, graph_core = self._live(), self._graph_of(graph, "Scheduler.compute_async: graph")
         with self._use(core):
             core.make_way(graph_core)
             if not core.planned(graph_core):
@@ -373,6 +387,7 @@ class Scheduler:
     # --------------------------------------------------------------------------------------------------------------- placement
 
     def _device(self, backend: Backend) -> BackendCore:
+        expect(backend, Backend, "Scheduler: backend")
         core = backend._live()
         if core not in self._live().backends:
             raise InvalidArgumentError(f"Scheduler: {backend!r} is not one of its backends")
@@ -381,6 +396,7 @@ class Scheduler:
     def set_backend(self, node: Tensor, backend: Backend | None) -> None:
         """Runs ``node`` on ``backend``; None: where the scheduler thinks best. It counts from the next ``allocate`` or ``compute`` on."""
         core = self._live()
+        expect(node, Tensor, "Scheduler.set_backend: node")
         pointer = node._live()
         device = self._device(backend) if backend is not None else None
         with self._use(core):
@@ -396,6 +412,7 @@ class Scheduler:
     def get_backend(self, node: Tensor) -> Backend | None:
         """Where ``node`` is, by ``set_backend`` or by the last ``allocate``; None if it is not assigned."""
         core = self._live()
+        expect(node, Tensor, "Scheduler.get_backend: node")
         with core.lock:
             pointer = lib.ggml_backend_sched_get_node_backend(core.ptr, node._live())
         return self._backend_of(pointer) if pointer else None
@@ -409,6 +426,7 @@ class Scheduler:
     def explain(self, node: Tensor) -> str:
         """Why the node is where it is, in words; "" if it is not assigned."""
         core = self._live()
+        expect(node, Tensor, "Scheduler.explain: node")
         with core.lock:
             return text(lib.ggml_backend_sched_explain(core.ptr, node._live()))
 

@@ -507,3 +507,32 @@ def test_graph_grows_with_a_view_of_a_result(net, cpu):
     scheduler.reset()
     with pytest.raises(gb.StateError):
         row.numpy()
+
+
+def test_wrong_types_say_which_argument(net, cpu, sim):
+    with gb.Scheduler([sim, cpu]) as sched:
+        plan = sched.prepare(net.graph)
+        for act in (sched.allocate, sched.prepare, sched.reserve, sched.compute, sched.compute_async):
+            for wrong in (None, 7, net.y, "graph", sched):
+                with pytest.raises(TypeError, match=rf"Scheduler.{act.__name__}: graph must be a Graph, not {type(wrong).__name__}"):
+                    act(wrong)
+        for wrong in (None, net.graph, "y", sched):
+            for act in (sched.explain, sched.get_backend, plan.explain, lambda t: sched.set_backend(t, cpu)):
+                with pytest.raises(TypeError, match=r"(node|tensor) must be a Tensor"):
+                    act(wrong)
+        for wrong in ("CPU", 0, net.graph):
+            for act in (sched.memory, sched.buffer_size, lambda b: sched.set_backend(net.y, b)):
+                with pytest.raises(TypeError, match="backend must be a Backend"):
+                    act(wrong)
+        assert sched.compute(net.graph)
+    for arguments, options, message in (
+        (([1],), {}, "each backend must be a Backend, not int"),
+        (([cpu], [None]), {}, "each buffer type must be a BufferType, not NoneType"),
+        (([cpu],), {"costs": 3}, "costs must be a Costs, not int"),
+        (([cpu],), {"costs": 3, "policy": "cost"}, "costs must be a Costs, not int"),
+    ):
+        with pytest.raises(TypeError, match=message):
+            gb.Scheduler(*arguments, **options)
+    for policy in ("best", None, 1, []):
+        with pytest.raises(gb.InvalidArgumentError, match="policy must be one of 'weights', 'sources', 'cost'"):
+            gb.Scheduler([cpu], policy=policy)
