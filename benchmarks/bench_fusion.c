@@ -78,6 +78,35 @@ ATTENTION(prefill_64_long, 64, 256, 4096, 32, 4, 1, GGML_TYPE_F16, true)
 ATTENTION(minilm, 32, 34, 34, 12, 12, 1, GGML_TYPE_F32, false)
 ATTENTION(minilm_batch, 32, 34, 34, 12, 12, 32, GGML_TYPE_F32, false)
 
+// ------------------------------------------------------------------------------------------------------------- products
+
+enum { BIAS = 1, GELU = 2, SILU = 4, GATE = 8, RESIDUAL = 16 };
+
+static struct ggml_tensor * product(struct maker * m, enum ggml_type type, int64_t k, int64_t columns, int64_t rows, int what) {
+    struct ggml_tensor * w = type == GGML_TYPE_F32 || type == GGML_TYPE_F16 ? input(m, type, k, columns, 1, 1) : ggml_new_tensor_2d(m->in, type, k, columns);
+    struct ggml_tensor * x = ggml_mul_mat(m->ctx, w, input(m, GGML_TYPE_F32, k, rows, 1, 1));
+    x                      = what & BIAS ? ggml_add(m->ctx, x, input(m, GGML_TYPE_F32, columns, 1, 1, 1)) : x;
+    x                      = what & GELU ? ggml_gelu_erf(m->ctx, x) : what & SILU ? ggml_silu(m->ctx, x) : x;
+    x                      = what & GATE ? ggml_mul(m->ctx, x, input(m, GGML_TYPE_F32, columns, rows, 1, 1)) : x;
+    x                      = what & RESIDUAL ? ggml_add(m->ctx, x, input(m, GGML_TYPE_F32, columns, rows, 1, 1)) : x;
+    return ggml_scale(m->ctx, ggml_view_1d(m->ctx, x, 1, 0), 1);
+}
+
+#define PRODUCT(name, type, k, columns, rows, what)                                                                    \
+    static struct ggml_tensor * name(struct maker * m, double * ops) {                                                 \
+        *ops = 2.0 * (double) (k) * (columns) * (rows);                                                                \
+        return product(m, type, k, columns, rows, what);                                                               \
+    }
+
+PRODUCT(minilm_up, GGML_TYPE_F32, 384, 1536, 34, BIAS | GELU)
+PRODUCT(minilm_down, GGML_TYPE_F32, 1536, 384, 34, BIAS | RESIDUAL)
+PRODUCT(minilm_up_32, GGML_TYPE_F32, 384, 1536, 34 * 32, BIAS | GELU)
+PRODUCT(minilm_down_32, GGML_TYPE_F32, 1536, 384, 34 * 32, BIAS | RESIDUAL)
+PRODUCT(llama_gate, GGML_TYPE_Q8_0, 2048, 5632, 512, SILU | GATE)
+PRODUCT(llama_down, GGML_TYPE_Q8_0, 5632, 2048, 512, RESIDUAL)
+PRODUCT(llama_gate_1, GGML_TYPE_Q8_0, 2048, 5632, 1, SILU | GATE)
+PRODUCT(llama_down_1, GGML_TYPE_Q8_0, 5632, 2048, 1, RESIDUAL)
+
 // -------------------------------------------------------------------------------------------------------------- running
 
 struct bench_case {
@@ -88,7 +117,9 @@ struct bench_case {
 #define CASE(name) { #name, name }
 static const struct bench_case cases[] = {
     CASE(prefill_128_f16), CASE(prefill_128_f32), CASE(prefill_128_causal), CASE(prefill_64_causal),
-    CASE(prefill_64_long), CASE(minilm),          CASE(minilm_batch),
+    CASE(prefill_64_long), CASE(minilm),          CASE(minilm_batch),       CASE(minilm_up),
+    CASE(minilm_down),     CASE(minilm_up_32),    CASE(minilm_down_32),     CASE(llama_gate),
+    CASE(llama_down),      CASE(llama_gate_1),    CASE(llama_down_1),
 };
 
 struct runner {

@@ -476,7 +476,7 @@ static void choose_steps(struct gb_cpu_plan * plan) {
             const struct gb_fusion * fusion = gb_fusion_of((enum gb_fusion_kind) step->fusion);
             const int                n      = nodes_of(plan, step->first, step->first + step->count, nodes);
             const bool               ends   = step->first + step->count == plan->n_jobs;
-            step->apart                     = (fusion->leaves_out && ends) || !fusion->is_safe(nodes, n);
+            step->apart = !fusion->is_safe(nodes, n) || (ends && fusion->leaves_out != NULL && fusion->leaves_out(nodes, n));
         }
     }
 }

@@ -1,6 +1,7 @@
 // fuse.h - neighbouring nodes that are computed together, for compute.c.
 //
 //   fuse.c            the switch, what need not be stored, and rows: operators on rows, a few rows at a time through all of them
+//   fuse_product.c    a product with the elementwise operators behind it
 //   fuse_attention.c  product, scale, mask, softmax, product (and the copy behind it): tiles that never hold all scores
 //
 // What is stored. Anybody may look at a tensor that lies in memory of his own, so every node there is really computed and stored; a fusion
@@ -19,7 +20,7 @@
 enum { GB_FUSE_MAX = 8 }; // nodes of a fused step
 
 // In the order in which they are tried. What comes earlier may have later ones in the steps that stand for it.
-enum gb_fusion_kind { GB_FUSE_ATTENTION, GB_FUSE_ROWS, GB_FUSION_KINDS, GB_FUSE_NOT = GB_FUSION_KINDS };
+enum gb_fusion_kind { GB_FUSE_ATTENTION, GB_FUSE_PRODUCT, GB_FUSE_ROWS, GB_FUSION_KINDS, GB_FUSE_NOT = GB_FUSION_KINDS };
 
 struct gb_fusion {
     // How many of the n nodes that are computed next, from the first on, are taken together; 0: none. At most GB_FUSE_MAX. By structure alone.
@@ -28,10 +29,10 @@ struct gb_fusion {
     size_t (*work_size)(struct ggml_tensor * const * nodes, int n, int n_tasks);
     bool (*is_safe)(struct ggml_tensor * const * nodes, int n); // memory is known: does it give what computing node by node gives?
     void (*run)(const struct gb_cpu_call * call, struct ggml_tensor * const * nodes, int n);
-    bool leaves_out; // results that nobody can look at
+    bool (*leaves_out)(struct ggml_tensor * const * nodes, int n); // some result, in the memory that there is; NULL: never
 };
 
-extern const struct gb_fusion gb_fusion_attention, gb_fusion_rows;
+extern const struct gb_fusion gb_fusion_attention, gb_fusion_product, gb_fusion_rows;
 const struct gb_fusion *      gb_fusion_of(enum gb_fusion_kind kind);
 
 // Whether a fused step of that kind can begin with the node: a first look, before nodes are gathered.

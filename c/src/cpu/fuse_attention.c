@@ -164,6 +164,11 @@ static bool attention_is_safe(struct ggml_tensor * const * nodes, int n) {
     return safe;
 }
 
+static bool attention_leaves_out(struct ggml_tensor * const * nodes, int n) {
+    (void) nodes;
+    return n > 0;
+}
+
 // Would a result be written where another still reads?
 static bool is_over_sources(const struct gb_attention * a, const struct ggml_tensor * out) {
     bool over = !gb_fuse_is_disjoint(out, a->q) || !gb_fuse_is_disjoint(out, a->k) || !gb_fuse_is_disjoint(out, a->v);
@@ -196,5 +201,5 @@ const struct gb_fusion gb_fusion_attention = {
     .work_size  = attention_work,
     .is_safe    = attention_is_safe,
     .run        = run_attention,
-    .leaves_out = true,
+    .leaves_out = attention_leaves_out,
 };

@@ -43,6 +43,16 @@ ELEMENTWISE(sub, sub_f32, unsupported2)
 ELEMENTWISE(mul, mul_f32, unsupported2)
 ELEMENTWISE(div, div_f32, unsupported2)
 
+gb_map2 * gb_map2_of(const struct ggml_tensor * node) {
+    switch (node->op) {
+        case GGML_OP_ADD: return map_add;
+        case GGML_OP_SUB: return map_sub;
+        case GGML_OP_MUL: return map_mul;
+        case GGML_OP_DIV: return map_div;
+        default: return NULL;
+    }
+}
+
 // src[1] is one value, read anew for each run: it may lie in the result only if that is one element, hence one run.
 static void map_add1(const struct gb_cpu_call * call, const struct ggml_tensor * node, int64_t n, float * y,
                      const float * x) {

@@ -158,6 +158,10 @@ typedef void gb_map1(const struct gb_cpu_call * call, const struct ggml_tensor *
 typedef void gb_map2(const struct gb_cpu_call * call, const struct ggml_tensor * node, int64_t n, float * z,
                      const float * x, const float * y);
 
+// What the node does to dense runs of f32: of its first source (unary.c), of its two sources (binary.c); NULL: it is no such operator.
+gb_map1 * gb_map1_of(const struct ggml_tensor * node);
+gb_map2 * gb_map2_of(const struct ggml_tensor * node);
+
 // node = f(src[0]), same shapes.
 void gb_run_map1(const struct gb_cpu_call * call, struct ggml_tensor * node, gb_map1 * f);
 // node = f(src[0], src[1]), src[1] repeated over the shape of src[0].

@@ -102,6 +102,19 @@ const struct gb_cpu_op gb_cpu_op_leaky_relu = { .unsupported = unsupported1,
 const struct gb_cpu_op gb_cpu_op_clamp = { .unsupported = unsupported1, .n_tasks = gb_tasks_map, .run = run_clamp };
 const struct gb_cpu_op gb_cpu_op_scale = { .unsupported = unsupported1, .n_tasks = gb_tasks_map, .run = run_scale };
 
+gb_map1 * gb_map1_of(const struct ggml_tensor * node) {
+    switch (node->op) {
+        case GGML_OP_SQR: return map_sqr;
+        case GGML_OP_SQRT: return map_sqrt;
+        case GGML_OP_LOG: return map_log;
+        case GGML_OP_UNARY: return map_unary;
+        case GGML_OP_LEAKY_RELU: return map_leaky_relu;
+        case GGML_OP_CLAMP: return map_clamp;
+        case GGML_OP_SCALE: return map_scale;
+        default: return NULL;
+    }
+}
+
 // ----------------------------------------------------------------------------------------------------------- SILU_BACK
 
 // d/dx (x s) with s = 1 / (1 + e^-x) is s (1 + x (1 - s)). 1 - s is formed as 1 / (1 + e^x): for large x the difference

@@ -1,0 +1,171 @@
+// fuse_product.c - a product with the elementwise operators behind it: bias, activation, gate, residual.
+//
+//     MUL_MAT [ADD | SUB | MUL | DIV | SCALE | UNARY | CLAMP | LEAKY_RELU | SQR | SQRT | LOG]+
+//
+// Each operator reads the result of the one before, and perhaps another tensor: one of the same shape, or a row that all rows share. They are
+// applied to parts of rows as soon as the product has completed them (gb_gemm_epilogue). Results are the same bits as without fusion: an
+// element goes through the same functions. What nobody can look at is not stored: it stays where the product put it.
+#include "cpu/fuse.h"
+#include "cpu/ops/elements.h"
+#include "cpu/ops/gemm.h"
+
+struct stage { // an operator behind the product
+    const struct ggml_tensor * node;
+    gb_map1 *                  map1; // of one source, or
+    gb_map2 *                  map2; // of two
+    const struct ggml_tensor * other; // of two: the one that is not the result before
+    bool                       swapped; // the other is the first
+    const char *               from, * to; // data of the result before; of this one, or where that may stay
+};
+
+struct line { // the product and what follows it
+    struct gb_gemm_epilogue epilogue;
+    const char *            product; // data
+    int                     n;
+    struct stage            stages[GB_FUSE_MAX - 1];
+};
+
+// -------------------------------------------------------------------------------------------------------------- matching
+
+static bool is_dense(const struct ggml_tensor * t) {
+    return t->type == GGML_TYPE_F32 && ggml_is_contiguous(t);
+}
+
+static bool is_row(const struct ggml_tensor * t, const struct ggml_tensor * shape) {
+    return is_dense(t) && t->ne[0] == shape->ne[0] && t->ne[1] == 1 && t->ne[2] == 1 && t->ne[3] == 1;
+}
+
+static bool follow(struct stage * s, const struct ggml_tensor * node, const struct ggml_tensor * before) {
+    const struct ggml_tensor *a = node->src[0], *b = node->src[1];
+    *s = (struct stage){ .node = node, .map1 = gb_map1_of(node), .map2 = gb_map2_of(node) };
+    if (!is_dense(node) || !gb_same_ne(node, before) || node->src[2] != NULL) {
+        return false;
+    }
+    if (s->map1 != NULL) {
+        return a == before && b == NULL;
+    }
+    s->swapped = a != before;
+    s->other   = s->swapped ? a : b;
+    return s->map2 != NULL && s->other != NULL && (s->swapped ? b == before && is_dense(a) && gb_same_ne(a, node)
+                                                              : b != before && (is_row(b, node) || (is_dense(b) && gb_same_ne(b, node))));
+}
+
+static int product_length(struct ggml_tensor * const * nodes, int n) {
+    struct stage s;
+    int          length = 1;
+    if (nodes[0]->op != GGML_OP_MUL_MAT || !is_dense(nodes[0]) || gb_is_empty(nodes[0])) {
+        return 0;
+    }
+    while (length < n && length < GB_FUSE_MAX && follow(&s, nodes[length], nodes[length - 1])) {
+        length++;
+    }
+    return length > 1 ? length : 0;
+}
+
+// --------------------------------------------------------------------------------------------------------------- running
+
+static int product_tasks(struct ggml_tensor * const * nodes, int n, int n_threads) {
+    (void) n;
+    return gb_cpu_op_of(nodes[0])->n_tasks(nodes[0], n_threads);
+}
+
+static size_t product_work(struct ggml_tensor * const * nodes, int n, int n_tasks) {
+    (void) n;
+    return gb_cpu_op_of(nodes[0])->work_size(nodes[0], n_tasks);
+}
+
+static struct line line_of(struct ggml_tensor * const * nodes, int n) {
+    struct line  l    = { .product = nodes[0]->data, .n = n - 1 };
+    const bool   room = gb_fuse_may_leave_out(nodes[0]); // the product's memory takes what is not stored
+    const char * from = nodes[0]->data;
+    for (int i = 1; i < n; i++) {
+        struct stage * s = &l.stages[i - 1];
+        follow(s, nodes[i], nodes[i - 1]);
+        s->from = from;
+        s->to   = room && i + 1 < n && gb_fuse_may_leave_out(nodes[i]) ? nodes[0]->data : nodes[i]->data;
+        from    = s->to;
+    }
+    return l;
+}
+
+// Rows that are written leave what others read alone: the same elements, or other bytes.
+static bool is_apart(const struct ggml_tensor * out, const struct ggml_tensor * t) {
+    return (t->data == out->data && gb_same_ne(t, out)) || gb_fuse_is_disjoint(t, out);
+}
+
+static bool is_aligned(const struct ggml_tensor * t) {
+    return (uintptr_t) t->data % sizeof(float) == 0;
+}
+
+// Where anything is written: not over what the product reads, nor over rows that all share, nor over other elements of its own operands.
+static bool product_is_safe(struct ggml_tensor * const * nodes, int n) {
+    const struct line l = line_of(nodes, n);
+    bool              safe = is_aligned(nodes[0]);
+    for (int i = 0; i < l.n && safe; i++) {
+        const struct ggml_tensor * out    = l.stages[i].node;
+        const bool                 stays  = l.stages[i].to == l.product; // in place, or not stored
+        const struct ggml_tensor * target = stays ? nodes[0] : out;
+        safe = is_aligned(out) && gb_fuse_is_disjoint(target, nodes[0]->src[0]) && gb_fuse_is_disjoint(target, nodes[0]->src[1]) &&
+               is_apart(target, nodes[0]);
+        for (int j = 0; j < l.n && safe; j++) {
+            const struct ggml_tensor * other = l.stages[j].other;
+            safe = is_apart(target, l.stages[j].to == l.product ? nodes[0] : l.stages[j].node) &&
+                   (other == NULL || (is_aligned(other) && (gb_same_ne(other, out) ? is_apart(target, other) : gb_fuse_is_disjoint(target, other))));
+        }
+    }
+    return safe;
+}
+
+static void finish(const struct gb_cpu_call * call, const struct gb_gemm_epilogue * e, float * dst, int64_t column, int64_t n) {
+    const struct line * l  = e->context;
+    const size_t        at = (size_t) ((const char *) dst - l->product);
+    for (int i = 0; i < l->n; i++) {
+        const struct stage * s = &l->stages[i];
+        const float *        x = (const float *) (const void *) (s->from + at);
+        float *              y = (float *) (void *) (uintptr_t) (s->to + at);
+        if (s->map1 != NULL) {
+            s->map1(call, s->node, n, y, x);
+            continue;
+        }
+        const char *  p     = s->other->data;
+        const float * other = (const float *) (const void *) (p + (gb_same_ne(s->other, s->node) ? at : (size_t) column * sizeof(float)));
+        s->map2(call, s->node, n, y, s->swapped ? other : x, s->swapped ? x : other);
+    }
+}
+
+// Other tensors of the same shape come from far: rows that follow each other there do not lie together.
+static void expect(const struct gb_gemm_epilogue * e, const float * dst, int64_t n) {
+    const struct line * l  = e->context;
+    const size_t        at = (size_t) ((const char *) dst - l->product);
+    gb_prefetch(dst, (size_t) n * sizeof(float));
+    for (int i = 0; i < l->n; i++) {
+        const struct stage * s = &l->stages[i];
+        if (s->other != NULL && gb_same_ne(s->other, s->node)) {
+            gb_prefetch((const char *) s->other->data + at, (size_t) n * sizeof(float));
+        }
+    }
+}
+
+static void run_product(const struct gb_cpu_call * call, struct ggml_tensor * const * nodes, int n) {
+    struct line l    = line_of(nodes, n);
+    l.epilogue       = (struct gb_gemm_epilogue){ finish, expect, &l };
+    gb_mul_mat_run_with(call, nodes[0], &l.epilogue);
+}
+
+static bool product_leaves_out(struct ggml_tensor * const * nodes, int n) {
+    const struct line l    = line_of(nodes, n);
+    bool              some = false;
+    for (int i = 0; i < l.n; i++) {
+        some |= l.stages[i].to != (const char *) l.stages[i].node->data;
+    }
+    return some;
+}
+
+const struct gb_fusion gb_fusion_product = {
+    .length     = product_length,
+    .n_tasks    = product_tasks,
+    .work_size  = product_work,
+    .is_safe    = product_is_safe,
+    .run        = run_product,
+    .leaves_out = product_leaves_out,
+};
