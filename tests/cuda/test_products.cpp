@@ -247,6 +247,20 @@ static void tiles_of_halves(void) {
     mul_mat(GGML_TYPE_F16, GGML_TYPE_F16, { 300, 1200, 8, 1, 1, 1, 1 }); // several bands of tiles
 }
 
+static void large_tiles(void) { // where the device has few multiprocessors
+    CUDA_OR_SKIP();
+#ifdef GB_CUDA_EMULATED
+    const uint64_t before = gb_emu_launches_of("gb_gemm_halves<SOURCE, KIND, 256>");
+#endif
+    for (ggml_type type : { GGML_TYPE_F16, GGML_TYPE_BF16, GGML_TYPE_Q4_0, GGML_TYPE_Q6_K, GGML_TYPE_IQ3_S }) {
+        mul_mat(type, GGML_TYPE_F32, { 200, 260, type == GGML_TYPE_F16 ? 72 : 256, 1, 1, 1, 1 });
+    }
+    mul_mat(GGML_TYPE_F16, GGML_TYPE_F32, { 129, 512, 328, 1, 1, 2, 1 });
+#ifdef GB_CUDA_EMULATED
+    CHECK(gb_emu_launches_of("gb_gemm_halves<SOURCE, KIND, 256>") >= before + 6);
+#endif
+}
+
 static void exact_products(void) {
     CUDA_OR_SKIP();
     mul_mat(GGML_TYPE_F32, GGML_TYPE_F32, { 1, 9, 1, 1, 1, 1, 1 });
@@ -369,6 +383,7 @@ static void experts(void) {
         mul_mat_id(type, 5, 40, 256, 3, true);
     }
     mul_mat_id(GGML_TYPE_F16, 10, 300, 64, 2, false);
+    mul_mat_id(GGML_TYPE_F16, 150, 700, 64, 2, true);
     mul_mat_id(GGML_TYPE_Q4_0, 10, 30, 64, 2, false, true);
 }
 
@@ -393,5 +408,5 @@ static void wrong_expert(void) { // its row is no number, the others are right
     }
 }
 
-TEST_MAIN(TEST(vectors_of_all_formats), TEST(vectors_of_each_count), TEST(tiles_of_all_formats), TEST(tiles_of_halves), TEST(exact_products),
+TEST_MAIN(TEST(vectors_of_all_formats), TEST(vectors_of_each_count), TEST(tiles_of_all_formats), TEST(tiles_of_halves), TEST(large_tiles), TEST(exact_products),
           TEST(broadcasts), TEST(partner_formats), TEST(strides), TEST(outer_products), TEST(experts), TEST(wrong_expert))

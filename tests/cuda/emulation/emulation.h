@@ -35,6 +35,7 @@ struct gb_emu_counts {
     uint64_t live_device, live_host, live_objects;                      // allocations; streams, events, graphs
 };
 struct gb_emu_counts gb_emu_count(void);
+uint64_t gb_emu_launches_of(const char * part); // of kernels with this in their names, as the source has them in GB_LAUNCH
 
 #ifdef __cplusplus
 }

@@ -47,6 +47,7 @@ std::map<const char *, allocation> memory;
 std::list<gb_emu_stream *>         streams;
 gb_emu_random                      order{ 1 };
 gb_emu_counts                      counts;
+std::map<std::string, uint64_t>    launches; // by name of the kernel
 std::string                        failing;
 int                                failing_after;
 cudaError_t                        failing_with;
@@ -690,6 +691,7 @@ cudaError_t gb_emu_launch(const char * name, const void * function, dim3 grid, d
         return result(cudaErrorInvalidConfiguration);
     }
     counts.launches++;
+    launches[name]++;
     return result(submit(stream, { kind::KERNEL, function, [=] { return run_kernel(name, grid, block, shared, body); } }));
 }
 
@@ -756,6 +758,15 @@ void gb_emu_reset(void) {
     failing.clear();
     kernel_fails_after = -1;
     last               = cudaSuccess;
+}
+
+uint64_t gb_emu_launches_of(const char * part) {
+    guard    held(lock);
+    uint64_t n = 0;
+    for (const auto & l : launches) {
+        n += l.first.find(part) != std::string::npos ? l.second : 0;
+    }
+    return n;
 }
 
 gb_emu_counts gb_emu_count(void) {

@@ -1,6 +1,7 @@
 // gemm.cuh - products with many columns: tiles in shared memory, tensor cores for halves and quantized weights, plain arithmetic for floats.
 //
-// gb_gemm_halves: a block makes NT rows of dst times 128 columns. Both operands have the sum along their rows, so both go to shared
+// gb_gemm_halves: a block makes NT rows of dst times 128 columns, a warp 64 x 64 of them (NT = 256), 64 x 32 or 32 x 16: the larger, the fewer bytes
+// of shared memory a product needs, which is what limits the tensor cores. Both operands have the sum along their rows, so both go to shared
 // memory as rows of 64 halves, 16 bytes at a time, and a piece lies in its row at its number xor the row's: loads of fragments then
 // meet no bank twice. Copies run some stages ahead of the products. Quantized weights take the way through registers, a thread
 // unpacks 32 elements of a stage. What lies past the operands is zeros.
@@ -148,13 +149,23 @@ template<int N> GB_DEVICE void gb_load_rows(const gb_tile & t, int64_t k, const 
     }
 }
 
+// Tiles of 256 rows want more shared memory than devices before 8.0 have.
+#if defined(GB_CUDA_EMULATED) || __CUDA_ARCH__ >= 800
+constexpr bool gb_has_large_tiles = true;
+#else
+constexpr bool gb_has_large_tiles = false;
+#endif
+
 // WN x WM warps. A warp has FN fragments of 16 rows times FM pairs of 8 columns.
 template<int SOURCE, int KIND, int NT>
-GB_KERNEL GB_BOUNDS(GB_GEMM_THREADS, NT == 128 ? 1 : 2) gb_gemm_halves(gb_gemm p) {
-    constexpr int WN = NT == 128 ? 2 : 1, WM = 8 / WN, FN = NT / WN / 16, FM = GB_GEMM_M / WM / 16, N_ROWS = NT * 8 / GB_GEMM_THREADS;
+GB_KERNEL GB_BOUNDS(GB_GEMM_THREADS, NT >= 128 ? 1 : 2) gb_gemm_halves(gb_gemm p) {
+    constexpr int WN = NT == 256 ? 4 : NT == 128 ? 2 : 1, WM = 8 / WN, FN = NT / WN / 16, FM = GB_GEMM_M / WM / 16, N_ROWS = NT * 8 / GB_GEMM_THREADS;
     constexpr int STAGE = (GB_GEMM_M + NT) * GB_GEMM_K; // halves
     GB_DYNAMIC_SHARED(uint16_t, shared);
     const int     lane = (int) threadIdx.x % 32, warp = (int) threadIdx.x / 32;
+    if constexpr (NT == 256 && !gb_has_large_tiles) {
+        return; // nobody launches it
+    }
     const gb_tile t = gb_tile_of<NT>(p, GB_GEMM_M);
     if (t.a == NULL) {
         return; // the whole block

@@ -5,6 +5,9 @@
 
 template<int SOURCE, int KIND> static cudaError_t tiles(int nt, dim3 grid, const gb_gemm & q, cudaStream_t stream) {
     const size_t shared = (size_t) q.stages * (size_t) (GB_GEMM_M + nt) * GB_GEMM_K * sizeof(uint16_t);
+    if (nt == 256) {
+        return GB_LAUNCH((gb_gemm_halves<SOURCE, KIND, 256>), grid, GB_GEMM_THREADS, shared, stream, q);
+    }
     if (nt == 128) {
         return GB_LAUNCH((gb_gemm_halves<SOURCE, KIND, 128>), grid, GB_GEMM_THREADS, shared, stream, q);
     }

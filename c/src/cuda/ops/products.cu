@@ -178,17 +178,34 @@ static int64_t tiles_of_rows(const gb_product & p, int nt) { // each expert may 
     return gb_cuda_ceil_div(p.rows, nt) + (p.w.ids != NULL ? p.w.n_experts : 0);
 }
 
+static int64_t tiles_of(const gb_product & p, int nt) {
+    return gb_cuda_ceil_div(p.m, GB_GEMM_M) * tiles_of_rows(p, nt) * p.slices;
+}
+
+static size_t stage_of(int nt) {
+    return (size_t) (GB_GEMM_M + nt) * GB_GEMM_K * 2;
+}
+
+// Rows of a tile. A tile of 256 takes about 1.6 times as long as one of 128: it is taken where the device is filled as well with it.
+static int rows_of_tile(const gb_cuda_device & d, const gb_product & p) {
+    const int64_t rows_of_one = p.w.ids != NULL ? p.rows / p.w.n_experts : p.rows;
+    if (rows_of_one <= 64) {
+        return 32;
+    }
+    const int64_t large = gb_cuda_ceil_div(tiles_of(p, 256), d.n_sm), small = gb_cuda_ceil_div(tiles_of(p, 128), d.n_sm);
+    return d.cc >= 80 && 3 * stage_of(256) <= d.shared_max && 16 * large <= 10 * small ? 256 : 128;
+}
+
 static enum ggml_status run_tiles(gb_cuda_backend & b, const gb_product & p, int source, int kind) {
     gb_ready_rows x;
     enum ggml_status status = make_rows(b, p, kind, &x);
     if (status != GGML_STATUS_SUCCESS) {
         return status;
     }
-    gb_gemm       q  = gemm_of(p, x);
-    const int64_t rows_of_one = p.w.ids != NULL ? p.rows / p.w.n_experts : p.rows;
-    const int     nt = rows_of_one <= 64 ? 32 : 128;
-    const int64_t columns = gb_cuda_ceil_div(p.m, GB_GEMM_M), tiles = columns * tiles_of_rows(p, nt) * p.slices;
-    const size_t  stage = (size_t) (GB_GEMM_M + nt) * GB_GEMM_K * 2;
+    gb_gemm       q     = gemm_of(p, x);
+    const int     nt    = rows_of_tile(*b.device, p);
+    const int64_t tiles = tiles_of(p, nt);
+    const size_t  stage = stage_of(nt);
     q.stages = (int) std::min<size_t>(4, std::max<size_t>(2, b.device->shared_max / stage));
     if (p.w.ids != NULL) {
         status = route(b, p, q);
@@ -209,7 +226,7 @@ static enum ggml_status run_tiles(gb_cuda_backend & b, const gb_product & p, int
     if (status != GGML_STATUS_SUCCESS) {
         return status;
     }
-    const dim3 grid((unsigned) columns, (unsigned) tiles_of_rows(p, nt), (unsigned) (p.slices * q.parts));
+    const dim3 grid((unsigned) gb_cuda_ceil_div(p.m, GB_GEMM_M), (unsigned) tiles_of_rows(p, nt), (unsigned) (p.slices * q.parts));
     GB_CUDA_TRY(b, gb_launch_tiles(source, kind, nt, grid, q, b.stream));
     if (q.parts > 1) {
         GB_CUDA_TRY(b, GB_LAUNCH(gb_gemm_add_parts, (unsigned) gb_cuda_ceil_div(elements, 256), 256, 0, b.stream, p.dst, (const float *) q.dst, elements, q.parts));
