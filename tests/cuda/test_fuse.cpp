@@ -1,0 +1,160 @@
+// test_fuse.cpp - a norm with the weight and the bias that follow it is one launch, with every result stored that somebody may look at, the same
+// as if each had been computed alone; where memory is shared in other ways nothing is taken together.
+#include <cmath>
+
+#include "device_graph.h"
+
+struct affine {
+    ggml_context *        ctx;
+    ggml_tensor *         x, *norm, *scaled, *sum;
+    ggml_cgraph *         graph;
+    ggml_backend_buffer_t buffer;
+};
+
+enum how { OWN_MEMORY, IN_PLACE, ONLY_WEIGHT, BIAS_ELSEWHERE };
+
+static affine build(ggml_backend_t cuda, ggml_op op, int64_t n, int64_t rows, how kind) {
+    affine a;
+    a.ctx    = ggml_init({ 1 << 16, NULL, true });
+    a.x      = ggml_new_tensor_2d(a.ctx, GGML_TYPE_F32, n, rows);
+    ggml_tensor * w = ggml_new_tensor_1d(a.ctx, GGML_TYPE_F32, n), *b = ggml_new_tensor_1d(a.ctx, GGML_TYPE_F32, n);
+    const bool    inplace = kind == IN_PLACE;
+    a.norm   = op == GGML_OP_NORM ? (inplace ? ggml_norm_inplace(a.ctx, a.x, 1e-5f) : ggml_norm(a.ctx, a.x, 1e-5f)) :
+                                    (inplace ? ggml_rms_norm_inplace(a.ctx, a.x, 1e-5f) : ggml_rms_norm(a.ctx, a.x, 1e-5f));
+    a.scaled = inplace ? ggml_mul_inplace(a.ctx, a.norm, w) : ggml_mul(a.ctx, a.norm, w);
+    a.sum    = kind == ONLY_WEIGHT    ? a.scaled :
+               kind == BIAS_ELSEWHERE ? ggml_add(a.ctx, a.scaled, a.norm) :
+               inplace                ? ggml_add_inplace(a.ctx, a.scaled, b) :
+                                        ggml_add(a.ctx, a.scaled, b);
+    a.graph  = ggml_new_graph(a.ctx);
+    ggml_build_forward_expand(a.graph, a.sum);
+    a.buffer = ggml_backend_alloc_ctx_tensors(a.ctx, cuda);
+    test_seed = 7; // the same values each time
+    for (ggml_tensor * t : { a.x, w, b }) {
+        std::vector<float> v((size_t) ggml_nelements(t));
+        for (float & f : v) {
+            f = test_random_float(-2, 2);
+        }
+        ggml_backend_tensor_set(t, v.data(), 0, v.size() * sizeof(float));
+    }
+    return a;
+}
+
+static void release(affine & a) {
+    ggml_backend_buffer_free(a.buffer);
+    ggml_free(a.ctx);
+}
+
+static std::vector<float> values(const ggml_tensor * t) {
+    std::vector<float> v((size_t) ggml_nelements(t));
+    ggml_backend_tensor_get(t, v.data(), 0, v.size() * sizeof(float));
+    return v;
+}
+
+static void check_same(const char * what, const ggml_tensor * together, const ggml_tensor * alone) {
+    const std::vector<float> a = values(together), b = values(alone);
+    double                   worst = 0;
+    for (size_t i = 0; i < a.size(); i++) {
+        worst = std::isnan(a[i]) ? INFINITY : fmax(worst, fabs((double) a[i] - (double) b[i]) / (1 + fabs((double) b[i])));
+    }
+    CHECK_MSG(worst < 1e-6, "%s: differs by %g", what, worst);
+}
+
+// Node by node: graphs of one node each.
+static void compute_alone(ggml_backend_t cuda, const affine & a) {
+    for (int i = 0; i < a.graph->n_nodes; i++) {
+        struct ggml_cgraph one = ggml_graph_view(a.graph, i, i + 1);
+        CHECK(ggml_backend_graph_compute(cuda, &one));
+    }
+}
+
+static uint64_t launches(const char * part) {
+#ifdef GB_CUDA_EMULATED
+    return gb_emu_launches_of(part);
+#else
+    (void) part;
+    return 0;
+#endif
+}
+
+static void compare(ggml_backend_t cuda, ggml_op op, int64_t n, int64_t rows, how kind, int n_pairs) {
+    affine         a = build(cuda, op, n, rows, kind), b = build(cuda, op, n, rows, kind);
+    const uint64_t norms = launches("gb_norm_rows"), pairs = launches("gb_pairs");
+    CHECK(ggml_backend_graph_compute(cuda, a.graph));
+    ggml_backend_synchronize(cuda);
+#ifdef GB_CUDA_EMULATED
+    CHECK_INT(launches("gb_norm_rows") - norms, 1);
+    CHECK_INT(launches("gb_pairs") - pairs, n_pairs);
+#else
+    (void) norms;
+    (void) pairs;
+    (void) n_pairs;
+#endif
+    compute_alone(cuda, b);
+    check_same("sum", a.sum, b.sum);
+    if (kind != IN_PLACE) {
+        check_same("norm", a.norm, b.norm);
+        check_same("scaled", a.scaled, b.scaled);
+    }
+    release(b);
+    release(a);
+}
+
+static void norm_weight_bias(void) {
+    CUDA_OR_SKIP();
+    ggml_backend_t cuda = cuda_open(0);
+    ggml_backend_cuda_set_graphs(cuda, false);
+    for (ggml_op op : { GGML_OP_NORM, GGML_OP_RMS_NORM }) {
+        for (int64_t n : { 1, 33, 256, 300, 2500 }) {
+            const int64_t rows = n == 33 ? 11 : 3;
+            compare(cuda, op, n, rows, OWN_MEMORY, 0);
+            compare(cuda, op, n, rows, IN_PLACE, 0);
+            compare(cuda, op, n, rows, ONLY_WEIGHT, 0);
+            compare(cuda, op, n, rows, BIAS_ELSEWHERE, 1); // what is added is no row
+        }
+    }
+    ggml_backend_free(cuda);
+}
+
+// The weight is the first row of the norm's own result, or lies where the product goes: nothing may be taken together.
+static void shared_memory(void) {
+    CUDA_OR_SKIP();
+    ggml_backend_t cuda = cuda_open(0), cpu = ggml_backend_cpu_init();
+    ggml_backend_cuda_set_graphs(cuda, false);
+    enum { N = 40, ROWS = 6 };
+    for (int where = 0; where < 3; where++) {
+        std::vector<float> results[2];
+        for (int side = 0; side < 2; side++) {
+            ggml_backend_t backend = side == 0 ? cpu : cuda;
+            ggml_context * ctx     = ggml_init({ 1 << 16, NULL, true });
+            ggml_tensor *  room    = ggml_new_tensor_2d(ctx, GGML_TYPE_F32, N, 3 * ROWS);
+            ggml_tensor *  x       = ggml_view_2d(ctx, room, N, ROWS, room->nb[1], 0);
+            ggml_tensor *  norm    = ggml_rms_norm(ctx, x, 1e-5f);
+            // 0: a row of the norm's result; 1: one of x, which the product overwrites; 2: one that the product leaves alone
+            ggml_tensor *  w       = where == 0 ? ggml_view_1d(ctx, norm, N, 2 * N * sizeof(float)) : ggml_view_1d(ctx, room, N, (where == 1 ? 3 : 2 * ROWS) * N * sizeof(float));
+            ggml_tensor *  y       = where == 0 ? ggml_mul(ctx, norm, w) : ggml_cpy(ctx, ggml_mul(ctx, norm, w), x);
+            ggml_cgraph *  graph   = ggml_new_graph(ctx);
+            ggml_build_forward_expand(graph, y);
+            ggml_backend_buffer_t buffer = ggml_backend_alloc_ctx_tensors(ctx, backend);
+            std::vector<float>    v((size_t) ggml_nelements(room));
+            for (size_t i = 0; i < v.size(); i++) {
+                v[i] = (float) ((i * 7919) % 101) / 50 - 1;
+            }
+            ggml_backend_tensor_set(room, v.data(), 0, v.size() * sizeof(float));
+            CHECK(ggml_backend_graph_compute(backend, graph));
+            results[side].resize(N * ROWS);
+            ggml_backend_tensor_get(y, results[side].data(), 0, results[side].size() * sizeof(float));
+            ggml_backend_buffer_free(buffer);
+            ggml_free(ctx);
+        }
+        int wrong = 0;
+        for (size_t i = 0; i < results[0].size(); i++) {
+            wrong += !(fabsf(results[0][i] - results[1][i]) <= 1e-5f * (1 + fabsf(results[0][i])));
+        }
+        CHECK_MSG(wrong == 0, "case %d: %d of %zu differ", where, wrong, results[0].size());
+    }
+    ggml_backend_free(cpu);
+    ggml_backend_free(cuda);
+}
+
+TEST_MAIN(TEST(norm_weight_bias), TEST(shared_memory))
