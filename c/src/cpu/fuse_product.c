@@ -5,9 +5,14 @@
 // Each operator reads the result of the one before, and perhaps another tensor: one of the same shape, or a row that all rows share. They are
 // applied to parts of rows as soon as the product has completed them (gb_gemm_epilogue). Results are the same bits as without fusion: an
 // element goes through the same functions. What nobody can look at is not stored: it stays where the product put it.
+//
+// Only for results that caches hold: what is saved is a meeting of the threads. From far, rows are read faster one after the other than in the
+// pieces in which a product completes them.
 #include "cpu/fuse.h"
 #include "cpu/ops/elements.h"
 #include "cpu/ops/gemm.h"
+
+enum { ELEMENTS_MAX = 1 << 17 }; // of a result
 
 struct stage { // an operator behind the product
     const struct ggml_tensor * node;
@@ -53,7 +58,7 @@ static bool follow(struct stage * s, const struct ggml_tensor * node, const stru
 static int product_length(struct ggml_tensor * const * nodes, int n) {
     struct stage s;
     int          length = 1;
-    if (nodes[0]->op != GGML_OP_MUL_MAT || !is_dense(nodes[0]) || gb_is_empty(nodes[0])) {
+    if (nodes[0]->op != GGML_OP_MUL_MAT || !is_dense(nodes[0]) || gb_is_empty(nodes[0]) || gb_count(nodes[0]) > ELEMENTS_MAX) {
         return 0;
     }
     while (length < n && length < GB_FUSE_MAX && follow(&s, nodes[length], nodes[length - 1])) {
@@ -133,22 +138,9 @@ static void finish(const struct gb_cpu_call * call, const struct gb_gemm_epilogu
     }
 }
 
-// Other tensors of the same shape come from far: rows that follow each other there do not lie together.
-static void expect(const struct gb_gemm_epilogue * e, const float * dst, int64_t n) {
-    const struct line * l  = e->context;
-    const size_t        at = (size_t) ((const char *) dst - l->product);
-    gb_prefetch(dst, (size_t) n * sizeof(float));
-    for (int i = 0; i < l->n; i++) {
-        const struct stage * s = &l->stages[i];
-        if (s->other != NULL && gb_same_ne(s->other, s->node)) {
-            gb_prefetch((const char *) s->other->data + at, (size_t) n * sizeof(float));
-        }
-    }
-}
-
 static void run_product(const struct gb_cpu_call * call, struct ggml_tensor * const * nodes, int n) {
     struct line l    = line_of(nodes, n);
-    l.epilogue       = (struct gb_gemm_epilogue){ finish, expect, &l };
+    l.epilogue       = (struct gb_gemm_epilogue){ finish, &l };
     gb_mul_mat_run_with(call, nodes[0], &l.epilogue);
 }
 

@@ -24,10 +24,9 @@ struct gb_gemm_row {
 };
 
 // What happens to results as soon as they are complete, while they are in a near cache: n of them, from dst on, which is column `column`
-// of its row. Every result once, by any thread. `expect` says which ones will soon follow.
+// of its row. Every result once, by any thread.
 struct gb_gemm_epilogue {
     void (*finish)(const struct gb_cpu_call * call, const struct gb_gemm_epilogue * e, float * dst, int64_t column, int64_t n);
-    void (*expect)(const struct gb_gemm_epilogue * e, const float * dst, int64_t n);
     const void * context;
 };
 
