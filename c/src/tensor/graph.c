@@ -396,7 +396,9 @@ enum ggml_status ggml_graph_cpy(struct ggml_cgraph * src, struct ggml_cgraph * d
     if (need > dst->size || dst->visited_hash_table.size < (size_t) src->n_nodes + (size_t) src->n_leafs) {
         GB_TRY(grow(dst, (size_t) need, __func__));
     }
-    memmove(dst->nodes, src->nodes, (size_t) src->n_nodes * sizeof(*src->nodes));
+    if (src->n_nodes > 0) { // a view of no nodes may have no array
+        memmove(dst->nodes, src->nodes, (size_t) src->n_nodes * sizeof(*src->nodes));
+    }
     if (src->n_leafs > 0) {
         memmove(dst->leafs, src->leafs, (size_t) src->n_leafs * sizeof(*src->leafs));
     }
