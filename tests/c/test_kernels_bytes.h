@@ -591,16 +591,16 @@ typedef void (*dots_fn)(int64_t k, int nw, int nx, float * y, const void * const
 
 static void check_dots(const char * name, dots_fn fn, int width, size_t element, double (*value)(const void *, int64_t)) {
     enum { K = 300 };
-    static float    x[8][K + 3], floats[4][K + 3];
+    static float    x[4][K + 3], floats[4][K + 3];
     static uint16_t halves[4][K + 3];
     CHECK(width >= 1 && width <= 4);
     for (int pass = 0; pass < 600; pass++) {
-        const int     nw = (int) test_random_int(1, width), nx = (int) test_random_int(1, 8), at = (int) test_random_int(0, 3);
+        const int     nw = (int) test_random_int(1, width), nx = (int) test_random_int(1, 4), at = (int) test_random_int(0, 3);
         const int64_t k = test_random_int(0, K);
         const void *  w[4];
-        const float * rows[8];
-        float         y[32], alone[32];
-        for (int i = 0; i < 8; i++) {
+        const float * rows[4];
+        float         y[16], alone[16];
+        for (int i = 0; i < 4; i++) {
             for (int j = 0; j < K + 3; j++) {
                 x[i][j] = random_value(TAME);
             }
@@ -613,12 +613,12 @@ static void check_dots(const char * name, dots_fn fn, int width, size_t element,
             }
             w[i] = element == 4 ? (const void *) (floats[i] + at) : (const void *) (halves[i] + at);
         }
-        for (int i = 0; i < 32; i++) {
+        for (int i = 0; i < 16; i++) {
             y[i] = 77;
         }
         fn(k, nw, nx, y, w, rows, (size_t) test_random_int(0, 5000));
         for (int i = 0; i < width; i++) {
-            for (int j = 0; j < 8; j++) {
+            for (int j = 0; j < 4; j++) {
                 double sum = 0, size = 0;
                 for (int64_t p = 0; p < k; p++) {
                     const double term = value(w[i], p) * (double) rows[j][p];
@@ -638,5 +638,58 @@ static void check_dots(const char * name, dots_fn fn, int width, size_t element,
 static void test_dots_f32(const struct gb_kernels * k) { check_dots("dots_f32", k->dots_f32, k->dots_w, 4, float_bits_value); }
 static void test_dots_f16(const struct gb_kernels * k) { check_dots("dots_f16", k->dots_f16, k->dots_w, 2, half_bits_value); }
 static void test_dots_bf16(const struct gb_kernels * k) { check_dots("dots_bf16", k->dots_bf16, k->dots_w, 2, bfloat_bits_value); }
+
+typedef void (*rows_columns_fn)(int64_t k, int nw, int nx, const void * w, size_t nb_w, const float * x, size_t ldx, float * y, int64_t ldy,
+                                bool accumulate);
+
+static void check_rows_columns(const char * name, rows_columns_fn fn, int width, size_t element, double (*value)(const void *, int64_t)) {
+    enum { K = 300, LD = K + 7 };
+    static float    x[8 * LD], floats[4 * LD];
+    static uint16_t halves[4 * LD];
+    CHECK(width >= 1 && width <= 8);
+    for (int pass = 0; pass < 600; pass++) {
+        const int     nw = (int) test_random_int(1, 4), nx = (int) test_random_int(1, (uint32_t) width), at = (int) test_random_int(0, 3);
+        const int64_t k = test_random_int(0, K), ldy = test_random_int(4, 9);
+        const bool    accumulate = test_random() % 2;
+        const char *  w = element == 4 ? (const char *) (floats + at) : (const char *) (halves + at);
+        float         y[8 * 9 + 4], alone[1] = { 0 };
+        for (int i = 0; i < 8 * LD; i++) {
+            x[i] = random_value(TAME);
+        }
+        for (int i = 0; i < 4 * LD; i++) {
+            floats[i] = random_value(TAME);
+            halves[i] = (uint16_t) (0x3c00 + test_random() % 0x400 + (test_random() % 2 << 15)); // near 1
+        }
+        for (size_t i = 0; i < sizeof(y) / sizeof(y[0]); i++) {
+            y[i] = 77;
+        }
+        fn(k, nw, nx, w, LD * element, x, LD, y, ldy, accumulate);
+        for (int j = 0; j < 8; j++) {
+            for (int i = 0; i < ldy; i++) {
+                double sum = accumulate ? 77 : 0, size = sum;
+                for (int64_t p = 0; p < k && i < 4; p++) {
+                    const double term = value(w + (size_t) i * LD * element, p) * (double) x[j * LD + p];
+                    sum += term;
+                    size += fabs(term);
+                }
+                const float got = y[j * ldy + i];
+                CHECK_MSG(i < nw && j < nx ? fabs(got - sum) <= 4 * (double) (k + 1) * EPS * size : got == 77, "%s %s: %d x %d, k %d: %g, expected %g",
+                          level_name, name, nw, nx, (int) k, got, sum);
+            }
+        }
+        fn(k, 1, 1, w + (size_t) (nw - 1) * LD * element, 0, x + (nx - 1) * LD, 0, alone, 1, false);
+        CHECK_MSG(accumulate || same_bits(alone[0], y[(nx - 1) * ldy + nw - 1]), "%s %s depends on what is taken together", level_name, name);
+    }
+}
+
+static void test_rows_columns_f32(const struct gb_kernels * k) {
+    check_rows_columns("rows_columns_f32", k->rows_columns_f32, k->rows_x, 4, float_bits_value);
+}
+static void test_rows_columns_f16(const struct gb_kernels * k) {
+    check_rows_columns("rows_columns_f16", k->rows_columns_f16, k->rows_x, 2, half_bits_value);
+}
+static void test_rows_columns_bf16(const struct gb_kernels * k) {
+    check_rows_columns("rows_columns_bf16", k->rows_columns_bf16, k->rows_x, 2, bfloat_bits_value);
+}
 
 #endif // GB_TESTS_TEST_KERNELS_BYTES_H

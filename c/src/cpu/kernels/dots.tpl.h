@@ -1,18 +1,15 @@
 // dots.tpl.h - dot products of a few columns of weights with a few rows of floats, all in registers: what few rows are multiplied with.
 //
 // y[j * DOTS_W + i] = sum over k of w_i x_j for i < nw <= DOTS_W, j < nx <= DOTS_X. Every sum is made in an order that depends on k and nx
-// only, so that it does not matter which columns are taken together. Each weight is read and widened once. More than four rows share
-// the registers with fewer columns. What lies `ahead` bytes behind a weight is asked for while it is multiplied.
+// only, so that it does not matter which columns are taken together. Each weight is read and widened once. What lies `ahead` bytes behind a
+// weight is asked for while it is multiplied.
 
 #if V_N == 8 || V_N == 1 // 16 registers
 #    define DOTS_W 2
-#    define DOTS_W_MANY 1
 #else
 #    define DOTS_W 4
-#    define DOTS_W_MANY 3
 #endif
-#define DOTS_X 8
-#define DOTS_X_FEW 4
+#define DOTS_X 4
 
 #if defined(__GNUC__)
 #    define DOTS_AHEAD(p) __builtin_prefetch((const char *) (p) + ahead)
@@ -29,44 +26,11 @@
 #    define IN_REGISTER(v) (void) (v)
 #endif
 
-#if V_N == 16
-// Halves of two vectors beside each other, until each is four lanes of four, then two by two.
-static ALWAYS_INLINE vf half_sums_(vf a, vf b) {
-    return v_add(_mm512_shuffle_f32x4(a, b, 0x88), _mm512_shuffle_f32x4(a, b, 0xdd));
-}
-
-static ALWAYS_INLINE void sums_of_many_(vf acc[DOTS_X][2], float * y) {
-    float    lanes[V_N];
-    const vf low   = half_sums_(half_sums_(acc[0][0], acc[1][0]), half_sums_(acc[2][0], acc[3][0]));
-    const vf high  = half_sums_(half_sums_(acc[4][0], acc[5][0]), half_sums_(acc[6][0], acc[7][0]));
-    const vf pairs = v_add(_mm512_unpacklo_ps(low, high), _mm512_unpackhi_ps(low, high));
-    v_store(lanes, v_add(pairs, _mm512_permute_ps(pairs, 0x4e)));
-    UNROLL
-    for (int j = 0; j < 4; j++) {
-        y[j]     = lanes[4 * j];
-        y[j + 4] = lanes[4 * j + 1];
-    }
-}
-#else
-static ALWAYS_INLINE void sums_of_many_(vf acc[DOTS_X][2], float * y) {
-    for (int j = 0; j < DOTS_X; j++) {
-        y[j] = v_sum(acc[j][0]);
-    }
-}
-#endif
-
-// Of the lanes, for each row. One chain a row if there are many.
+// Of the lanes, for each row.
 static ALWAYS_INLINE void sums_(int nx, vf acc[DOTS_X][2], float * y) {
     UNROLL
-    for (int j = 0; j < nx && nx <= DOTS_X_FEW; j++) {
+    for (int j = 0; j < nx; j++) {
         y[j] = v_sum(v_add(acc[j][0], acc[j][1]));
-    }
-    if (nx > DOTS_X_FEW) {
-        UNROLL
-        for (int j = nx; j < DOTS_X; j++) {
-            acc[j][0] = v_set(0.0f);
-        }
-        sums_of_many_(acc, y);
     }
 }
 
@@ -129,28 +93,19 @@ static ALWAYS_INLINE void sums_(int nx, vf acc[DOTS_X][2], float * y) {
     }                                                                                                                  \
     static void name(int64_t k, int nw, int nx, float * y, const void * const * columns, const float * const * x, size_t ahead) { \
         const T * w[DOTS_W] = { 0 };                                                                                   \
-        const int whole     = nx > DOTS_X_FEW ? DOTS_W_MANY : DOTS_W;                                                  \
         for (int i = 0; i < nw; i++) {                                                                                 \
             w[i] = columns[i];                                                                                         \
         }                                                                                                              \
-        for (int i = 0; i < nw; i += nw == whole ? whole : 1) {                                                        \
-            switch (nx + (nw == whole ? 8 : 0)) {                                                                      \
+        for (int i = 0; i < nw; i += nw == DOTS_W ? DOTS_W : 1) {                                                      \
+            switch (nx + (nw == DOTS_W ? DOTS_X : 0)) {                                                                \
                 DOTS_CASE(name, 0, 1, 1)                                                                               \
                 DOTS_CASE(name, 0, 1, 2)                                                                               \
                 DOTS_CASE(name, 0, 1, 3)                                                                               \
                 DOTS_CASE(name, 0, 1, 4)                                                                               \
-                DOTS_CASE(name, 0, 1, 5)                                                                               \
-                DOTS_CASE(name, 0, 1, 6)                                                                               \
-                DOTS_CASE(name, 0, 1, 7)                                                                               \
-                DOTS_CASE(name, 0, 1, 8)                                                                               \
-                DOTS_CASE(name, 8, DOTS_W, 1)                                                                          \
-                DOTS_CASE(name, 8, DOTS_W, 2)                                                                          \
-                DOTS_CASE(name, 8, DOTS_W, 3)                                                                          \
-                DOTS_CASE(name, 8, DOTS_W, 4)                                                                          \
-                DOTS_CASE(name, 8, DOTS_W_MANY, 5)                                                                     \
-                DOTS_CASE(name, 8, DOTS_W_MANY, 6)                                                                     \
-                DOTS_CASE(name, 8, DOTS_W_MANY, 7)                                                                     \
-                DOTS_CASE(name, 8, DOTS_W_MANY, 8)                                                                     \
+                DOTS_CASE(name, 4, DOTS_W, 1)                                                                          \
+                DOTS_CASE(name, 4, DOTS_W, 2)                                                                          \
+                DOTS_CASE(name, 4, DOTS_W, 3)                                                                          \
+                DOTS_CASE(name, 4, DOTS_W, 4)                                                                          \
                 default: break;                                                                                        \
             }                                                                                                          \
         }                                                                                                              \

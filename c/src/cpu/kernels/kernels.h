@@ -26,8 +26,8 @@ struct gb_kernels {
     bool fast_bf16;             // gemm_tile_bf16 is faster than gemm_tile_f32; its tile is as large
     int gemm_q8_mr, gemm_q8_nr; // of gemm_tile_q8
     int dots_w;                 // columns that dots_f32, dots_f16, dots_bf16 take at a time, at most 4
-    int dots_w_many;            // the same for more than 4 rows
     bool stripes;               // stripe_* do what they say
+    int rows_x;                 // rows that rows_columns_* take at a time
     int64_t (*limit_f32)(int64_t steps); // limits.tpl.h: for measuring
     int64_t (*limit_bytes)(int64_t steps);
     int64_t (*limit_bf16)(int64_t steps);

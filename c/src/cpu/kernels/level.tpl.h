@@ -15,6 +15,7 @@
 #include "blocks.tpl.h"
 #include "gemm.tpl.h"
 #include "dots.tpl.h"
+#include "rows_columns.tpl.h"
 #include "unpack.tpl.h"
 #include "grids.tpl.h"
 #include "int8.tpl.h"
@@ -34,7 +35,7 @@ const struct gb_kernels LEVEL_KERNELS = {
     .gemm_q8_mr = V_BYTES_MR,
     .gemm_q8_nr = BYTES_NR,
     .dots_w = DOTS_W,
-    .dots_w_many = DOTS_W_MANY,
+    .rows_x = RC_X,
     .stripes = HAVE_STRIPES,
     .limit_f32 = limit_f32,
     .limit_bytes = limit_bytes,

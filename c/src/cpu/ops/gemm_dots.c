@@ -7,17 +7,21 @@
 #define DOT_ROWS 2     // up to so many rows a group, packing w does not pay
 #define DOT_TERMS 1024 // of a quantized column that are dequantized at a time for a dot product
 #define DENSE_DOT_FEW 4   // rows that go through all terms at once
-#define DENSE_DOT_ROWS 16 // of floats, and where several columns are taken at a time
+#define DENSE_DOT_ROWS 64 // of floats, and where several columns are taken at a time: more are worth packing w for
+#define DENSE_DOT_ROWS_SHORT 16 // when sums have fewer terms than
+#define DENSE_DOT_LONG 128      // so many: the lanes are added once for them
 #define DENSE_DOT_ROWS_BF16 8 // panels of pairs are worth it sooner
-#define DENSE_DOT_FLOATS 8192 // of all rows that stay in the first-level cache while columns pass by
-#define DENSE_DOT_COLUMNS 96  // that pass by, one stretch of terms after the other
+#define DENSE_DOT_FLOATS 8192 // of rows that stay in the first-level cache while columns pass by
+#define DENSE_DOT_TERMS 512   // about; each stretch of terms ends with the sums of all lanes
+#define DENSE_PART_MAX 8      // rows that a kernel takes at a time, at most
+#define DENSE_DOT_COLUMNS 48  // that pass by, one stretch of terms after the other
 
 bool gb_gemm_uses_dots(const struct gb_gemm * p) {
     if (gb_gemm_uses_bytes(p)) {
         return p->rows <= GB_BYTES_DOTS;
     }
     if (gb_gemm_uses_dense_dots(p)) {
-        return p->rows <= (p->w.type == GGML_TYPE_BF16 ? DENSE_DOT_ROWS_BF16 : DENSE_DOT_ROWS);
+        return p->rows <= (p->w.type == GGML_TYPE_BF16 ? DENSE_DOT_ROWS_BF16 : p->k < DENSE_DOT_LONG ? DENSE_DOT_ROWS_SHORT : DENSE_DOT_ROWS);
     }
     const bool fits = ggml_is_quantized(p->w.type) ? p->x.type == GGML_TYPE_F32 : !ggml_is_quantized(p->x.type);
     return p->rows <= DOT_ROWS && gb_gemm_is_dense(&p->w) && gb_gemm_is_dense(&p->x) && fits;
@@ -93,60 +97,122 @@ static void dots(const struct gb_kernels * kernels, const struct gb_gemm * p, co
     }
 }
 
-typedef void (*dots_fn)(int64_t, int, int, float *, const void * const *, const float * const *, size_t);
+// Columns [j, end) with all terms of up to four rows, anywhere: w passes by once, from wherever it is.
+static void dots_dense_few(const struct gb_kernels * kernels, const struct gb_gemm * p, const struct gb_gemm_matrix * w,
+                           const struct gb_gemm_row * row, int rows, int64_t j, int64_t end) {
+    const enum ggml_type type = p->w.type;
+    const int            width = kernels->dots_w;
+    const float *        x[DENSE_DOT_FEW];
+    for (int r = 0; r < rows; r++) {
+        x[r] = (const float *) row[r].x;
+    }
+    for (; j < end; j += width) {
+        const void * columns[4];
+        float        y[DENSE_DOT_FEW * 4];
+        const int    nw = (int) GB_MIN(end - j, width);
+        for (int i = 0; i < nw; i++) {
+            columns[i] = w->data + (size_t) (j + i) * w->nb_m;
+        }
+        (type == GGML_TYPE_F16 ? kernels->dots_f16 : type == GGML_TYPE_BF16 ? kernels->dots_bf16 : kernels->dots_f32)(p->k, nw, rows, y, columns, x, 2048);
+        for (int r = 0; r < rows; r++) {
+            memcpy(row[r].dst + j, y + r * width, (size_t) nw * sizeof(float));
+        }
+    }
+}
 
-struct dense { // columns of dense weights times rows of floats
-    const struct gb_kernels *   kernels;
-    dots_fn                     fn;
-    const char *                w; // column 0
-    size_t                      nb_m, nb_k;
-    const struct gb_gemm_row *  row;
-    int                         rows, part; // all; at a time, at most 8
+typedef void (*rows_columns_fn)(int64_t, int, int, const void *, size_t, const float *, size_t, float *, int64_t, bool);
+
+struct dense { // columns of dense weights times rows that lie one behind the other
+    rows_columns_fn            fn;
+    const char *               w; // column 0
+    size_t                     nb_m, nb_k;
+    const float *              x; // row 0
+    size_t                     ldx;
+    const struct gb_gemm_row * row;
+    int64_t                    ldy; // floats from one row's dst to the next; 0: they are anywhere
+    int                        rows, part; // all; at a time
 };
 
-// Terms k0 .. k0 + kc - 1 of nw columns with all rows: the columns stay in the first-level cache for all parts.
-static void dots_dense_set(const struct dense * d, int64_t j, int nw, int64_t k0, int64_t kc, size_t ahead) {
-    const void * columns[4];
-    for (int i = 0; i < nw; i++) {
-        columns[i] = d->w + (size_t) (j + i) * d->nb_m + (size_t) k0 * d->nb_k;
+static void dense_tile(const struct dense * d, int64_t j, int nw, int64_t k0, int64_t kc, int r, int nx) {
+    const char * const  w = d->w + (size_t) j * d->nb_m + (size_t) k0 * d->nb_k;
+    const float * const x = d->x + (size_t) r * d->ldx + k0;
+    if (d->ldy != 0) {
+        d->fn(kc, nw, nx, w, d->nb_m, x, d->ldx, d->row[r].dst + j, d->ldy, k0 > 0);
+        return;
     }
-    for (int r0 = 0; r0 < d->rows; r0 += d->part) {
-        const int     nx = GB_MIN(d->rows - r0, d->part);
-        const float * x[8];
-        float         y[8 * 4];
-        for (int r = 0; r < nx; r++) {
-            x[r] = (const float *) d->row[r0 + r].x + k0;
-        }
-        d->fn(kc, nw, nx, y, columns, x, r0 == 0 ? ahead : 0);
-        for (int r = 0; r < nx; r++) {
-            float * const dst = d->row[r0 + r].dst + j;
-            for (int i = 0; i < nw; i++) {
-                dst[i] = (k0 > 0 ? dst[i] : 0) + y[r * d->kernels->dots_w + i];
+    float y[DENSE_PART_MAX * 4];
+    d->fn(kc, nw, nx, w, d->nb_m, x, d->ldx, y, 4, false);
+    for (int i = 0; i < nx * nw; i++) {
+        float * const dst = d->row[r + i / nw].dst + j + i % nw;
+        *dst              = (k0 > 0 ? *dst : 0) + y[i / nw * 4 + i % nw];
+    }
+}
+
+// Columns [j, last), which stay in the second-level cache, times a stretch of terms of all rows: of as many as fit the first-level cache at
+// a time. Meanwhile what comes next is asked for.
+static void dense_block(const struct dense * d, int64_t j, int64_t last, int64_t k0, int64_t kc, int set, struct gb_ahead * ahead) {
+    const int64_t tiles = (last - j + 3) / 4 * ((d->rows + d->part - 1) / d->part);
+    const int64_t lines = (ahead->rows * ((int64_t) ahead->bytes / 64 + 1) + tiles - 1) / tiles;
+    for (int first = 0; first < d->rows; first += set) {
+        const int end = GB_MIN(d->rows, first + set);
+        for (int64_t i = j; i < last; i += 4) {
+            for (int r = first; r < end; r += d->part) {
+                gb_ahead_step(ahead, lines);
+                dense_tile(d, i, (int) GB_MIN(last - i, 4), k0, kc, r, GB_MIN(end - r, d->part));
             }
         }
     }
 }
 
-// Columns [j, end). Up to four rows go through all terms at once; more go by stretches of terms that fit the first-level cache.
-static void dots_dense(const struct gb_kernels * kernels, const struct gb_gemm * p, const struct gb_gemm_matrix * w,
-                       const struct gb_gemm_row * row, int rows, int64_t j, int64_t end) {
-    const int     parts = (rows + 7) / 8;
-    struct dense  d     = { kernels, p->w.type == GGML_TYPE_F16 ? kernels->dots_f16 : p->w.type == GGML_TYPE_BF16 ? kernels->dots_bf16 : kernels->dots_f32,
-                            w->data, w->nb_m, p->w.nb_k, row, rows, (rows + parts - 1) / parts };
-    const int     width   = rows > DENSE_DOT_FEW ? kernels->dots_w_many : kernels->dots_w;
-    const int64_t stretch = rows > DENSE_DOT_FEW ? DENSE_DOT_FLOATS / (d.part * parts) / 64 * 64 : GB_MAX(p->k, 1);
+static void dots_dense_many(const struct dense * d, int64_t k, int64_t j, int64_t end) {
+    const int64_t stretches = GB_MAX((k + DENSE_DOT_TERMS - 1) / DENSE_DOT_TERMS, 1);
+    const int64_t stretch   = GB_MAX((k / stretches + 63) / 64 * 64, 64); // of one length, about
+    const int     set       = GB_MAX(DENSE_DOT_FLOATS / (int) stretch / d->part, 1) * d->part;
     for (int64_t last; j < end; j = last) {
         int64_t k0 = 0;
         last       = GB_MIN(end, j + DENSE_DOT_COLUMNS);
         do { // once even for k = 0
-            const int64_t kc = GB_MIN(p->k - k0, stretch);
-            for (int64_t i = j; i < last; i += width) {
-                const int nw = (int) GB_MIN(last - i, width);
-                dots_dense_set(&d, i, nw, k0, kc, rows > DENSE_DOT_FEW ? (size_t) width * d.nb_m : 2048);
-            }
+            const int64_t   kc      = GB_MIN(k - k0, stretch);
+            const bool      more    = k0 + kc < k; // terms of these columns; else the next columns
+            const int64_t   next_k  = more ? k0 + kc : 0, next_j = more ? j : last;
+            struct gb_ahead ahead   = { d->w + (size_t) next_j * d->nb_m + (size_t) next_k * d->nb_k, d->nb_m,
+                                        (size_t) GB_MIN(k - next_k, stretch) * d->nb_k, 0, more ? last - j : GB_MIN(end - last, DENSE_DOT_COLUMNS) };
+            dense_block(d, j, last, k0, kc, set, &ahead);
             k0 += kc;
-        } while (k0 < p->k);
+        } while (k0 < k);
     }
+}
+
+static int64_t dst_stride(const struct gb_gemm_row * row, int rows) {
+    const int64_t ld = rows > 1 ? row[1].dst - row[0].dst : 0;
+    for (int r = 2; r < rows; r++) {
+        if (row[r].dst - row[r - 1].dst != ld) {
+            return 0;
+        }
+    }
+    return ld;
+}
+
+static void dots_dense(const struct gb_kernels * kernels, const struct gb_gemm * p, const struct gb_gemm_matrix * w,
+                       const struct gb_gemm_row * row, int rows, int64_t j, int64_t end) {
+    if (!copies_rows(p)) {
+        dots_dense_few(kernels, p, w, row, rows, j, end);
+        return;
+    }
+    const int          parts = (rows + kernels->rows_x - 1) / kernels->rows_x;
+    const struct dense d     = {
+            .fn   = p->w.type == GGML_TYPE_F16 ? kernels->rows_columns_f16 : p->w.type == GGML_TYPE_BF16 ? kernels->rows_columns_bf16 : kernels->rows_columns_f32,
+            .w    = w->data,
+            .nb_m = w->nb_m,
+            .nb_k = p->w.nb_k,
+            .x    = (const float *) row[0].x,
+            .ldx  = copied_row_floats(p),
+            .row  = row,
+            .ldy  = dst_stride(row, rows),
+            .rows = rows,
+            .part = (rows + parts - 1) / parts,
+    };
+    dots_dense_many(&d, p->k, j, end);
 }
 
 // Columns of all groups, counted through, are shared out; a column of w is read once, for all rows.

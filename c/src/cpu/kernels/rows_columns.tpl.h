@@ -1,0 +1,131 @@
+// rows_columns.tpl.h - columns of weights times rows of floats, both as they lie along k, a tile of sums in registers: for as many rows as do
+// not pay for packing the weights.
+//
+// A tile is 4 columns by at most RC_X rows; each step loads a vector of each and multiplies every pair. At the end the lanes of each sum
+// are added, in an order that is the same for all places in the tile. So a result depends on k alone, not on what it is computed with.
+// All columns and all rows are equally far apart: few addresses stay in registers where many would not.
+
+#define RC_W 4
+#if V_N == 8 || V_N == 1 // 16 registers
+#    define RC_X 2
+#else
+#    define RC_X 6
+#endif
+
+#if V_N == 16
+// Halves of two vectors, added, beside each other.
+static ALWAYS_INLINE vf half_sums_(vf a, vf b) {
+    return v_add(_mm512_shuffle_f32x4(a, b, 0x88), _mm512_shuffle_f32x4(a, b, 0xdd));
+}
+
+// The sums of 4 columns by 4 rows: vector r of `sums` has the columns of row r in its lanes.
+static ALWAYS_INLINE void rc_sums_(vf acc[RC_W][RC_X], int first, int last, __m128 sums[4]) {
+    vf u[RC_W];
+    UNROLL
+    for (int i = 0; i < RC_W; i++) {
+        const vf low  = half_sums_(acc[i][first], acc[i][first + 1 < last ? first + 1 : last]);
+        const vf high = half_sums_(acc[i][first + 2 < last ? first + 2 : last], acc[i][first + 3 < last ? first + 3 : last]);
+        u[i]          = half_sums_(low, high); // a row in each quarter, four parts of its sum
+    }
+    const vf a = v_add(_mm512_unpacklo_ps(u[0], u[1]), _mm512_unpackhi_ps(u[0], u[1]));
+    const vf b = v_add(_mm512_unpacklo_ps(u[2], u[3]), _mm512_unpackhi_ps(u[2], u[3]));
+    const vf c = v_add(_mm512_shuffle_ps(a, b, 0x44), _mm512_shuffle_ps(a, b, 0xee));
+    sums[0]    = _mm512_castps512_ps128(c);
+    sums[1]    = _mm512_extractf32x4_ps(c, 1);
+    sums[2]    = _mm512_extractf32x4_ps(c, 2);
+    sums[3]    = _mm512_extractf32x4_ps(c, 3);
+}
+
+static ALWAYS_INLINE void rc_store_(int nx, vf acc[RC_W][RC_X], int nw, float * y, int64_t ldy, bool accumulate) {
+    const __mmask8 lanes = (__mmask8) (0xf >> (4 - nw));
+    UNROLL
+    for (int j0 = 0; j0 < nx; j0 += 4) {
+        __m128 sums[4];
+        rc_sums_(acc, j0, nx - 1, sums);
+        UNROLL
+        for (int j = 0; j < 4; j++) {
+            float * const p = y + (j0 + j) * ldy;
+            if (j0 + j < nx) {
+                _mm_mask_storeu_ps(p, lanes, accumulate ? _mm_add_ps(_mm_maskz_loadu_ps(lanes, p), sums[j]) : sums[j]);
+            }
+        }
+    }
+}
+#else
+static ALWAYS_INLINE void rc_store_(int nx, vf acc[RC_W][RC_X], int nw, float * y, int64_t ldy, bool accumulate) {
+    for (int j = 0; j < nx; j++) {
+        for (int i = 0; i < nw; i++) {
+            const float sum = v_sum(acc[i][j]);
+            y[j * ldy + i]  = accumulate ? y[j * ldy + i] + sum : sum;
+        }
+    }
+}
+#endif
+
+#define ROWS_COLUMNS(name, T, LOAD)                                                                                    \
+    static ALWAYS_INLINE void name##_tile_(int nx, int64_t k, int nw, const char * w, size_t nb_w, const float * x, size_t ldx, float * y, \
+                                           int64_t ldy, bool accumulate) {                                             \
+        vf            acc[RC_W][RC_X];                                                                                 \
+        const T *     c[RC_W];                                                                                         \
+        const float * r[RC_X];                                                                                         \
+        int64_t       p = 0;                                                                                           \
+        UNROLL                                                                                                         \
+        for (int i = 0; i < RC_W; i++) { /* a column that is not there: another one, whose sums are dropped */         \
+            c[i] = (const T *) (const void *) (w + (size_t) (i < nw ? i : 0) * nb_w);                                  \
+            UNROLL                                                                                                     \
+            for (int j = 0; j < nx; j++) {                                                                             \
+                acc[i][j] = v_set(0.0f);                                                                               \
+            }                                                                                                          \
+        }                                                                                                              \
+        UNROLL                                                                                                         \
+        for (int j = 0; j < nx; j++) {                                                                                 \
+            r[j] = x + (size_t) j * ldx;                                                                               \
+        }                                                                                                              \
+        for (; p + V_N <= k; p += V_N) {                                                                               \
+            vf wv[RC_W];                                                                                               \
+            UNROLL                                                                                                     \
+            for (int i = 0; i < RC_W; i++) {                                                                           \
+                wv[i] = LOAD(c[i] + p);                                                                                \
+                IN_REGISTER(wv[i]);                                                                                    \
+            }                                                                                                          \
+            UNROLL                                                                                                     \
+            for (int j = 0; j < nx; j++) {                                                                             \
+                vf xv = v_load(r[j] + p);                                                                              \
+                IN_REGISTER(xv);                                                                                       \
+                UNROLL                                                                                                 \
+                for (int i = 0; i < RC_W; i++) {                                                                       \
+                    acc[i][j] = v_fma(wv[i], xv, acc[i][j]);                                                           \
+                }                                                                                                      \
+            }                                                                                                          \
+        }                                                                                                              \
+        if (p < k) {                                                                                                   \
+            const int n = (int) (k - p);                                                                               \
+            UNROLL                                                                                                     \
+            for (int i = 0; i < RC_W; i++) {                                                                           \
+                const vf wv = LOAD##_N(c[i] + p, n);                                                                   \
+                UNROLL                                                                                                 \
+                for (int j = 0; j < nx; j++) {                                                                         \
+                    acc[i][j] = v_fma(wv, v_load_n(r[j] + p, n), acc[i][j]);                                           \
+                }                                                                                                      \
+            }                                                                                                          \
+        }                                                                                                              \
+        rc_store_(nx, acc, nw, y, ldy, accumulate);                                                                    \
+    }                                                                                                                  \
+    static void name(int64_t k, int nw, int nx, const void * w, size_t nb_w, const float * x, size_t ldx, float * y, int64_t ldy, \
+                     bool accumulate) {                                                                                \
+        switch (nx) {                                                                                                  \
+            RC_CASES(name)                                                                                             \
+            default: break;                                                                                            \
+        }                                                                                                              \
+    }
+#define RC_CASE(name, n)                                                                                               \
+    case n: name##_tile_(n, k, nw, w, nb_w, x, ldx, y, ldy, accumulate); break;
+#if RC_X == 2
+#    define RC_CASES(name) RC_CASE(name, 1) RC_CASE(name, 2)
+#else
+#    define RC_CASES(name) RC_CASE(name, 1) RC_CASE(name, 2) RC_CASE(name, 3) RC_CASE(name, 4) RC_CASE(name, 5) RC_CASE(name, 6)
+#endif
+
+ROWS_COLUMNS(rows_columns_f32, float, LOAD_F32)
+ROWS_COLUMNS(rows_columns_f16, uint16_t, LOAD_F16)
+ROWS_COLUMNS(rows_columns_bf16, uint16_t, LOAD_BF16)
