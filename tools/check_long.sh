@@ -86,6 +86,12 @@ for seed in 1 2 3; do
     (cd build/cuda-emulation && GB_EMU_SEED=$seed ctest --output-on-failure -j "$jobs" -L emulation)
 done
 
+step "the package with emulated CUDA devices: operators against NumPy, the scheduler"
+cmake -S . -B build/cuda-emulated-module -DCMAKE_BUILD_TYPE=Release -DGGML_BACKEND_TESTS=ON -DGGML_CUDA_EMULATION=ON >/dev/null
+cmake --build build/cuda-emulated-module -j "$jobs" --target ggml_backend_cuda_emulated_module >build/cuda-emulated-module.log 2>&1 || { tail -n 50 build/cuda-emulated-module.log; exit 1; }
+GGML_CUDA_MODULE=$PWD/build/cuda-emulated-module/tests/cuda/libggml_backend_cuda_emulated_module.so \
+    "$py" -m pytest -q -p no:cacheprovider tests/python/test_cuda.py tests/python/test_sched.py tests/python/test_ops_*.py
+
 step "the CUDA backend as a module, one architecture"
 if command -v nvcc >/dev/null; then
     cmake -S . -B build/cuda-module -DCMAKE_BUILD_TYPE=Release -DGGML_BACKEND_TESTS=ON -DGGML_CUDA=ON -DCMAKE_CUDA_ARCHITECTURES=90 >/dev/null

@@ -24,6 +24,14 @@ def sim() -> gb.Backend:
     return gb.Backend("SIM", mem="64M")
 
 
+def open_device(name: str) -> gb.Backend:
+    """The backend, or a skipped test where there is no such device: CUDA0, say."""
+    names = gb.backends()
+    if name.startswith("CUDA") and name not in names:
+        pytest.skip(f"CUDA: {names.missing.get('CUDA', f'there is no {name}')}")
+    return gb.Backend(name)
+
+
 @pytest.fixture
 def ctx() -> Iterator[gb.Context]:
     with gb.Context() as context:

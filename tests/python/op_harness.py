@@ -5,7 +5,8 @@ layout decides how the tensor lies in memory: whole, or a view cut out of a larg
 or an integer far out of range), so that whoever reads beside the view is caught, and whoever writes there as well.
 
 `check` builds the graph once and computes it with one and with three threads, at every level of instructions that this processor
-has, and once more on the simulated device. Every result must be within the tolerance of the reference.
+has, once more on the simulated device, and on a CUDA device where there is one. Every result must be within the tolerance of the
+reference.
 
 Tolerance. u is half the distance between 1 and the next number (2^-24 float32, 2^-11 float16, 2^-8 bfloat16). Computing is done in
 float32, so an element may be off by (terms + n) u32 |m|, where `n` is the length of the sum behind it, `m` the sum of the magnitudes
@@ -156,6 +157,12 @@ def sim() -> gb.Backend:
     return gb.Backend("SIM", mem="64M")
 
 
+@functools.cache
+def cuda() -> gb.Backend | None:
+    """The first CUDA device, or the emulated one of a module that GGML_CUDA_MODULE names; None without."""
+    return gb.Backend("CUDA0") if "CUDA0" in gb.backends() else None
+
+
 # ------------------------------------------------------------------------------------------------------------------ coverage
 
 COVERED: set[str] = set()
@@ -278,7 +285,19 @@ def check(
     if on_sim:
         there = Built(build, inputs, sim())
         compare(there.compute(sim()), want, size, tolerance, "SIM")
+    device = cuda()
+    if device is not None and all(device.supports(t) for t in built.graph.nodes):
+        there = Built(build, inputs, device)
+        compare(there.compute(device), want, size, on_tensor_cores(there, tolerance), "CUDA0")
     return node
+
+
+def on_tensor_cores(built: Built, tolerance: Tolerance) -> Tolerance:
+    """Products with 16-bit floats round the other factor to these, and attention its weights (docs/CUDA.md)."""
+    halves = [t.dtype.name for t in built.roots if t.dtype.name in ("float16", "bfloat16")]
+    if not halves or not {"MUL_MAT", "MUL_MAT_ID", "FLASH_ATTN"} & {t.op for t in built.graph.nodes}:
+        return tolerance
+    return replace(tolerance, rounded=tolerance.rounded + 2, rounded_to=halves[0])
 
 
 def compare(got: Any, want: Any, magnitude: Any, tolerance: Tolerance, label: str) -> None:

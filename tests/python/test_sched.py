@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import ggml_backend as gb
+from conftest import open_device
 
 
 class Net:
@@ -100,11 +101,11 @@ def test_deep_graph(ctx, cpu):
     assert y.tolist() == [1, 2, 3, 4]
 
 
-@pytest.mark.parametrize("device", ["CPU", "SIM"])
+@pytest.mark.parametrize("device", ["CPU", "SIM", "CUDA0"])
 def test_copy(net, ctx, cpu, device):
     ctx.allocate(cpu)
     net.set()
-    backend = gb.Backend(device)
+    backend = open_device(device)
     copy = net.graph.copy(backend)
     net.x.set(0)
     assert copy.compute(backend)
@@ -201,9 +202,9 @@ def test_tensor_allocator_arguments(cpu):
             gb.TensorAllocator(**wrong)
 
 
-@pytest.mark.parametrize("device", ["CPU", "SIM"])
+@pytest.mark.parametrize("device", ["CPU", "SIM", "CUDA0"])
 def test_graph_allocator(net, device):
-    backend = gb.Backend(device)
+    backend = open_device(device)
     with gb.GraphAllocator(backend) as allocator:
         size = allocator.measure(net.graph)
         assert size > 0
@@ -248,9 +249,13 @@ def test_graph_allocator_reuses_memory(ctx, cpu):
 # ------------------------------------------------------------------------------------------------------------------- scheduler
 
 
-@pytest.mark.parametrize("devices", [["CPU"], ["SIM", "CPU"], ["SIM", "SIM", "CPU"], ["SIM"]], ids=str)
+@pytest.mark.parametrize(
+    "devices",
+    [["CPU"], ["SIM", "CPU"], ["SIM", "SIM", "CPU"], ["SIM"], ["CUDA0", "CPU"], ["CUDA0", "CUDA0", "CPU"], ["CUDA0", "CUDA1", "CPU"], ["SIM", "CUDA0", "CPU"]],
+    ids=str,
+)
 def test_scheduler(net, devices):
-    backends = [gb.Backend(d) for d in devices]
+    backends = [open_device(d) for d in devices]
     with gb.Scheduler(backends) as scheduler:
         scheduler.allocate(net.graph)
         net.set()
