@@ -203,4 +203,44 @@ static void irregular_graphs(void) {
     CHECK_MSG(n_none > 0, "results in place everywhere");
 }
 
-TEST_MAIN(TEST(irregular_graphs))
+// Plans the graph with the n-th allocation failing. True if there were fewer.
+static bool plans_without(ggml_backend_t cpu, uint64_t seed, int64_t n) {
+    const int64_t live = gb_test_live_allocs();
+    struct world  w;
+    make_world(&w, seed);
+    const ggml_backend_sched_t sched = ggml_backend_sched_new(&cpu, NULL, 1, 0);
+    gb_test_fail_alloc(n, false);
+    const enum ggml_status status = ggml_backend_sched_plan_graph(sched, w.graph);
+    const bool             failed = gb_test_alloc_failed();
+    gb_test_fail_alloc(0, false);
+    CHECK_MSG(status == (failed ? GGML_STATUS_ALLOC_FAILED : GGML_STATUS_SUCCESS), "allocation %d: %s", (int) n, ggml_status_to_string(status));
+    CHECK_INT(ggml_backend_sched_get_n_splits(sched), failed ? 0 : 1);
+    ggml_backend_sched_free(sched);
+    ggml_free(w.ctx);
+    ggml_clear_error();
+    CHECK_INT(gb_test_live_allocs(), live);
+    return !failed;
+}
+
+// Where the arena is laid out a second time, with nothing in place: each of the last allocations fails, and some of those before.
+static void every_allocation_fails(void) {
+    const ggml_backend_t cpu  = ggml_backend_cpu_init();
+    const uint64_t       seed = 2030;
+    int64_t              few = 0, many = 1;
+    ggml_log_set(ggml_log_discard, NULL);
+    while (!plans_without(cpu, seed, many)) {
+        few = many;
+        many *= 2;
+    }
+    while (many - few > 1) {
+        const int64_t n = few + (many - few) / 2;
+        *(plans_without(cpu, seed, n) ? &many : &few) = n;
+    }
+    CHECK(few > 50);
+    for (int64_t n = 1; n < many; n += n + 40 < many ? 7 : 1) {
+        CHECK(!plans_without(cpu, seed, n));
+    }
+    ggml_backend_free(cpu);
+}
+
+TEST_MAIN(TEST(irregular_graphs), TEST(every_allocation_fails))

@@ -274,6 +274,66 @@ static void the_checker_names_both(void) {
     close_place(&p);
 }
 
+// Places that meet in time and bytes, that are not aligned or beyond the end, and lines that come apart.
+static void the_judge_of_places_fires(void) {
+    OPEN(p, "SIM:name=A CPU");
+    struct ggml_tensor * x = put(&p, leaf(&p, "x", 16, 1), 0, false), *sum = ggml_sqr(p.ctx, x);
+    for (int i = 0; i < 6; i++) {
+        sum = ggml_add(p.ctx, ggml_repeat(p.ctx, sum, leaf(&p, "shape", 16, 2 + i)), ggml_repeat(p.ctx, x, leaf(&p, "shape", 16, 2 + i)));
+        sum = ggml_sum_rows(p.ctx, sum);
+        sum = ggml_repeat(p.ctx, ggml_view_1d(p.ctx, sum, 1, 0), x);
+    }
+    expand(&p, sum);
+    OK(ggml_backend_sched_alloc_graph(p.sched, p.graph));
+    struct gb_sched_plan * plan = p.sched->last;
+    OK(gb_sched_judge(p.sched, plan));
+    int n_met = 0, n_lines = 0;
+    for (int i = 0; i < plan->n_ids; i++) {
+        struct gb_item * a = (struct gb_item *) gb_sched_arena_item(plan, i);
+        if (a == NULL) {
+            continue;
+        }
+        const struct gb_item kept = *a;
+        a->offset += 1;
+        CHECK_INT(gb_sched_judge(p.sched, plan), GGML_STATUS_FAILED);
+        a->offset = kept.offset;
+        a->chunk  = -1;
+        CHECK_INT(gb_sched_judge(p.sched, plan), GGML_STATUS_FAILED);
+        *a = kept;
+        for (int j = 0; j < plan->n_ids; j++) {
+            const struct gb_item * b = gb_sched_arena_item(plan, j);
+            if (b && b->line != kept.line && b->backend == kept.backend && b->lower < kept.upper && kept.lower < b->upper) {
+                for (int k = 0; k < plan->n_ids; k++) { // all of the line, or it has come apart
+                    struct gb_item * of = (struct gb_item *) gb_sched_arena_item(plan, k);
+                    if (of && of->line == kept.line) {
+                        of->offset = b->offset;
+                    }
+                }
+                n_met++;
+                CHECK_INT(gb_sched_judge(p.sched, plan), GGML_STATUS_FAILED);
+                CHECK_MSG(strstr(ggml_last_error(), "overlap") != NULL, "%s", ggml_last_error());
+                for (int k = 0; k < plan->n_ids; k++) {
+                    struct gb_item * of = (struct gb_item *) gb_sched_arena_item(plan, k);
+                    if (of && of->line == kept.line) {
+                        of->offset = kept.offset;
+                    }
+                }
+            }
+        }
+        if (kept.line != i) {
+            n_lines++;
+            a->offset += 4096;
+            CHECK_INT(gb_sched_judge(p.sched, plan), GGML_STATUS_FAILED);
+            CHECK_MSG(strstr(ggml_last_error(), "computed in") != NULL, "%s", ggml_last_error());
+            *a = kept;
+        }
+    }
+    OK(gb_sched_judge(p.sched, plan));
+    CHECK(n_met > 0 && n_lines > 0);
+    ggml_clear_error();
+    close_place(&p);
+}
+
 TEST_MAIN(TEST(a_chain), TEST(no_wait_too_many), TEST(nobody_waits_alone), TEST(memory_is_reused_across_queues), TEST(copies_come_ahead),
           TEST(copies_come_far_ahead), TEST(copies_do_not_hold_up_others), TEST(inputs_travel_together),
-          TEST(the_host_is_not_held_up), TEST(failures_while_others_wait), TEST(the_checker_names_both))
+          TEST(the_host_is_not_held_up), TEST(failures_while_others_wait), TEST(the_checker_names_both), TEST(the_judge_of_places_fires))

@@ -367,6 +367,69 @@ static void not_where_less_is_computed_in_place(void) {
     close_place(&p);
 }
 
+// A sum of inputs of several shapes on device 0; `n` tokens. Where the buffer is given, the inputs are placed there by whoever runs the graph.
+struct inputs {
+    struct ggml_context * ctx;
+    struct ggml_tensor *  in[4];
+    struct ggml_tensor *  sum;
+    struct ggml_cgraph *  graph;
+    ggml_backend_buffer_t buffer; // of the user
+};
+
+static struct inputs sum_of_inputs(struct place * p, int64_t n, bool placed) {
+    struct inputs g = { .ctx = ggml_init((struct ggml_init_params){ 1 << 16, NULL, true }) };
+    const int64_t width[] = { 40, 40, 1, 40 };
+    for (int i = 0; i < 4; i++) {
+        g.in[i] = ggml_new_tensor_2d(g.ctx, GGML_TYPE_F32, width[i], n);
+        ggml_set_input(g.in[i]);
+    }
+    g.buffer = placed ? ggml_backend_alloc_ctx_tensors(g.ctx, p->backends[p->n - 1]) : NULL;
+    g.graph  = ggml_new_graph_custom(g.ctx, 16, false);
+    g.sum    = g.in[0];
+    for (int i = 1; i < 4; i++) {
+        g.sum = ggml_add(g.ctx, g.sum, g.in[i]);
+        OK(ggml_backend_sched_set_node_backend(p->sched, g.sum, p->backends[0]));
+    }
+    OK(ggml_build_forward_expand(g.graph, g.sum));
+    return g;
+}
+
+static void run_sum(struct place * p, struct inputs * g) {
+    for (int i = 0; i < 4; i++) {
+        static float values[40 * 64];
+        for (int64_t k = 0; k < ggml_nelements(g->in[i]); k++) {
+            values[k] = (float) (k % g->in[i]->ne[0] + i * 100);
+        }
+        OK(ggml_backend_tensor_set(g->in[i], values, 0, ggml_nbytes(g->in[i])));
+    }
+    OK(ggml_backend_sched_graph_compute(p->sched, g->graph));
+    CHECK_AT(g->sum, (int) (ggml_nelements(g->sum) - 1), 39 * 3 + 600);
+    CHECK_AT(g->sum, 0, 600);
+    ggml_free(g->ctx);
+    ggml_backend_buffer_free(g->buffer);
+}
+
+// What lies behind each other and travels as one copy in one size does so in each.
+static void inputs_travel_as_in_the_large_one(void) {
+    static const char * const devices[] = { "SIM:name=A CPU", "SIM:name=A,align=256 CPU", "SIM:name=A,align=512 SIM:name=B,align=16 CPU" };
+    for (int k = 0; k < 3 * 4; k++) {
+        const bool    placed = k / 3 % 2, pipelined = k / 6;
+        OPEN(p, devices[k % 3]);
+        OK(ggml_backend_sched_set_n_copies(p.sched, pipelined ? 2 : 1));
+        struct inputs large = sum_of_inputs(&p, 41, placed); // of the user: no two can travel together; of other sizes some could
+        OK(ggml_backend_sched_reserve(p.sched, large.graph));
+        for (int64_t n = 1; n <= 41; n++) {
+            struct inputs g = sum_of_inputs(&p, n, placed);
+            OK(ggml_backend_sched_alloc_graph(p.sched, g.graph));
+            run_sum(&p, &g);
+        }
+        CHECK_MSG(stats_of(p.sched).n_plans_made == 1, "%d plans made, %s, %d", (int) stats_of(p.sched).n_plans_made, devices[k % 3], k);
+        ggml_free(large.ctx);
+        ggml_backend_buffer_free(large.buffer);
+        close_place(&p);
+    }
+}
+
 static void every_allocation_fails(void) {
     const int64_t        live = gb_test_live_allocs();
     OPEN(p, "SIM:name=A SIM:name=B CPU");
@@ -396,4 +459,4 @@ static void every_allocation_fails(void) {
 }
 
 TEST_MAIN(TEST(every_allocation_fails), TEST(not_where_less_is_computed_in_place), TEST(random_graphs_take_smaller_sizes), TEST(plans_anew_what_is_larger_or_different), TEST(prompt_and_step_stay_side_by_side),
-          TEST(a_reserved_plan_lasts), TEST(reserves_memory_of_inputs))
+          TEST(a_reserved_plan_lasts), TEST(inputs_travel_as_in_the_large_one), TEST(reserves_memory_of_inputs))

@@ -402,9 +402,16 @@ static bool can_travel_together(const struct builder * b, const struct gb_copy *
 static bool follows(const struct builder * b, const struct gb_copy * first, const struct gb_copy * next) {
     enum { GAP = 256 };
     const struct place p = place_of(b, first->root), q = place_of(b, next->root);
-    const bool same = p.buffer == q.buffer && p.backend == q.backend && p.chunk == q.chunk;
-    return same && first->staged == next->staged && q.at >= p.at + first->span && q.at - p.at - first->span < GAP &&
+    const bool   same = p.buffer == q.buffer && p.backend == q.backend && p.chunk == q.chunk;
+    const size_t gap  = p.backend < 0 ? GAP : GB_MAX(GAP, gb_sched_leaf_unit(b->sched, p.backend)); // whatever the size of `first` is
+    return same && first->staged == next->staged && q.at >= p.at + first->span && q.at - p.at - first->span < gap &&
            (q.at - p.at) % b->sched->devices[first->backend].alignment == 0;
+}
+
+// Does the plan whose places this one hopes to take say otherwise?
+static bool guide_agrees(const struct builder * b, size_t c, int with) {
+    const struct gb_sched_plan * guide = b->plan->guide;
+    return guide == NULL || c >= guide->copies.n || guide->copies.data[c].root != b->plan->copies.data[c].root || guide->copies.data[c].merged == with;
 }
 
 // Inputs of a split that lie behind each other become one transfer. In the order in which they were met: who wants it places them so.
@@ -418,7 +425,7 @@ static void merge_copies(struct builder * b, const struct gb_split * split) {
             continue;
         }
         struct gb_copy * first = last < 0 ? NULL : &p->copies.data[last];
-        if (first && follows(b, first, copy)) {
+        if (first && follows(b, first, copy) && guide_agrees(b, c, last)) {
             first->whole = false;
             first->shown = first->root;
             first->span  = place_of(b, copy->root).at - place_of(b, first->root).at + copy->span;

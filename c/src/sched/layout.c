@@ -410,6 +410,16 @@ static bool has_all_homes(const struct gb_sched_plan * p) {
 
 // ----------------------------------------------------------------------------------------------------------------------- leafs
 
+// As if for any of the devices: then inputs that lie behind each other can travel together wherever they go to, whatever their sizes are.
+size_t gb_sched_leaf_unit(const struct ggml_backend_sched * s, int backend) {
+    enum { LARGEST = 4096 };
+    size_t unit = s->devices[backend].alignment;
+    for (int b = 0; b < s->n_backends; b++) {
+        unit = GB_MAX(unit, GB_MIN(s->devices[b].alignment, LARGEST));
+    }
+    return unit;
+}
+
 static enum ggml_status lay_out_leaf(const struct ggml_backend_sched * s, struct gb_sched_plan * p, int id, struct gb_item * end) {
     const int                      b    = p->assignment[id].backend;
     const struct gb_sched_device * d    = &s->devices[b];
@@ -419,16 +429,15 @@ static enum ggml_status lay_out_leaf(const struct ggml_backend_sched * s, struct
     GB_FAIL_IF(size > max, GGML_STATUS_ALLOC_FAILED, GGML_STATUS_ALLOC_FAILED,
                "ggml_backend_sched: tensor '%s' of %zu bytes exceeds the largest buffer of backend %s, %zu bytes", p->ids.data[id].tensor->name,
                size, ggml_backend_name(d->backend), d->max_size);
-    GB_FAIL_IF(!gb_pad_size(size, d->alignment, &padded) || !gb_add_size(end[b].offset, padded, &total), GGML_STATUS_ALLOC_FAILED,
+    GB_FAIL_IF(!gb_pad_size(size, gb_sched_leaf_unit(s, b), &padded) || !gb_add_size(end[b].offset, padded, &total), GGML_STATUS_ALLOC_FAILED,
                GGML_STATUS_ALLOC_FAILED, "ggml_backend_sched: the sizes of the leafs overflow");
-    if (total > max) {
+    if (end[b].offset + size > max) {
         end[b].chunk++;
         end[b].offset = 0;
         total         = padded;
     }
     p->ids.data[id].item = (struct gb_item){ .backend = b, .chunk = end[b].chunk, .offset = end[b].offset, .size = size, .valid = true };
     end[b].offset        = total;
-    p->need[b].leafs += padded;
     return need_room(p, &p->ids.data[id].item, true, d->alignment) ? GGML_STATUS_SUCCESS : GGML_STATUS_ALLOC_FAILED;
 }
 
@@ -453,6 +462,9 @@ enum ggml_status gb_sched_lay_out_leafs(struct ggml_backend_sched * s, struct gb
         if (p->ids.data[i].home == GB_HOME_LEAF && lies_apart(s, p, i)) {
             status = lay_out_leaf(s, p, i, end);
         }
+    }
+    for (size_t k = 0; k < p->chunks.n; k++) { // there are no others yet
+        p->need[p->chunks.data[k].backend].leafs += p->chunks.data[k].size;
     }
     gb_free(end);
     return status;

@@ -130,9 +130,11 @@ static enum ggml_status fill(struct ggml_backend_sched * s, struct gb_sched_plan
     GB_TRY(gb_sched_assign_plan(s, p));
     GB_TRY(cut(p));
     GB_TRY(gb_sched_lay_out_leafs(s, p));
+    p->guide = gb_sched_find_guide(s, p);
     GB_TRY(gb_sched_make_program(s, p));
     GB_TRY(gb_sched_order_steps(s, p));
     GB_TRY(gb_sched_lay_out(s, p));
+    GB_TRY(gb_sched_judge(s, p));
     GB_TRY(measure_work(s, p));
     GB_TRY(gb_sched_find_fallbacks(s, p));
     return gb_sched_find_hazards(s, p);
@@ -149,6 +151,7 @@ static enum ggml_status make_relieved(struct ggml_backend_sched * s, const struc
     p->relief                     = relief;
     const enum ggml_status status = fill(s, p, graph);
     p->relief                     = NULL;
+    p->guide                      = NULL;
     if (status != GGML_STATUS_SUCCESS) {
         free_plan(s, p);
         return status;

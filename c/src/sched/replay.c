@@ -59,9 +59,38 @@ static bool same_program(const struct gb_sched_plan * p, const struct gb_sched_p
     return same;
 }
 
-bool gb_sched_is_like(const struct gb_sched_plan * p, const struct gb_sched_plan * model) {
+static bool is_built_like(const struct gb_sched_plan * p, const struct gb_sched_plan * model) {
     return p->n_nodes == model->n_nodes && p->n_leafs == model->n_leafs && p->n_ids == model->n_ids && p->n_backends == model->n_backends &&
-           p->lean == model->lean && p->n_copies == model->n_copies && same_sources(p, model) && same_ids(p, model) && same_program(p, model);
+           p->lean == model->lean && p->n_copies == model->n_copies && same_sources(p, model) && same_ids(p, model);
+}
+
+bool gb_sched_is_like(const struct gb_sched_plan * p, const struct gb_sched_plan * model) {
+    return is_built_like(p, model) && same_program(p, model);
+}
+
+// As far as it is known before copies are made: has each tensor, and each copy of a whole one, room where the model has it?
+static bool has_room(const struct gb_sched_plan * p, const struct gb_sched_plan * model) {
+    bool fits = true;
+    for (int i = 0; fits && i < p->n_ids; i++) {
+        const struct gb_item * item = gb_sched_arena_item(model, i);
+        fits                        = item == NULL || ggml_nbytes(&p->key[i]) <= item->room;
+    }
+    for (size_t c = 0; fits && c < model->copies.n; c++) {
+        const struct gb_copy * copy = &model->copies.data[c];
+        const struct gb_item * item = gb_sched_arena_item(model, model->n_ids + (int64_t) c);
+        fits                        = item == NULL || !copy->whole || ggml_nbytes(&p->key[copy->root]) <= item->room;
+    }
+    return fits;
+}
+
+const struct gb_sched_plan * gb_sched_find_guide(const struct ggml_backend_sched * s, const struct gb_sched_plan * p) {
+    for (size_t k = 0; k < s->plans.n; k++) {
+        const struct gb_sched_plan * other = s->plans.data[k];
+        if (!other->draft && is_built_like(p, other) && has_room(p, other)) {
+            return other;
+        }
+    }
+    return NULL;
 }
 
 // ----------------------------------------------------------------------------------------------------------------------- lines

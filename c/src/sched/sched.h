@@ -8,6 +8,7 @@
 //   memory.c    the buffers: arenas, leaf stores, retired ones  replica.c copies that are kept from run to run
 //   bind.c      writes data and buffer of the user's tensors    plan.c    making, comparing and keeping plans
 //   run.c       executes a plan                                 check.c   judges the order while it runs
+//   judge.c     judges the places
 //   stats.c     counters                                    trace.c   what ran when
 //   explain.c   texts                                           fallback.c  nodes that a better backend refuses
 //   query.c     what a plan decided                             sched.c   the public functions
@@ -241,6 +242,7 @@ struct gb_sched_plan {
     const struct gb_sched_relief * relief; // borrowed, while the plan is made; NULL: none
     bool                  predicted; // placed by costs:
     struct ggml_backend_sched_prediction prediction;
+    const struct gb_sched_plan * guide; // borrowed, while the plan is made: what travels together travels together there, too; NULL: none
     const struct gb_sched_plan * model; // borrowed, while the plan is made: its offsets were taken; NULL: none
     bool                  lean;     // memory was short: no replicas, no copies ahead of time
     int                   n_backends;
@@ -397,14 +399,20 @@ void gb_trace_step_is_done(struct ggml_backend_sched * s);                      
 void gb_trace_end_run(struct ggml_backend_sched * s, bool complete); // when all of it has been waited for
 
 // layout.c
+size_t           gb_sched_leaf_unit(const struct ggml_backend_sched * s, int backend); // leafs placed there begin at multiples of it
 bool             gb_sched_map_storage(const struct gb_sched_plan * p, struct gb_ptrmap * map); // roots and what stands for them -> id; copies: n_ids + c
 enum ggml_status gb_sched_lay_out_leafs(struct ggml_backend_sched * s, struct gb_sched_plan * p);
 enum ggml_status gb_sched_lay_out(struct ggml_backend_sched * s, struct gb_sched_plan * p);
+
+// judge.c
+enum ggml_status gb_sched_judge(const struct ggml_backend_sched * s, const struct gb_sched_plan * p); // each plan that was made
 
 // replay.c
 struct gb_liveness;
 const struct gb_item * gb_sched_arena_item(const struct gb_sched_plan * p, int64_t id); // tensor ids, then copies; NULL: not in an arena
 bool gb_sched_is_like(const struct gb_sched_plan * p, const struct gb_sched_plan * model); // does the same, whatever the sizes
+// A plan whose places this one may be able to take, if its program becomes the same: known before the program is made. NULL: none.
+const struct gb_sched_plan * gb_sched_find_guide(const struct ggml_backend_sched * s, const struct gb_sched_plan * p);
 // Places of the lines, with their offsets in the model; size_of: bytes, per id. False: they do not fit, or memory is out.
 bool gb_sched_take_offsets(const struct gb_sched_plan * model, const struct gb_liveness * live, const size_t * size_of, struct gb_item * at);
 
