@@ -3,7 +3,11 @@
 //     cmake -S . -B build/cuda -DGGML_CUDA=ON -DGGML_BACKEND_BENCHMARKS=ON && cmake --build build/cuda --target bench_cuda && build/cuda/benchmarks/bench_cuda
 //
 // Each figure is the best of several rounds between two waits; rates of products count each weight byte once (n = 1) or 2 m n k operations.
-// The device's own copy rate is measured in the same run: matrix-vector products are judged by it.
+// The device's own copy rate is measured in the same run: matrix-vector products are judged by it. Large products are done once more by cuBLAS, where
+// the system has it; bench_cuda_torch.py has more to compare with, where PyTorch is installed.
+#ifndef _GNU_SOURCE
+#    define _GNU_SOURCE // setenv
+#endif
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -67,7 +71,7 @@ static struct ggml_context * new_context(size_t n_nodes) {
 }
 
 // W (k x m) times x (k x n), `layers` of them one after the other, each with weights of its own.
-static void product(enum ggml_type type, int64_t k, int64_t m, int64_t n, int layers) {
+static void product(enum ggml_type type, int64_t k, int64_t m, int64_t n, int layers, const char * by) {
     struct ggml_context * ctx   = new_context((size_t) layers * 3);
     struct ggml_cgraph *  graph = ggml_new_graph_custom(ctx, (size_t) layers * 3 + 8, false);
     struct ggml_tensor *  x     = ggml_new_tensor_2d(ctx, GGML_TYPE_F32, k, n);
@@ -79,7 +83,7 @@ static void product(enum ggml_type type, int64_t k, int64_t m, int64_t n, int la
     }
     ggml_backend_buffer_t buffer = ggml_backend_supports_op(backend, graph->nodes[0]) ? ggml_backend_alloc_ctx_tensors(ctx, backend) : NULL;
     char                  name[96];
-    snprintf(name, sizeof(name), "mul_mat %s m=%lld n=%lld k=%lld", ggml_type_name(type), (long long) m, (long long) n, (long long) k);
+    snprintf(name, sizeof(name), "mul_mat %s m=%lld n=%lld k=%lld%s", ggml_type_name(type), (long long) m, (long long) n, (long long) k, by);
     if (buffer != NULL) {
         for (struct ggml_tensor * t = ggml_get_first_tensor(ctx); t != NULL; t = ggml_get_next_tensor(ctx, t)) {
             if (t->op == GGML_OP_NONE) {
@@ -94,6 +98,28 @@ static void product(enum ggml_type type, int64_t k, int64_t m, int64_t n, int la
         }
     } else {
         fprintf(stderr, "%s: %s\n", name, ggml_last_error());
+    }
+    ggml_backend_buffer_free(buffer);
+    ggml_free(ctx);
+}
+
+// Heads of 128 elements, n queries that see n keys, or those up to their own place.
+static void attention(enum ggml_type type, int64_t n, int64_t heads, bool masked) {
+    enum { D = 128 };
+    struct ggml_context * ctx   = new_context(4);
+    struct ggml_cgraph *  graph = ggml_new_graph(ctx);
+    struct ggml_tensor *  q     = ggml_new_tensor_3d(ctx, type, D, n, heads);
+    struct ggml_tensor *  k     = ggml_new_tensor_3d(ctx, type, D, n, heads);
+    struct ggml_tensor *  v     = ggml_new_tensor_3d(ctx, type, n, D, heads);
+    ggml_build_forward_expand(graph, ggml_flash_attn(ctx, q, k, v, masked));
+    ggml_backend_buffer_t buffer = ggml_backend_alloc_ctx_tensors(ctx, backend);
+    if (buffer != NULL) {
+        char name[96];
+        fill(q);
+        fill(k);
+        fill(v);
+        snprintf(name, sizeof(name), "flash_attn %s n=%lld heads=%lld d=%d%s", ggml_type_name(type), (long long) n, (long long) heads, D, masked ? " causal" : "");
+        put(name, "TFLOP_per_s", (masked ? 2.0 : 4.0) * D * (double) n * (double) n * (double) heads / time_graph(graph, 4) / 1e12);
     }
     ggml_backend_buffer_free(buffer);
     ggml_free(ctx);
@@ -170,6 +196,13 @@ static void upload(bool pinned) {
     ggml_free(ctx);
 }
 
+static void large_products(const char * by) {
+    product(GGML_TYPE_F16, 8192, 8192, 8192, 1, by);
+    product(GGML_TYPE_BF16, 8192, 8192, 8192, 1, by);
+    product(GGML_TYPE_F16, 8192, 8192, 512, 4, by);
+    product(GGML_TYPE_F32, 4096, 4096, 4096, 1, by);
+}
+
 int main(void) {
     if (gb_cuda_register_linked() != GGML_STATUS_SUCCESS || (backend = ggml_backend_cuda_init(0)) == NULL) {
         fprintf(stderr, "skipped: %s\n", ggml_last_error());
@@ -187,13 +220,22 @@ int main(void) {
     launches(1000, true);
     for (size_t i = 0; i < sizeof(types) / sizeof(types[0]); i++) {
         const double layer = (double) ggml_row_size(types[i], 8192) * 8192;
-        product(types[i], 8192, 8192, 1, (int) (1.3e9 / layer) + 1); // more than a gigabyte: not from a cache
+        product(types[i], 8192, 8192, 1, (int) (1.3e9 / layer) + 1, ""); // more than a gigabyte: not from a cache
     }
     for (size_t i = 0; i < sizeof(types) / sizeof(types[0]); i++) {
-        product(types[i], 8192, 8192, 512, 4);
+        product(types[i], 8192, 8192, 512, 4, "");
     }
-    product(GGML_TYPE_F16, 8192, 8192, 8192, 1);
-    product(GGML_TYPE_BF16, 8192, 8192, 8192, 1);
+    attention(GGML_TYPE_F16, 4096, 32, true);
+    attention(GGML_TYPE_BF16, 4096, 32, false);
+    large_products("");
+    ggml_backend_free(backend);
+    setenv("GGML_CUDA_CUBLAS", "1", 0);
+    backend = ggml_backend_cuda_init(0);
+    if (backend != NULL && strstr(ggml_backend_cuda_get_cublas(backend), "version") != NULL) {
+        large_products(" by cuBLAS");
+    } else {
+        fprintf(stderr, "not compared with cuBLAS: %s\n", backend != NULL ? ggml_backend_cuda_get_cublas(backend) : ggml_last_error());
+    }
     printf("\n]}\n");
     ggml_backend_free(backend);
     return 0;

@@ -4,7 +4,8 @@
 #   - tests under compute-sanitizer: memcheck, and racecheck (where it is installed)
 #   - random graphs over CUDA0 and the CPU
 #   - the Python package with CUDA: all operators against NumPy, the scheduler; the embedding demo on CUDA0,CPU against CPU
-#   - figures: build/bench/cuda.json (a 2 GiB upload, matrix-vector products, products, launches)
+#   - figures: build/bench/cuda.json (a 2 GiB upload, matrix-vector products, products, also by cuBLAS, attention, launches), and the same by
+#     PyTorch, build/bench/torch.json
 # A step that cannot run says why and is not counted as passed: the last line lists what is owed.
 set -eu
 arch=${1:-native}
@@ -65,6 +66,7 @@ fi
 
 step "figures"
 build/cuda/benchmarks/bench_cuda >build/bench/cuda.json && cat build/bench/cuda.json || { [ $? = 77 ] && owed="$owed figures"; }
+python3 benchmarks/bench_cuda_torch.py >build/bench/torch.json && cat build/bench/torch.json || { [ $? = 77 ] && owed="$owed figures-of-torch"; }
 
 step "${owed:+owed:}${owed:-all passed}"
 [ -z "$owed" ]
