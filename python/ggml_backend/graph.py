@@ -268,7 +268,8 @@ class Graph:
     def reordered(self) -> Graph:
         """The same tensors as a graph that needs less memory, because its nodes run in another order; in the same order if none is found.
 
-        Results are the same bits (what the CPU computes together may round differently): each node still comes after all that it needs, writes into memory that others use included. Only what
+        Results are the same bits (what the CPU computes together may round differently): each node still comes after all that it needs,
+        writes into memory that others use included. Only what
         has no memory yet counts, so this comes before the graph is run or allocated. Takes about a second for ten thousand nodes.
         """
         core, context = self._live(), self._ctx._live()
