@@ -816,6 +816,29 @@ static bool mutations_are_found(struct world * w, int * n_mutations) {
 
 // --------------------------------------------------------------------------------------------------------------------- a world
 
+// Costs that have nothing to do with the devices: placements of every kind.
+static void place_by_random_costs(ggml_backend_sched_t sched, int n) {
+    struct ggml_backend_op_cost   ops[2 * DEVICES];
+    struct ggml_backend_copy_cost copies[DEVICES * DEVICES];
+    size_t limits[DEVICES], n_copies = 0;
+    for (int i = 0; i < n; i++) {
+        const int class_of = 1 + below(4);
+        ops[i]     = (struct ggml_backend_op_cost){ i, GGML_BACKEND_COST_ANY, -1, test_random_float(0, 4), 1 + below(2000), 1 + below(2000) };
+        ops[n + i] = (struct ggml_backend_op_cost){ i, class_of, -1, test_random_float(0, 4), 1 + below(2000), 1 + below(2000) };
+        limits[i]  = i < n - 1 && chance(6) ? 8192 + (size_t) below(1 << 15) : 0;
+        for (int j = 0; j < n; j++) {
+            if (i != j) {
+                copies[n_copies++] = (struct ggml_backend_copy_cost){ i, j, test_random_float(0, 8), 1 + below(1000) };
+            }
+        }
+    }
+    const struct ggml_backend_cost_table table = { ops, (size_t) (2 * n), copies, n_copies, test_random_float(0, 4), 1 + below(3), chance(3) ? limits : NULL };
+    if (ggml_backend_sched_set_costs(sched, &table) != GGML_STATUS_SUCCESS ||
+        ggml_backend_sched_set_policy(sched, GGML_BACKEND_SCHED_POLICY_COST) != GGML_STATUS_SUCCESS) {
+        test_fail(__FILE__, __LINE__, "costs: %s", ggml_last_error());
+    }
+}
+
 static ggml_backend_sched_t random_sched(struct world * w, bool all) {
     ggml_backend_t list[DEVICES];
     int            n = 0;
@@ -825,8 +848,11 @@ static ggml_backend_sched_t random_sched(struct world * w, bool all) {
         }
     }
     ggml_backend_sched_t sched = ggml_backend_sched_new(list, NULL, n, 0);
-    if (sched && chance(4)) {
-        ggml_backend_sched_set_policy(sched, GGML_BACKEND_SCHED_POLICY_SOURCES);
+    switch (sched ? below(6) : 0) {
+        case 1: ggml_backend_sched_set_policy(sched, GGML_BACKEND_SCHED_POLICY_SOURCES); break;
+        case 2:
+        case 3: place_by_random_costs(sched, n); break;
+        default: break;
     }
     return sched;
 }
@@ -928,7 +954,7 @@ int main(int argc, char ** argv) {
     }
     ggml_log_set(ggml_log_discard, NULL);
     int    n_mutations = 0;
-    size_t n_splits = 0, n_copies = 0, n_backs = 0, n_nodes = 0, n_merged = 0, n_kept = 0, n_staged = 0;
+    size_t n_splits = 0, n_copies = 0, n_backs = 0, n_nodes = 0, n_merged = 0, n_kept = 0, n_staged = 0, n_by_cost = 0;
     for (int k = 0; k < count; k++, seed++) {
         struct world * w = calloc(1, sizeof(*w));
         test_seed        = seed * 7919;
@@ -942,6 +968,7 @@ int main(int argc, char ** argv) {
             n_nodes += (size_t) p->n_nodes;
             n_kept += p->n_kept;
             n_staged += p->n_staged;
+            n_by_cost += p->predicted;
             for (size_t c = 0; c < p->copies.n; c++) {
                 n_merged += p->copies.data[c].merged >= 0;
             }
@@ -953,7 +980,7 @@ int main(int argc, char ** argv) {
             return 1;
         }
     }
-    printf("%d worlds; in their last plans %zu nodes, %zu splits, %zu copies (%zu kept, %zu staged, %zu merged), %zu write-backs; %d mutations found\n", count,
-           n_nodes, n_splits, n_copies, n_kept, n_staged, n_merged, n_backs, n_mutations);
+    printf("%d worlds, %zu placed by cost; in their last plans %zu nodes, %zu splits, %zu copies (%zu kept, %zu staged, %zu merged), %zu write-backs; %d mutations found\n", count,
+           n_by_cost, n_nodes, n_splits, n_copies, n_kept, n_staged, n_merged, n_backs, n_mutations);
     return test_failures > 0;
 }
