@@ -6,7 +6,8 @@
 Without a file: the plan of a model graph from tests/data, one with hostile names, and one of 10,000 blocks. Needs chromium and chromedriver
 (Debian: chromium chromium-driver), which it drives by the W3C WebDriver protocol and nothing else; says so and succeeds when they are
 missing. Checked: nothing on the console; nothing loaded; a rectangle of nonzero area for every block, at the place that its numbers say;
-hovering over blocks shows their names; the keyboard does too; zoom; the moment's list; light and dark.
+hovering over blocks shows their names; the keyboard does too; the lines of peak and bound, and the curve of live bytes; zoom; the moment's
+list; splits and copies; light and dark.
 """
 
 from __future__ import annotations
@@ -126,6 +127,14 @@ const free = map.querySelector(".freearea").getBoundingClientRect();
 const box = r => { const b = r.getBoundingClientRect(); return [b.left - free.left, free.bottom - b.bottom, b.width, b.height]; };
 return { free: [free.width, free.height], rects: [...map.querySelectorAll("rect[data-i]")].map(box) };
 """
+LINES = """
+const card = document.querySelectorAll(".card[data-arena]")[arguments[0]], map = card.querySelector("svg.map");
+const free = map.querySelector(".freearea").getBoundingClientRect();
+const up = name => [...map.querySelectorAll("line.rule." + name)].map(l => (free.bottom - l.getBoundingClientRect().top) / free.height);
+const live = card.querySelector("path.live"), box = live && live.getBBox();
+return { top: up("top"), bound: up("bound"), words: [...map.querySelectorAll("text.lead")].map(t => t.textContent),
+         live: live ? live.getAttribute("d") : "", high: box ? box.height : 0 };
+"""
 CENTRE = """
 const map = document.querySelectorAll(".card[data-arena]")[arguments[0]].querySelector("svg.map");
 map.scrollIntoView({ block: "center" });
@@ -175,6 +184,32 @@ class Check:
             slack = 1.0  # of a pixel: the least height is 0.6
             near = all(abs(got - wanted) <= slack for got, wanted in zip((x, y, w, h), want, strict=True))
             self.expect(near, f"block {i} ({arena['name'][i]}) is drawn at {[x, y, w, h]}, should be at {want}")
+
+    def lines(self, number: int, arena: dict[str, Any]) -> None:
+        """The lines at the peak and at the lower bound, and the curve of live bytes: its highest point against the blocks' own sum."""
+        seen = self.browser.run(LINES, number)
+        height = max(arena["peak"], arena["bases"][-1], 1)
+        want = {"top": [arena["peak"]], "bound": [arena["bound"]] if arena["bound"] < arena["peak"] else []}
+        for name, values in want.items():
+            near = len(seen[name]) == len(values) and all(abs(g - v / height) < 0.02 for g, v in zip(seen[name], values, strict=True))
+            self.expect(near, f"lines {name} at {seen[name]} of the map, should be at {[v / height for v in values]}")
+        word = "peak = lower bound" if arena["bound"] >= arena["peak"] else "lower bound"
+        self.expect(any(word in t for t in seen["words"]), f"no line says {word!r}: {seen['words']}")
+        roots = [i if r < 0 else r for i, r in enumerate(arena["root"])]
+        shared: dict[int, list[int]] = {}  # what shares memory counts once: at each time the largest
+        for i, root in enumerate(roots):
+            while roots[root] != root:
+                root = roots[root]
+            shared.setdefault(root, []).append(i)
+        if len(roots) <= 2000:  # else this takes too long
+            sizes, lower, upper = arena["size"], arena["lower"], arena["upper"]
+            most = max(
+                sum(max((sizes[i] for i in group if lower[i] <= t < upper[i]), default=0) for group in shared.values())
+                for t in {*lower, *upper}
+            )
+            drawn = seen["high"] / 78 * height
+            self.expect(abs(drawn - most) < 0.03 * height, f"the curve of live bytes is {drawn:.0f} bytes high, {most} are alive at most")
+        self.expect(seen["live"].count("L") >= 4, "there is no curve of live bytes")
 
     def hover(self, number: int, arena: dict[str, Any]) -> int:
         """Over the centres of the largest blocks that nothing lies upon."""
@@ -250,6 +285,7 @@ class Check:
         for k, arena in enumerate(self.plan["arenas"]):
             if arena["name"]:
                 self.geometry(k, arena)
+                self.lines(k, arena)
                 self.moment(k, arena)
                 hovered += self.hover(k, arena)
                 self.keyboard(k, arena)
