@@ -128,6 +128,21 @@ static void floats_and_odd_shapes(void) {
     }
 }
 
+static void tiles_of_floats(void) {
+    CUDA_OR_SKIP();
+    for (int masked = 0; masked < 2; masked++) {
+        check({ GGML_TYPE_F32, 64, 70, 136, 2, 1, 1, 1, masked != 0, false });
+        check({ GGML_TYPE_F32, 33, 65, 90, 3, 1, 3, 2, masked != 0, true });
+        check({ GGML_TYPE_F32, 128, 40, 50, 1, 1, 1, 1, masked != 0, true });
+        check({ GGML_TYPE_F32, 100, 33, 33, 2, 2, 1, 1, masked != 0, false });
+        check({ GGML_TYPE_F32, 256, 9, 40, 1, 1, 1, 1, masked != 0, false }); // long heads: by rows
+        check({ GGML_TYPE_BF16, 17, 20, 31, 1, 1, 1, 1, masked != 0, false }); // rows at odd addresses
+    }
+#ifdef GB_CUDA_EMULATED
+    CHECK(gb_emu_launches_of("gb_attention_floats") >= 10);
+#endif
+}
+
 // The hidden rows are rounded to halves when the product is.
 static void check_feed_forward(ggml_type type, int64_t d, int64_t n, int64_t hidden, int64_t slices) {
     device_graph  g;
@@ -172,4 +187,4 @@ static void feed_forward(void) {
     }
 }
 
-TEST_MAIN(TEST(halves), TEST(heads_that_share_keys), TEST(keys_in_parts), TEST(floats_and_odd_shapes), TEST(feed_forward))
+TEST_MAIN(TEST(halves), TEST(heads_that_share_keys), TEST(keys_in_parts), TEST(floats_and_odd_shapes), TEST(tiles_of_floats), TEST(feed_forward))

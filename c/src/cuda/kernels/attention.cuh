@@ -4,7 +4,8 @@
 // largest score and sum of each row carried along, what was added up so far scaled when the largest grows. v lies transposed, so
 // that both products run along rows. Query heads that share a key head lie in one tile: decoding several heads reads the keys once. The
 // keys can be cut into parts for different blocks; gb_attention_join puts these together.
-// gb_attention_exact: the same in float for any type and stride, a warp for each query row.
+// gb_attention_floats: the same in float for any type and stride, by tiles: ROWS query rows, 32 keys at a time, all in shared memory as floats.
+// gb_attention_exact: a warp for each query row, for few rows and long heads.
 #ifndef GB_CUDA_KERNELS_ATTENTION_CUH
 #define GB_CUDA_KERNELS_ATTENTION_CUH
 
@@ -251,6 +252,118 @@ GB_KERNEL GB_BOUNDS(GB_ATTENTION_THREADS, 1) gb_attention_join(gb_attention p, i
 }
 
 // --------------------------------------------------------------------------------------------------------------------- floats
+
+enum { GB_ATTENTION_KEYS = 32, GB_ATTENTION_FLOAT_THREADS = 256 };
+
+// Of a block, in floats: queries, keys, values (by key), weights (by key), largest and sum of each row, what the row shrinks by.
+template<int DP, int ROWS> struct gb_attention_room {
+    static constexpr int pitch = DP + 4, weights = ROWS + 4;
+    static constexpr int q = 0, k = q + ROWS * pitch, v = k + GB_ATTENTION_KEYS * pitch, w = v + GB_ATTENTION_KEYS * pitch;
+    static constexpr int largest = w + GB_ATTENTION_KEYS * weights, sum = largest + ROWS, shrink = sum + ROWS, end = shrink + ROWS;
+};
+
+GB_DEVICE float4 gb_load_float4(const float * p) {
+    return *(const float4 *) (const void *) p;
+}
+
+GB_DEVICE float gb_dot4(float4 a, float4 b, float sum) {
+    return sum + a.x * b.x + a.y * b.y + a.z * b.z + a.w * b.w;
+}
+
+// n rows of a head from `first` on, as floats; what is past `end` and past d is zeros. By column: dim 0 of x are the rows.
+template<int DP> GB_DEVICE void gb_attention_floats_load(const gb_attention_input & x, const char * head, int64_t first, int64_t end, int n, int64_t d, bool by_column, float * to) {
+    for (int i = (int) threadIdx.x; i < n * DP; i += GB_ATTENTION_FLOAT_THREADS) {
+        const int     r = by_column ? i % n : i / DP, c = by_column ? i / n : i % DP;
+        const int64_t row = first + r;
+        const char *  at = head + (by_column ? row * (int64_t) x.nb0 + c * (int64_t) x.nb1 : row * (int64_t) x.nb1 + c * (int64_t) x.nb0);
+        to[r * (DP + 4) + c] = row < end && c < d ? gb_load_float(x.type, at) : 0;
+    }
+}
+
+// grid: x tiles of rows, y heads, z batch. A thread makes ROWS / 16 by 2 scores of a tile, then 4 rows by 4 columns of the result.
+template<int DP, int ROWS> GB_KERNEL GB_BOUNDS(GB_ATTENTION_FLOAT_THREADS, 1) gb_attention_floats(gb_attention p) {
+    typedef gb_attention_room<DP, ROWS> room;
+    constexpr int LANES = GB_ATTENTION_FLOAT_THREADS / ROWS, MINE = ROWS / 16; // lanes that share a row's softmax
+    static_assert(ROWS * DP == 16 * GB_ATTENTION_FLOAT_THREADS, "4 x 4 of the result for each thread");
+    GB_DYNAMIC_SHARED(float, shared);
+    const int     me = (int) threadIdx.x, tq = me / 16, tk = me % 16, row4 = me / (DP / 4) * 4, column4 = me % (DP / 4) * 4;
+    const int     my_row = me / LANES, my_lane = me % LANES;
+    const int64_t first = (int64_t) blockIdx.x * ROWS, last = gb_min(p.n, first + ROWS), i2 = blockIdx.y, i3 = blockIdx.z;
+    const int64_t end = gb_keys_seen(p, last - 1), seen = gb_keys_seen(p, gb_min(first + my_row, p.n - 1));
+    const char *  k = gb_attention_at(p.k, 0, i2, i3);
+    const char *  v = gb_attention_at(p.v, 0, i2, i3);
+    gb_attention_floats_load<DP>(p.q, gb_attention_at(p.q, 0, i2, i3), first, last, ROWS, p.d, false, shared + room::q);
+    if (me < ROWS) {
+        shared[room::largest + me] = -INFINITY;
+        shared[room::sum + me]     = 0;
+    }
+    float out[4][4] = {};
+    for (int64_t key = 0; key < end; key += GB_ATTENTION_KEYS) {
+        gb_attention_floats_load<DP>(p.k, k, key, p.m, GB_ATTENTION_KEYS, p.d, false, shared + room::k);
+        gb_attention_floats_load<DP>(p.v, v, key, p.m, GB_ATTENTION_KEYS, p.d, true, shared + room::v);
+        gb_sync_block();
+        float s[MINE][2] = {};
+        for (int c = 0; c < DP; c += 4) {
+            const float4 k0 = gb_load_float4(shared + room::k + tk * room::pitch + c), k1 = gb_load_float4(shared + room::k + (tk + 16) * room::pitch + c);
+            GB_UNROLL for (int i = 0; i < MINE; i++) {
+                const float4 q = gb_load_float4(shared + room::q + (tq + 16 * i) * room::pitch + c);
+                s[i][0] = gb_dot4(q, k0, s[i][0]);
+                s[i][1] = gb_dot4(q, k1, s[i][1]);
+            }
+        }
+        GB_UNROLL for (int i = 0; i < MINE; i++) {
+            shared[room::w + tk * room::weights + tq + 16 * i]        = s[i][0] * p.scale;
+            shared[room::w + (tk + 16) * room::weights + tq + 16 * i] = s[i][1] * p.scale;
+        }
+        gb_sync_block();
+        float largest = shared[room::largest + my_row], sum = 0;
+        const float before = largest;
+        for (int j = my_lane; j < GB_ATTENTION_KEYS; j += LANES) {
+            largest = key + j < seen ? fmaxf(largest, shared[room::w + j * room::weights + my_row]) : largest;
+        }
+        GB_UNROLL for (int step = 1; step < LANES; step *= 2) {
+            largest = fmaxf(largest, gb_shfl_xor(largest, step));
+        }
+        const float origin = largest == -INFINITY ? 0 : largest; // no key seen yet
+        for (int j = my_lane; j < GB_ATTENTION_KEYS; j += LANES) {
+            float & w = shared[room::w + j * room::weights + my_row];
+            w         = key + j < seen ? expf(w - origin) : 0;
+            sum += w;
+        }
+        GB_UNROLL for (int step = 1; step < LANES; step *= 2) {
+            sum += gb_shfl_xor(sum, step);
+        }
+        if (my_lane == 0) {
+            const float shrink = expf(before - origin);
+            shared[room::largest + my_row] = largest;
+            shared[room::shrink + my_row]  = shrink;
+            shared[room::sum + my_row]     = shared[room::sum + my_row] * shrink + sum;
+        }
+        gb_sync_block();
+        const float4 less = gb_load_float4(shared + room::shrink + row4);
+        GB_UNROLL for (int c = 0; c < 4; c++) {
+            out[0][c] *= less.x, out[1][c] *= less.y, out[2][c] *= less.z, out[3][c] *= less.w;
+        }
+        for (int j = 0; j < GB_ATTENTION_KEYS; j++) {
+            const float4 w = gb_load_float4(shared + room::w + j * room::weights + row4), x = gb_load_float4(shared + room::v + j * room::pitch + column4);
+            const float  weight[4] = { w.x, w.y, w.z, w.w };
+            GB_UNROLL for (int i = 0; i < 4; i++) {
+                out[i][0] += weight[i] * x.x, out[i][1] += weight[i] * x.y, out[i][2] += weight[i] * x.z, out[i][3] += weight[i] * x.w;
+            }
+        }
+        gb_sync_block(); // all have read what the next tile overwrites
+    }
+    gb_sync_block(); // there may have been no tile
+    GB_UNROLL for (int i = 0; i < 4; i++) {
+        const int64_t row = first + row4 + i;
+        const float   sum = shared[room::sum + row4 + i], scale = sum > 0 ? 1 / sum : sum; // NaN stays
+        for (int c = 0; c < 4; c++) {
+            if (row < p.n && column4 + c < p.d) {
+                p.dst[((i3 * p.heads + i2) * p.n + row) * p.d + column4 + c] = sum == 0 ? 0 : out[i][c] * scale;
+            }
+        }
+    }
+}
 
 // Shared memory of a warp: the query, what is added up, 32 exponentials.
 GB_KERNEL GB_BOUNDS(GB_ATTENTION_THREADS, 1) gb_attention_exact(gb_attention p, int64_t rows) {

@@ -8,7 +8,7 @@
 #include "cuda/kernels/attention.cuh"
 #include "cuda/ops/elements.h"
 
-enum { MAX_GRID = 65535, MAX_HEAD = 1024, MAX_HEAD_HALVES = 256, LEAST_KEYS = 256, MAX_PARTS = 64 };
+enum { MAX_GRID = 65535, MAX_HEAD = 1024, MAX_HEAD_HALVES = 256, LEAST_KEYS = 256, MAX_PARTS = 64, FEW_ROWS = 8 };
 
 static bool is_float(const ggml_tensor * t) {
     return t->type == GGML_TYPE_F32 || t->type == GGML_TYPE_F16 || t->type == GGML_TYPE_BF16;
@@ -100,9 +100,16 @@ static enum ggml_status run_exact(gb_cuda_backend & b, const gb_attention & p, i
     return GGML_STATUS_SUCCESS;
 }
 
+template<int DP, int ROWS> static enum ggml_status run_floats(gb_cuda_backend & b, const gb_attention & p, int64_t batch) {
+    const dim3   grid((unsigned) gb_cuda_ceil_div(p.n, ROWS), (unsigned) p.heads, (unsigned) batch);
+    const size_t shared = gb_attention_room<DP, ROWS>::end * sizeof(float);
+    GB_CUDA_TRY(b, GB_LAUNCH((gb_attention_floats<DP, ROWS>), grid, GB_ATTENTION_FLOAT_THREADS, shared, b.stream, p));
+    return GGML_STATUS_SUCCESS;
+}
+
 static enum ggml_status run(gb_cuda_backend & b, const gb_attention & p, int64_t batch) {
     if (!for_tensor_cores(*b.device, p)) {
-        return run_exact(b, p, p.n * p.heads * batch);
+        return p.n < FEW_ROWS || p.d > 128 ? run_exact(b, p, p.n * p.heads * batch) : p.d <= 64 ? run_floats<64, 64>(b, p, batch) : run_floats<128, 32>(b, p, batch);
     }
     return p.q.type == GGML_TYPE_F16 ? run_head_size<GB_HALF_F16>(b, p, batch) : run_head_size<GB_HALF_BF16>(b, p, batch);
 }
