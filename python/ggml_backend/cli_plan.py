@@ -6,10 +6,13 @@ import argparse
 import json
 import os
 import sys
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ._errors import AllocationError, GgmlError, InvalidArgumentError
+from ._errors import AllocationError, GgmlError, InvalidArgumentError, PerformanceWarning
 from ._pictures import BareArena, BareBlock, BlockLike, Picture, bare_picture, chains, page, read_table, text_map, write_rows, write_table
 from ._pictures.data import size_text, verdict
 from .planning import plan_memory
@@ -95,6 +98,16 @@ def _devices(words: list[str] | None) -> list[str]:
     return names
 
 
+@contextmanager
+def _told_plainly() -> Iterator[None]:
+    """Warnings without the line of code that they are about: nobody here has written it."""
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always", PerformanceWarning)
+        yield
+    for warning in told:
+        print(f"plan: {warning.message}", file=sys.stderr)
+
+
 def _does_not_fit(prepared: Prepared) -> str | None:
     """What the devices say to all of it."""
     try:
@@ -110,7 +123,10 @@ def _plan_graph(options: argparse.Namespace) -> None:
     for flag in ("capacity", "budget_ms", "align"):
         if getattr(options, flag) is not None:
             raise InvalidArgumentError(f"--{flag.replace('_', '-')} is for FILE.csv; a graph has the alignment and limits of its devices")
-    with prepare(options.source, _devices(options.devices), options.tokens, options.context, bool(options.reorder)) as prepared:
+    with (
+        _told_plainly(),
+        prepare(options.source, _devices(options.devices), options.tokens, options.context, bool(options.reorder)) as prepared,
+    ):
         picture, plan, reordered, short = prepared.picture, prepared.plan, prepared.reordered, _does_not_fit(prepared)
         if options.out:
             write_table(picture.arenas, options.out)

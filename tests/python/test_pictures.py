@@ -402,6 +402,13 @@ def test_plan_command_in_another_order(tmp_path, capsys):
     assert "--reorder is for graphs" in capsys.readouterr().err
 
 
+def test_plan_command_tells_what_falls_back(capsys):
+    assert main(["plan", "whisper", "--devices", "SIM:name=A,noops=soft_max", "CPU"]) == 0
+    told = capsys.readouterr().err
+    assert told.startswith("plan: ") and "do not run on the device of the highest priority" in told
+    assert ".py" not in told and told.count("heavy operation") == 1
+
+
 def test_plan_command_draws_what_does_not_fit(tmp_path, capsys):
     arguments = ["plan", "whisper", "--devices", "SIM:name=tiny,mem=1M", "--html", str(tmp_path / "whisper.html")]
     assert main([*arguments, "--json"]) == 0
