@@ -86,11 +86,22 @@ for seed in 1 2 3; do
     (cd build/cuda-emulation && GB_EMU_SEED=$seed ctest --output-on-failure -j "$jobs" -L emulation)
 done
 
-step "the package with emulated CUDA devices: operators against NumPy, the scheduler"
+step "the package with emulated CUDA devices: operators against NumPy, the scheduler, the embedding demo"
 cmake -S . -B build/cuda-emulated-module -DCMAKE_BUILD_TYPE=Release -DGGML_BACKEND_TESTS=ON -DGGML_CUDA_EMULATION=ON >/dev/null
 cmake --build build/cuda-emulated-module -j "$jobs" --target ggml_backend_cuda_emulated_module >build/cuda-emulated-module.log 2>&1 || { tail -n 50 build/cuda-emulated-module.log; exit 1; }
-GGML_CUDA_MODULE=$PWD/build/cuda-emulated-module/tests/cuda/libggml_backend_cuda_emulated_module.so \
-    "$py" -m pytest -q -p no:cacheprovider tests/python/test_cuda.py tests/python/test_sched.py tests/python/test_ops_*.py
+emulated=$PWD/build/cuda-emulated-module/tests/cuda/libggml_backend_cuda_emulated_module.so
+GGML_CUDA_MODULE=$emulated "$py" -m pytest -q -p no:cacheprovider tests/python/test_cuda.py tests/python/test_sched.py tests/python/test_ops_*.py
+"$py" -m examples.embed --devices CPU --out build/embed-cpu.npy "A cat sat." "Tensors on devices" >/dev/null
+for devices in CUDA0 CUDA0,CPU; do
+    GGML_CUDA_MODULE=$emulated "$py" -m examples.embed --devices $devices --out build/embed-cuda.npy "A cat sat." "Tensors on devices"
+    "$py" - <<'PY'
+import numpy as np
+a, b = np.load("build/embed-cpu.npy"), np.load("build/embed-cuda.npy")
+cosine = (a * b).sum(-1) / np.linalg.norm(a, axis=-1) / np.linalg.norm(b, axis=-1)
+print(f"cosine to the CPU: at least {cosine.min():.7f}")
+raise SystemExit(cosine.min() < 0.99999)
+PY
+done
 
 step "the CUDA backend as a module, one architecture"
 if command -v nvcc >/dev/null; then
