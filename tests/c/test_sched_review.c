@@ -80,6 +80,31 @@ static void callback_frees_the_scheduler(void) {
     close_place(&p);
 }
 
+static int to_be_freed;
+
+static void free_a_backend(struct place * p) {
+    ggml_backend_free(p->backends[to_be_freed]);
+    p->backends[to_be_freed] = NULL;
+}
+
+// The one that computes, another one, the last one: the run ends there, checked and traced as well.
+static void callback_frees_a_backend(void) {
+    for (int k = 0; k < 3 * 3; k++) {
+        OPEN(p, "SIM:name=A SIM:name=B CPU");
+        struct meddler       m;
+        struct ggml_tensor * last;
+        to_be_freed = k % 3;
+        OK(ggml_backend_sched_set_check(p.sched, k / 3 == 1));
+        OK(ggml_backend_sched_set_trace(p.sched, k / 3 == 2));
+        ggml_clear_error();
+        CHECK_INT(compute_meddled(&p, free_a_backend, &m, &last), GGML_STATUS_INVALID_STATE);
+        CHECK_ERROR(GGML_STATUS_INVALID_STATE, "was freed");
+        CHECK_INT(ggml_backend_sched_graph_compute(p.sched, p.graph), GGML_STATUS_INVALID_STATE);
+        OK(ggml_backend_sched_reset(p.sched));
+        close_place(&p);
+    }
+}
+
 static bool refuse(struct ggml_tensor * t, bool ask, void * user_data) {
     (void) t;
     (void) user_data;
@@ -709,7 +734,7 @@ static void failures_at_random(void) {
     CHECK(n_refused > 100);
 }
 
-TEST_MAIN(TEST(callback_ends_itself), TEST(callback_waits), TEST(callback_frees_the_scheduler), TEST(stopping_says_so),
+TEST_MAIN(TEST(callback_ends_itself), TEST(callback_waits), TEST(callback_frees_the_scheduler), TEST(callback_frees_a_backend), TEST(stopping_says_so),
           TEST(weights_are_replaced), TEST(weights_change_their_device), TEST(buffers_are_freed_during_a_run),
           TEST(contexts_reuse_memory_on_cpu), TEST(contexts_reuse_memory_on_devices), TEST(growing_graphs_fit),
           TEST(growing_keeps_what_is_read), TEST(failures_are_not_kept), TEST(thread_count_changes), TEST(abort_callback_changes),

@@ -22,11 +22,11 @@ static bool GGML_CALL supports_nothing(ggml_backend_t backend, const struct ggml
 static void is_gone(struct gb_backend_watch * watch) {
     struct gb_sched_device *    d = (struct gb_sched_device *) ((char *) watch - offsetof(struct gb_sched_device, watch));
     struct ggml_backend_sched * s = d->sched;
-    if (!s->in_callback) { // else the run that it stops still needs them
+    if (!s->in_callback) { // then each step is complete before the next, and the run ends when the callback returns
         gb_sched_wait(s);  // a failure has been reported
-        gb_sched_disarm_plans(s);
-        gb_trace_disarm(s->trace);
     }
+    gb_sched_disarm_plans(s);
+    gb_trace_disarm(s->trace);
     d->freed   = d->backend;
     d->no_more = (struct ggml_backend){ .iface = { .get_name = name_of, .supports_op = supports_nothing }, .context = d->name };
     d->backend = &d->no_more;

@@ -235,6 +235,7 @@ static enum ggml_status run_with_callback(struct run * r, const struct gb_split 
         bool         wanted;
         const int    end   = end_of_unseen(r, split, i, &wanted);
         const size_t begin = exec;
+        GB_TRY(gb_sched_check_backends(r->sched, "ggml_backend_sched"));
         while (exec < split->exec_end && p->exec_node.data[exec] < end) {
             exec++;
         }
@@ -245,6 +246,7 @@ static enum ggml_status run_with_callback(struct run * r, const struct gb_split 
             if (!call_back(r->sched, p->ids.data[end - 1].tensor, false)) {
                 return gb_fail_quietly(GGML_STATUS_ABORTED, "ggml_backend_sched: stopped by the evaluation callback"); // wanted
             }
+            GB_TRY(gb_sched_check_backends(r->sched, "ggml_backend_sched"));
         }
         i = end;
     }

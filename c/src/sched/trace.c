@@ -49,9 +49,14 @@ static void free_queue(struct queue_clock * q) {
 }
 
 void gb_trace_disarm(struct gb_trace * trace) {
-    for (int b = 0; trace && trace->queues && b < trace->n_backends; b++) {
+    if (trace == NULL) {
+        return;
+    }
+    for (int b = 0; trace->queues && b < trace->n_backends; b++) {
         free_queue(&trace->queues[b]);
     }
+    trace->pending.n = 0;
+    trace->now_pair  = 0;
 }
 
 void gb_trace_free(struct gb_trace * trace) {
