@@ -464,17 +464,18 @@ static void check_stripe_products(const struct gb_kernels * k, const struct stri
     const size_t   size = stripes_size(length, f->group);
     uint8_t *      blocks[W];
     char *         rows[X], *columns[W];
-    const void *   w[W], *x[X];
+    const void *   w[W], *x[X], *w_blocks[W];
     float          y[W][X] = { { 0 } }, sums[W * X];
     for (int j = 0; j < nx; j++) {
         x[j] = rows[j] = malloc(size);
         k->stripe_rows(length, stripe_kind(f), f->zero, rows[j], stripe_values(length, TAME));
     }
     for (int i = 0; i < nw; i++) {
-        blocks[i] = stripe_blocks(f, length, true);
+        w_blocks[i] = blocks[i] = stripe_blocks(f, length, true);
         w[i] = columns[i] = calloc(1, size);
         CHECK(k->stripe_columns((int) f->type, length, columns[i], blocks[i]));
-        CHECK(k->stripe_dots((int) f->type, length, nx, y[i], blocks[i], x, (size_t) test_random_int(0, 5000)));
+        CHECK(k->stripe_dots((int) f->type, length, 1, nx, acc, w_blocks + i, x, w_blocks + i, false));
+        k->stripe_sums(1, nx, y[i], acc);
         gb_quant_format_of(f->type)->to_float(blocks[i], weights, (int) length);
         for (int j = 0; j < nx; j++) {
             double sum = 0, bound = 0;
@@ -488,8 +489,23 @@ static void check_stripe_products(const struct gb_kernels * k, const struct stri
                       ggml_type_name(f->type), (int) length, y[i][j], sum);
         }
     }
-    memset(acc, 0, sizeof(acc));
-    k->stripe_tile((int64_t) (size / (f->group == 16 ? 384 : 640)), stripe_kind(f), nw, nx, acc, w, x);
+    if (nw > 1) {
+        float         two[2 * X];
+        const int64_t first = 16 * f->group * (int64_t) test_random_int(1, 4), part = GB_MIN(length, first); // whole stripes at first
+        const size_t  byte = ggml_row_size(f->type, part);
+        const void *  rest[2] = { blocks[0] + byte, blocks[1] + byte }, *x_rest[X];
+        for (int j = 0; j < nx; j++) {
+            x_rest[j] = rows[j] + stripes_size(part, f->group);
+        }
+        CHECK(k->stripe_dots((int) f->type, part, 2, nx, acc, w_blocks, x, rest, false));
+        CHECK(k->stripe_dots((int) f->type, length - part, 2, nx, acc, rest, x_rest, w_blocks, true));
+        k->stripe_sums(2, nx, two, acc);
+        for (int j = 0; j < nx; j++) {
+            CHECK_MSG(same_bits(two[j], y[0][j]) && same_bits(two[4 + j], y[1][j]), "%s stripe_dots %s depends on what is taken together", level_name,
+                      ggml_type_name(f->type));
+        }
+    }
+    k->stripe_tile((int64_t) (size / (f->group == 16 ? 384 : 640)), stripe_kind(f), nw, nx, acc, w, x, false);
     k->stripe_sums(nw, nx, sums, acc);
     for (int i = 0; i < nw; i++) {
         for (int j = 0; j < nx; j++) {
@@ -509,7 +525,7 @@ static void test_stripe_dots(const struct gb_kernels * k) {
         const struct stripe_format * f = &stripe_formats()[pass % STRIPE_FORMATS_N];
         check_stripe_products(k, f, stripe_length(f->type));
     }
-    CHECK(!k->stripe_dots((int) GGML_TYPE_F32, 32, 0, NULL, NULL, NULL, 0) && !k->stripe_columns((int) GGML_TYPE_F32, 32, NULL, NULL));
+    CHECK(!k->stripe_dots((int) GGML_TYPE_F32, 32, 0, 0, NULL, NULL, NULL, NULL, false) && !k->stripe_columns((int) GGML_TYPE_F32, 32, NULL, NULL));
 }
 
 static void test_stripe_tile(const struct gb_kernels * k) { // adds, and only in its part
@@ -521,7 +537,7 @@ static void test_stripe_tile(const struct gb_kernels * k) { // adds, and only in
             for (int i = 0; i < 12 * 16; i++) {
                 acc[i] = (float) i;
             }
-            k->stripe_tile(1, nw % 2 ? GB_BYTES_HALVES : 0, nw, nx, acc, columns, rows);
+            k->stripe_tile(1, nw % 2 ? GB_BYTES_HALVES : 0, nw, nx, acc, columns, rows, true);
             for (int i = 0; i < 12 * 16; i++) {
                 CHECK(acc[i] == (float) i);
             }

@@ -11,7 +11,8 @@
 // rows and columns are taken together, and whether columns are unpacked by the way (stripe_dots) or before (stripe_columns, stripe_tile).
 
 #define STRIPE_ROWS 4    // of activations at a time
-#define STRIPE_COLUMNS 3 // of weights at a time in a tile
+#define STRIPE_DIRECT 2  // columns at a time that are unpacked by the way
+#define STRIPE_COLUMNS 3 // that were unpacked before
 #define STRIPE_K 4096    // terms that are unpacked at a time
 
 #if V_N == 16 && defined(__AVX512VNNI__) && defined(__AVX512VBMI__)
@@ -402,20 +403,56 @@ static ALWAYS_INLINE void prefetch_lines_(const uint8_t * p, size_t size) {
 #    endif
 }
 
-// A stripe of a column with that of each row, at byte `at`, onto sums of floats.
-static ALWAYS_INLINE void multiply_stripe_(int nx, bool halves, bool centered, const struct stripe * s, const char * const * x, size_t at, vf * acc) {
+// A stripe of nw columns with that of each row, at byte `at`, onto sums of floats.
+static ALWAYS_INLINE void multiply_stripe_(int nw, int nx, bool halves, bool centered, const struct stripe s[STRIPE_DIRECT], const char * const * x, size_t at,
+                                           vf acc[STRIPE_DIRECT][STRIPE_ROWS]) {
     const int words = halves ? 4 : 8;
     UNROLL
     for (int j = 0; j < nx; j++) {
-        const char * const  p    = x[j] + at;
-        const float * const ends = (const float *) (const void *) (p + 64 * words);
-        vi                  sum  = centered ? v_bits(v_load(ends + 16)) : vi_set(0);
+        const char * const p = x[j] + at;
+        const vf           d = v_from_bits(words_(p + 64 * words)), end = v_from_bits(words_(p + 64 * words + 64));
+        vi                 sum[STRIPE_DIRECT];
         UNROLL
-        for (int i = 0; i < words; i++) {
-            sum = vi_dot4(sum, s->u[i], vb_load(p + 64 * i));
+        for (int i = 0; i < nw; i++) {
+            sum[i] = centered ? v_bits(end) : vi_set(0);
         }
-        acc[j] = v_fma(v_from_int(sum), v_mul(s->d, v_load(ends)), acc[j]);
-        acc[j] = centered ? acc[j] : v_fma(s->m, v_load(ends + 16), acc[j]);
+        UNROLL
+        for (int l = 0; l < words; l++) {
+            vi q = words_(p + 64 * l);
+            if (nw > 1) {
+                IN_REGISTER(q);
+            }
+            UNROLL
+            for (int i = 0; i < nw; i++) {
+                sum[i] = vi_dot4(sum[i], s[i].u[l], q);
+            }
+        }
+        UNROLL
+        for (int i = 0; i < nw; i++) {
+            acc[i][j] = v_fma(v_from_int(sum[i]), v_mul(s[i].d, d), acc[i][j]);
+            acc[i][j] = centered ? acc[i][j] : v_fma(s[i].m, end, acc[i][j]);
+        }
+    }
+}
+
+// Sums of floats come from memory, or are new, and go there.
+static ALWAYS_INLINE void load_sums_(int nw, int nx, vf sums[][STRIPE_ROWS], const float * acc, bool accumulate) {
+    UNROLL
+    for (int i = 0; i < nw; i++) {
+        UNROLL
+        for (int j = 0; j < nx; j++) {
+            sums[i][j] = accumulate ? v_load(acc + (i * STRIPE_ROWS + j) * V_N) : v_set(0.0f);
+        }
+    }
+}
+
+static ALWAYS_INLINE void store_sums_(int nw, int nx, vf sums[][STRIPE_ROWS], float * acc) {
+    UNROLL
+    for (int i = 0; i < nw; i++) {
+        UNROLL
+        for (int j = 0; j < nx; j++) {
+            v_store(acc + (i * STRIPE_ROWS + j) * V_N, sums[i][j]);
+        }
     }
 }
 
@@ -456,6 +493,12 @@ static ALWAYS_INLINE void stripe_unpacked_(bool halves, const struct unpacked * 
     s->m = v_load(a->m + 16 * index);
 }
 
+struct stripe_task { // of stripe_dots
+    const uint8_t * w[STRIPE_DIRECT], *next[STRIPE_DIRECT];
+    const char *    x[STRIPE_ROWS];
+    bool            accumulate;
+};
+
 // Each format: its dot products with rows, and itself unpacked. The last stripe is copied if it is not whole.
 #    define STRIPES_OF(id, stem, halves, zero, block, size)                                                            \
         enum { STRIPE_BYTES_##id = STRIPE_TERMS(halves) / (block) * (size) };                                          \
@@ -464,21 +507,28 @@ static ALWAYS_INLINE void stripe_unpacked_(bool halves, const struct unpacked * 
             memset(copy + left, 0, STRIPE_BYTES_##id - left);                                                          \
             return memcpy(copy, p, left);                                                                              \
         }                                                                                                              \
-        static ALWAYS_INLINE void stripe_dots_##stem##_(int nx, int64_t k, float * y, const uint8_t * p, const char * const * x, size_t ahead) { \
-            vf            acc[STRIPE_ROWS] = { v_set(0.0f), v_set(0.0f), v_set(0.0f), v_set(0.0f) };                   \
+        static ALWAYS_INLINE void stripe_dots_##stem##_(int nw, int nx, int64_t k, float * sums, const struct stripe_task * t) {\
             uint8_t       copy[STRIPE_BYTES_##id];                                                                     \
-            struct stripe s;                                                                                           \
-            size_t        at = 0;                                                                                      \
-            for (; k >= STRIPE_TERMS(halves); k -= STRIPE_TERMS(halves), at += STRIPE_SIZE(halves), p += STRIPE_BYTES_##id) { \
-                prefetch_lines_(p + ahead, STRIPE_BYTES_##id);                                                         \
-                stripe_##stem##_(p, &s);                                                                               \
-                multiply_stripe_(nx, halves, (zero) != 0, &s, x, at, acc);                                             \
+            struct stripe s[STRIPE_DIRECT];                                                                            \
+            vf            acc[STRIPE_DIRECT][STRIPE_ROWS];                                                             \
+            size_t        at = 0, byte = 0;                                                                            \
+            load_sums_(nw, nx, acc, sums, t->accumulate);                                                              \
+            for (; k >= STRIPE_TERMS(halves); k -= STRIPE_TERMS(halves), at += STRIPE_SIZE(halves), byte += STRIPE_BYTES_##id) {\
+                UNROLL                                                                                                 \
+                for (int i = 0; i < nw; i++) {                                                                         \
+                    prefetch_lines_(t->next[i] + byte, STRIPE_BYTES_##id);                                             \
+                    stripe_##stem##_(t->w[i] + byte, &s[i]);                                                           \
+                }                                                                                                      \
+                multiply_stripe_(nw, nx, halves, (zero) != 0, s, t->x, at, acc);                                       \
             }                                                                                                          \
             if (k > 0) {                                                                                               \
-                stripe_##stem##_(stripe_end_##stem##_(copy, k, p), &s);                                                \
-                multiply_stripe_(nx, halves, (zero) != 0, &s, x, at, acc);                                             \
+                UNROLL                                                                                                 \
+                for (int i = 0; i < nw; i++) {                                                                         \
+                    stripe_##stem##_(stripe_end_##stem##_(copy, k, t->w[i] + byte), &s[i]);                            \
+                }                                                                                                      \
+                multiply_stripe_(nw, nx, halves, (zero) != 0, s, t->x, at, acc);                                       \
             }                                                                                                          \
-            sums_of_four_(acc, nx, y);                                                                                 \
+            store_sums_(nw, nx, acc, sums);                                                                            \
         }                                                                                                              \
         static void stripe_columns_##stem##_(int64_t k, char * y, const uint8_t * p) {                                 \
             uint8_t       copy[STRIPE_BYTES_##id];                                                                     \
@@ -505,20 +555,31 @@ STRIPE_FORMATS(STRIPES_OF)
             }                                                                                                          \
             return stripes;                                                                                            \
         }                                                                                                              \
-        static ALWAYS_INLINE void stripe_dots_##stem##_(int nx, int64_t k, float * y, const uint8_t * p, const char * const * x, size_t ahead) { \
-            vf              acc[STRIPE_ROWS] = { v_set(0.0f), v_set(0.0f), v_set(0.0f), v_set(0.0f) };                 \
+        static ALWAYS_INLINE void stripe_column_dots_##stem##_(int nx, int64_t k, float * sums, const struct stripe_task * t, int column) {\
+            vf              acc[STRIPE_DIRECT][STRIPE_ROWS];                                                           \
             struct unpacked a;                                                                                         \
-            struct stripe   s;                                                                                         \
+            struct stripe   s[STRIPE_DIRECT];                                                                          \
+            const uint8_t * p  = t->w[column];                                                                         \
             size_t          at = 0;                                                                                    \
+            load_sums_(1, nx, acc, sums, t->accumulate);                                                               \
+            prefetch_lines_(t->next[column], (size_t) k / (block) * (size));                                           \
             for (; k > 0; k -= STRIPE_K, p += STRIPE_K / (block) * (size)) {                                           \
-                prefetch_lines_(p + ahead, (size_t) (k < STRIPE_K ? k : STRIPE_K) / (block) * (size));                 \
                 const int64_t stripes = unpack_part_##stem##_(&a, k, p);                                               \
                 for (int64_t i = 0; i < stripes; i++, at += STRIPE_SIZE(halves)) {                                     \
-                    stripe_unpacked_(halves, &a, i, &s);                                                               \
-                    multiply_stripe_(nx, halves, (zero) != 0, &s, x, at, acc);                                         \
+                    stripe_unpacked_(halves, &a, i, s);                                                                \
+                    multiply_stripe_(1, nx, halves, (zero) != 0, s, t->x, at, acc);                                    \
                 }                                                                                                      \
             }                                                                                                          \
-            sums_of_four_(acc, nx, y);                                                                                 \
+            store_sums_(1, nx, acc, sums);                                                                             \
+        }                                                                                                              \
+        static void stripe_dots_##stem##_(int nw, int nx, int64_t k, float * sums, const struct stripe_task * t) {     \
+            for (int i = 0; i < nw; i++, sums += STRIPE_ROWS * V_N) {                                                  \
+                switch (nx) {                                                                                          \
+                    case 1: stripe_column_dots_##stem##_(1, k, sums, t, i); break;                                     \
+                    case 2: stripe_column_dots_##stem##_(2, k, sums, t, i); break;                                     \
+                    default: stripe_column_dots_##stem##_(4, k, sums, t, i); break;                                    \
+                }                                                                                                      \
+            }                                                                                                          \
         }                                                                                                              \
         static void stripe_columns_##stem##_(int64_t k, char * y, const uint8_t * p) {                                 \
             struct unpacked a;                                                                                         \
@@ -567,24 +628,35 @@ static void stripe_rows(int64_t k, int kind, int zero, void * y, const float * x
     }
 }
 
-static bool stripe_dots(int type, int64_t k, int nx, float * y, const void * w, const void * const * rows, size_t ahead) {
-    const char * x[STRIPE_ROWS];
-    for (int j = 0; j < nx; j++) {
-        x[j] = rows[j];
+// Three rows are taken as four, of which two are the same: not worth a version of their own.
+static bool stripe_dots(int type, int64_t k, int nw, int nx, float * acc, const void * const * columns, const void * const * rows, const void * const * next,
+                        bool accumulate) {
+    struct stripe_task t = { .accumulate = accumulate };
+    for (int i = 0; i < nw; i++) {
+        t.w[i]    = columns[i];
+        t.next[i] = next[i];
     }
+    for (int j = 0; j < STRIPE_ROWS && nx > 0; j++) {
+        t.x[j] = rows[j < nx ? j : nx - 1];
+    }
+#    define STRIPE_DOTS_CASES(stem, cw)                                                                                \
+        case 8 * cw + 1: stripe_dots_##stem##_(cw, 1, k, acc, &t); break;                                              \
+        case 8 * cw + 2: stripe_dots_##stem##_(cw, 2, k, acc, &t); break;                                              \
+        case 8 * cw + 3:                                                                                               \
+        case 8 * cw + 4: stripe_dots_##stem##_(cw, 4, k, acc, &t); break;
 #    define STRIPE_DOTS_CASE(id, stem, halves, zero, block, size)                                                      \
         case GGML_TYPE_##id:                                                                                           \
-            switch (nx) {                                                                                              \
-                case 1: stripe_dots_##stem##_(1, k, y, w, x, ahead); break;                                            \
-                case 2: stripe_dots_##stem##_(2, k, y, w, x, ahead); break;                                            \
-                case 3: stripe_dots_##stem##_(3, k, y, w, x, ahead); break;                                            \
-                case 4: stripe_dots_##stem##_(4, k, y, w, x, ahead); break;                                            \
+            switch (8 * nw + nx) {                                                                                     \
+                STRIPE_DOTS_CASES(stem, 1)                                                                             \
+                STRIPE_DOTS_CASES(stem, 2)                                                                             \
                 default: break;                                                                                        \
             }                                                                                                          \
             return true;
+#    define STRIPE_OTHER_CASE(id, stem, halves, zero, block, size)                                                     \
+        case GGML_TYPE_##id: stripe_dots_##stem##_(nw, nx, k, acc, &t); return true;
     switch (type) {
         STRIPE_FORMATS(STRIPE_DOTS_CASE)
-        STRIPE_OTHERS(STRIPE_DOTS_CASE)
+        STRIPE_OTHERS(STRIPE_OTHER_CASE)
         default: return false;
     }
 }
@@ -600,16 +672,11 @@ static bool stripe_columns(int type, int64_t k, void * y, const void * w) {
 }
 
 // nw columns, unpacked, by nx rows; acc[i][j] is a vector of V_N sums.
-static ALWAYS_INLINE void stripe_tile_(int nw, int nx, bool halves, bool centered, int64_t stripes, float * acc, const char * const * w, const char * const * x) {
+static ALWAYS_INLINE void stripe_tile_(int nw, int nx, bool halves, bool centered, int64_t stripes, float * acc, const char * const * w, const char * const * x,
+                                       bool accumulate) {
     const int words = halves ? 4 : 8;
     vf        sums[STRIPE_COLUMNS][STRIPE_ROWS];
-    UNROLL
-    for (int i = 0; i < nw; i++) {
-        UNROLL
-        for (int j = 0; j < nx; j++) {
-            sums[i][j] = v_load(acc + (i * STRIPE_ROWS + j) * V_N);
-        }
-    }
+    load_sums_(nw, nx, sums, acc, accumulate);
     for (size_t at = 0; stripes > 0; stripes--, at += STRIPE_SIZE(halves)) {
         const size_t ends = at + 64 * (size_t) words;
         vi           dot[STRIPE_COLUMNS][STRIPE_ROWS];
@@ -650,16 +717,10 @@ static ALWAYS_INLINE void stripe_tile_(int nw, int nx, bool halves, bool centere
             }
         }
     }
-    UNROLL
-    for (int i = 0; i < nw; i++) {
-        UNROLL
-        for (int j = 0; j < nx; j++) {
-            v_store(acc + (i * STRIPE_ROWS + j) * V_N, sums[i][j]);
-        }
-    }
+    store_sums_(nw, nx, sums, acc);
 }
 
-static void stripe_tile(int64_t stripes, int kind, int nw, int nx, float * acc, const void * const * columns, const void * const * rows) {
+static void stripe_tile(int64_t stripes, int kind, int nw, int nx, float * acc, const void * const * columns, const void * const * rows, bool accumulate) {
     const char *w[STRIPE_COLUMNS], *x[STRIPE_ROWS];
     for (int i = 0; i < nw; i++) {
         w[i] = columns[i];
@@ -668,7 +729,7 @@ static void stripe_tile(int64_t stripes, int kind, int nw, int nx, float * acc, 
         x[j] = rows[j];
     }
 #    define STRIPE_KIND(cw, cx, halves, centered)                                                                      \
-        case (halves * GB_BYTES_HALVES + centered * GB_BYTES_CENTERED): stripe_tile_(cw, cx, halves, centered, stripes, acc, w, x); break;
+        case (halves * GB_BYTES_HALVES + centered * GB_BYTES_CENTERED): stripe_tile_(cw, cx, halves, centered, stripes, acc, w, x, accumulate); break;
 #    define STRIPE_TILE(cw, cx)                                                                                        \
         case 8 * cw + cx:                                                                                              \
             switch (kind) {                                                                                            \
@@ -714,8 +775,9 @@ static void stripe_rows(int64_t k, int kind, int zero, void * y, const float * x
     (void) k, (void) kind, (void) zero, (void) y, (void) x;
 }
 
-static bool stripe_dots(int type, int64_t k, int nx, float * y, const void * w, const void * const * rows, size_t ahead) {
-    (void) type, (void) k, (void) nx, (void) y, (void) w, (void) rows, (void) ahead;
+static bool stripe_dots(int type, int64_t k, int nw, int nx, float * acc, const void * const * columns, const void * const * rows, const void * const * next,
+                        bool accumulate) {
+    (void) type, (void) k, (void) nw, (void) nx, (void) acc, (void) columns, (void) rows, (void) next, (void) accumulate;
     return false;
 }
 
@@ -724,8 +786,8 @@ static bool stripe_columns(int type, int64_t k, void * y, const void * w) {
     return false;
 }
 
-static void stripe_tile(int64_t stripes, int kind, int nw, int nx, float * acc, const void * const * columns, const void * const * rows) {
-    (void) stripes, (void) kind, (void) nw, (void) nx, (void) acc, (void) columns, (void) rows;
+static void stripe_tile(int64_t stripes, int kind, int nw, int nx, float * acc, const void * const * columns, const void * const * rows, bool accumulate) {
+    (void) stripes, (void) kind, (void) nw, (void) nx, (void) acc, (void) columns, (void) rows, (void) accumulate;
 }
 
 static void stripe_sums(int nw, int nx, float * y, const float * acc) {

@@ -10,7 +10,12 @@
 #define ROWS_MAX 16
 #define COLUMNS 12      // unpacked at a time, a multiple of COLUMNS_AT_ONCE
 #define STRETCH 1024    // terms: whole stripes
-#define AHEAD 6144      // bytes of weights that are asked for before they are needed, by sixteen groups
+#define AHEAD 8192      // bytes of weights that are asked for before they are needed, about
+#define DIRECT_ROWS 8   // that columns meet while they are unpacked
+#define DIRECT_WIDTH 2      // columns at a time
+#define DIRECT_COLUMNS 32  // of a block
+#define DIRECT_TERMS 8192  // of all rows that a block of columns meets at a time: they stay in the first-level cache,
+#define DIRECT_TERMS_FEW 4096 // of up to two, while most of it is weights on their way
 #define STRETCHES_AHEAD 2 // the same for columns that are unpacked
 
 bool gb_gemm_may_use_stripes(const struct gb_gemm * p) {
@@ -71,12 +76,64 @@ struct task { // columns of one group
     float *                   dst[ROWS_MAX];
 };
 
+struct direct { // a stretch of terms of n columns from j on
+    int64_t j, k0, terms;
+    int     n, width; // columns at a time
+};
+
+// The weights of the columns that come `steps` later. Behind the last block: any address will do.
+static const char * weights_later(const struct task * t, const struct direct * d, int i, int steps) {
+    int64_t j = d->j, k0 = d->k0;
+    for (i += d->width * steps; i >= DIRECT_COLUMNS; i -= DIRECT_COLUMNS) {
+        k0 += d->terms;
+        if (k0 >= t->k) {
+            k0 = 0;
+            j += DIRECT_COLUMNS;
+        }
+    }
+    return t->w.data + (size_t) (j + i) * t->w.nb_m + ggml_row_size(t->type, k0);
+}
+
+static void multiply_directly_stretch(const struct task * t, const struct direct * d, float * acc) {
+    const size_t  at    = (size_t) (d->k0 / stripe_terms(t->unpack.kind)) * stripe_size(t->unpack.kind), byte = ggml_row_size(t->type, d->k0);
+    const int64_t terms = GB_MIN(t->k - d->k0, d->terms);
+    const int     steps = (int) (AHEAD / (ggml_row_size(t->type, GB_MIN(d->terms, t->k)) * (size_t) d->width)) + 1;
+    for (int i = 0; i < d->n; i += d->width) {
+        const char * const w = t->w.data + (size_t) (d->j + i) * t->w.nb_m + byte, *next = weights_later(t, d, i, steps);
+        for (int r = 0; r < t->rows; r += ROWS_AT_ONCE, acc += DIRECT_WIDTH * ROWS_AT_ONCE * 16) {
+            const void * x[ROWS_AT_ONCE];
+            const int    nx = GB_MIN(t->rows - r, ROWS_AT_ONCE);
+            for (int l = 0; l < nx; l++) {
+                x[l] = (const char *) t->x[r + l] + at;
+            }
+            t->kernels->stripe_dots((int) t->type, terms, GB_MIN(d->n - i, d->width), nx, acc, (const void * const[]){ w, w + t->w.nb_m }, x,
+                                    (const void * const[]){ next, next + t->w.nb_m }, d->k0 > 0);
+        }
+    }
+}
+
 static void multiply_directly(const struct task * t, int64_t j, int64_t end) {
-    for (; j < end; j++) {
-        float y[ROWS_AT_ONCE];
-        t->kernels->stripe_dots((int) t->type, t->k, t->rows, y, t->w.data + (size_t) j * t->w.nb_m, t->x, AHEAD);
-        for (int r = 0; r < t->rows; r++) {
-            t->dst[r][j] = y[r];
+    _Alignas(64) float acc[DIRECT_COLUMNS * DIRECT_WIDTH * DIRECT_ROWS * 16]; // of one column at a time, half of it
+    struct direct      d = { .j = j, .terms = (t->rows > 2 ? DIRECT_TERMS : DIRECT_TERMS_FEW) / t->rows / 512 * 512 };
+    d.width = t->rows == 1 && t->k <= d.terms ? 1 : DIRECT_WIDTH; // one: memory is read in one go
+    for (; d.j < end; d.j += d.n) {
+        const float * sums = acc;
+        d.n = (int) GB_MIN(end - d.j, DIRECT_COLUMNS);
+        for (d.k0 = 0; d.k0 == 0 || d.k0 < t->k; d.k0 += d.terms) { // once even for k = 0: an empty sum is 0
+            multiply_directly_stretch(t, &d, acc);
+        }
+        for (int i = 0; i < d.n; i += d.width) {
+            const int nw = GB_MIN(d.n - i, d.width);
+            for (int r = 0; r < t->rows; r += ROWS_AT_ONCE, sums += DIRECT_WIDTH * ROWS_AT_ONCE * 16) {
+                float     y[DIRECT_WIDTH * ROWS_AT_ONCE];
+                const int nx = GB_MIN(t->rows - r, ROWS_AT_ONCE);
+                t->kernels->stripe_sums(nw, nx, y, sums);
+                for (int l = 0; l < nx; l++) {
+                    for (int c = 0; c < nw; c++) {
+                        t->dst[r + l][d.j + i + c] = y[ROWS_AT_ONCE * c + l];
+                    }
+                }
+            }
         }
     }
 }
@@ -100,22 +157,22 @@ static void multiply_stretch(const struct task * t, struct columns * c, const st
     const size_t  at    = (size_t) (s->k0 / stripe_terms(t->unpack.kind)) * stripe_size(t->unpack.kind), bytes = ggml_row_size(t->type, s->terms);
     const int     tiles = (s->n + COLUMNS_AT_ONCE - 1) / COLUMNS_AT_ONCE * ((t->rows + s->per_part - 1) / s->per_part);
     int           done  = 0;
-    for (int i = 0; i < s->n; i += COLUMNS_AT_ONCE) {
-        const void * w[COLUMNS_AT_ONCE];
-        const int    nw = GB_MIN(s->n - i, COLUMNS_AT_ONCE);
-        for (int l = 0; l < nw; l++) {
-            w[l] = c->w[i + l];
+    for (int r = 0; r < t->rows; r += s->per_part) {
+        const void * x[ROWS_AT_ONCE];
+        const int    nx = GB_MIN(t->rows - r, s->per_part);
+        for (int l = 0; l < nx; l++) {
+            x[l] = (const char *) t->x[r + l] + at;
         }
-        for (int r = 0; r < t->rows; r += s->per_part, done++) {
-            const void * x[ROWS_AT_ONCE];
-            const int    nx = GB_MIN(t->rows - r, s->per_part);
-            for (int l = 0; l < nx; l++) {
-                x[l] = (const char *) t->x[r + l] + at;
+        for (int i = 0; i < s->n; i += COLUMNS_AT_ONCE, done++) {
+            const void * w[COLUMNS_AT_ONCE];
+            const int    nw = GB_MIN(s->n - i, COLUMNS_AT_ONCE);
+            for (int l = 0; l < nw; l++) {
+                w[l] = c->w[i + l];
             }
             for (int l = done * s->n / tiles; l < (done + 1) * s->n / tiles; l++) {
                 gb_prefetch(s->next + (size_t) l * t->w.nb_m, bytes);
             }
-            t->kernels->stripe_tile(count, kind, nw, nx, c->acc[i / COLUMNS_AT_ONCE][r / s->per_part], w, x);
+            t->kernels->stripe_tile(count, kind, nw, nx, c->acc[i / COLUMNS_AT_ONCE][r / s->per_part], w, x, s->k0 > 0);
         }
     }
 }
@@ -147,7 +204,6 @@ static void multiply_unpacked(const struct task * t, int64_t j, int64_t end) {
     struct stretch s = { .j = j, .per_part = (t->rows + parts - 1) / parts };
     for (; s.j < end; s.j += s.n) {
         s.n = (int) GB_MIN(end - s.j, COLUMNS);
-        memset(c.acc, 0, sizeof(c.acc));
         for (int r = 0; r < t->rows; r++) {
             gb_prefetch(t->dst[r] + s.j, (size_t) s.n * sizeof(float));
         }
@@ -179,7 +235,7 @@ void gb_gemm_run_stripes(const struct gb_cpu_call * call, const struct gb_gemm *
             t.x[r]   = rows_of(call) + (size_t) (gb_gemm_first_row(p, g) + r) * row_size(p->k, t.unpack.kind);
             t.dst[r] = p->row_of(p, g, r).dst;
         }
-        if (t.rows > ROWS_AT_ONCE) {
+        if (t.rows > DIRECT_ROWS) {
             multiply_unpacked(&t, column, end);
         } else if (t.rows > 0) {
             multiply_directly(&t, column, end);
