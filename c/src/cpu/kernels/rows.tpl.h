@@ -41,22 +41,32 @@ static inline vf normed_(vf x, vf mean, vf scale) {
     return v_mul(v_sub(x, mean), scale);
 }
 
+// From the first element to the last, or back.
 #define APPLY_NORM(FULL, PART)                                                                                         \
     do {                                                                                                               \
-        int64_t i = 0;                                                                                                 \
-        for (; i + V_N <= n; i += V_N) {                                                                               \
+        const int64_t whole = n / V_N * V_N;                                                                           \
+        if (whole < n) {                                                                                               \
+            const int64_t i    = whole;                                                                                \
+            const int     left = (int) (n - whole);                                                                    \
+            const vf      a    = normed_(v_load_n(x + i, left), m, s);                                                 \
+            v_store_n(y + i, PART, left);                                                                              \
+        }                                                                                                              \
+        if (!back) {                                                                                                   \
+            for (int64_t i = 0; i < whole; i += V_N) {                                                                 \
+                const vf a = normed_(v_load(x + i), m, s);                                                             \
+                v_store(y + i, FULL);                                                                                  \
+            }                                                                                                          \
+        }                                                                                                              \
+        for (int64_t i = whole - V_N; back && i >= 0; i -= V_N) {                                                      \
             const vf a = normed_(v_load(x + i), m, s);                                                                 \
             v_store(y + i, FULL);                                                                                      \
         }                                                                                                              \
-        if (i < n) {                                                                                                   \
-            const int left = (int) (n - i);                                                                            \
-            const vf  a    = normed_(v_load_n(x + i, left), m, s);                                                     \
-            v_store_n(y + i, PART, left);                                                                              \
-        }                                                                                                              \
     } while (0)
 
+// Every other row goes backwards: of weights that a long row has pushed out of the nearest cache, the half that was used last is still there.
 static void apply_norm_(int64_t n, float * y, const float * x, float mean, float scale, const float * w, const float * b) {
-    const vf m = v_set(mean), s = v_set(scale);
+    const vf   m = v_set(mean), s = v_set(scale);
+    const bool back = w != NULL && n > 0 && ((uintptr_t) x / ((size_t) n * sizeof(float)) & 1) != 0;
     if (w == NULL) {
         APPLY_NORM(a, a);
     } else if (b == NULL) {
@@ -66,10 +76,43 @@ static void apply_norm_(int64_t n, float * y, const float * x, float mean, float
     }
 }
 
-// (x - mean) / sqrt(variance + eps) w + b. b only with w.
+// Sums of x - shift and of its square, in one pass.
+static double row_moments_(int64_t n, const float * x, float shift, double * sum) {
+    const vf c  = v_set(shift);
+    vd       s1 = vd_zero(), s2 = s1;
+    int64_t  i = 0;
+    for (; i + 16 * V_N <= n; i += 16 * V_N) {
+        vf t0 = v_set(0.0f), t1 = t0, t2 = t0, t3 = t0, q0 = t0, q1 = t0, q2 = t0, q3 = t0;
+        for (int j = 0; j < 4; j++) {
+            const float * p = x + i + 4 * j * V_N;
+            const vf      a0 = v_sub(v_load(p), c), a1 = v_sub(v_load(p + V_N), c), a2 = v_sub(v_load(p + 2 * V_N), c), a3 = v_sub(v_load(p + 3 * V_N), c);
+            t0 = v_add(t0, a0), t1 = v_add(t1, a1), t2 = v_add(t2, a2), t3 = v_add(t3, a3);
+            q0 = v_fma(a0, a0, q0), q1 = v_fma(a1, a1, q1), q2 = v_fma(a2, a2, q2), q3 = v_fma(a3, a3, q3);
+        }
+        s1 = vd_add(s1, v_add(v_add(t0, t1), v_add(t2, t3)));
+        s2 = vd_add(s2, v_add(v_add(q0, q1), v_add(q2, q3)));
+    }
+    for (; i < n; i += V_N) {
+        const vf a = v_sub(AT_ANY(i, n, x, c), c);
+        s1         = vd_add(s1, a);
+        s2         = vd_add(s2, v_mul(a, a));
+    }
+    *sum = vd_sum(s1);
+    return vd_sum(s2);
+}
+
+// (x - mean) / sqrt(variance + eps) w + b. b only with w. Mean and variance come from one pass, about the mean of the first elements. Where
+// that turns out to be too far from the mean for the difference of squares, deviations are added up in a pass of their own.
 static void norm_row_f32(int64_t n, float * y, const float * x, float eps, const float * w, const float * b) {
-    const float mean     = (float) (row_sum_(n, x) / (double) n);
-    const float variance = (float) (row_deviations_(n, x, mean) / (double) n);
+    const int64_t few   = n < 2 * V_N ? n : 2 * V_N;
+    const float   shift = n > 0 ? (float) (row_sum_(few, x) / (double) few) : 0.0f;
+    double        sum;
+    const double  squares  = row_moments_(n, x, shift, &sum) / (double) n, off = sum / (double) n;
+    const float   mean     = (float) ((double) shift + off);
+    float         variance = (float) (squares - off * off);
+    if (!(off * off <= squares / 8)) {
+        variance = (float) (row_deviations_(n, x, mean) / (double) n);
+    }
     apply_norm_(n, y, x, mean, 1.0f / sqrtf(variance + eps), w, b);
 }
 
