@@ -48,7 +48,12 @@ void ggml_cpu_set_fusion(bool on) {
 }
 
 const struct gb_fusion * gb_fusion_of(enum gb_fusion_kind kind) {
-    static const struct gb_fusion * const all[GB_FUSION_KINDS] = { [GB_FUSE_ATTENTION] = &gb_fusion_attention, [GB_FUSE_PRODUCT] = &gb_fusion_product, [GB_FUSE_ROWS] = &gb_fusion_rows };
+    static const struct gb_fusion * const all[GB_FUSION_KINDS] = {
+        [GB_FUSE_ATTENTION] = &gb_fusion_attention,
+        [GB_FUSE_PRODUCT]   = &gb_fusion_product,
+        [GB_FUSE_ROPE]      = &gb_fusion_rope,
+        [GB_FUSE_ROWS]      = &gb_fusion_rows,
+    };
     return all[kind];
 }
 

@@ -2,6 +2,7 @@
 //
 //   fuse.c            the switch, what need not be stored, and rows: operators on rows, a few rows at a time through all of them
 //   fuse_product.c    a product with the elementwise operators behind it
+//   fuse_rope.c       a rotation with the copy of its result
 //   fuse_attention.c  product, scale, mask, softmax, product (and the copy behind it): tiles that never hold all scores
 //
 // What is stored. Anybody may look at a tensor that lies in memory of his own, so every node there is really computed and stored; a fusion
@@ -20,7 +21,7 @@
 enum { GB_FUSE_MAX = 8 }; // nodes of a fused step
 
 // In the order in which they are tried. What comes earlier may have later ones in the steps that stand for it.
-enum gb_fusion_kind { GB_FUSE_ATTENTION, GB_FUSE_PRODUCT, GB_FUSE_ROWS, GB_FUSION_KINDS, GB_FUSE_NOT = GB_FUSION_KINDS };
+enum gb_fusion_kind { GB_FUSE_ATTENTION, GB_FUSE_PRODUCT, GB_FUSE_ROPE, GB_FUSE_ROWS, GB_FUSION_KINDS, GB_FUSE_NOT = GB_FUSION_KINDS };
 
 struct gb_fusion {
     // How many of the n nodes that are computed next, from the first on, are taken together; 0: none. At most GB_FUSE_MAX. By structure alone.
@@ -32,12 +33,16 @@ struct gb_fusion {
     bool (*leaves_out)(struct ggml_tensor * const * nodes, int n); // some result, in the memory that there is; NULL: never
 };
 
-extern const struct gb_fusion gb_fusion_attention, gb_fusion_product, gb_fusion_rows;
+extern const struct gb_fusion gb_fusion_attention, gb_fusion_product, gb_fusion_rope, gb_fusion_rows;
 const struct gb_fusion *      gb_fusion_of(enum gb_fusion_kind kind);
 
 // Whether a fused step of that kind can begin with the node: a first look, before nodes are gathered.
 static inline bool gb_fuse_may_begin(enum gb_fusion_kind kind, const struct ggml_tensor * node) {
-    return kind == GB_FUSE_ROWS ? node->op != GGML_OP_MUL_MAT && gb_cpu_default_tasks(node, 2) > 1 : node->op == GGML_OP_MUL_MAT;
+    switch (kind) {
+        case GB_FUSE_ROPE: return node->op == GGML_OP_ROPE;
+        case GB_FUSE_ROWS: return node->op != GGML_OP_MUL_MAT && gb_cpu_default_tasks(node, 2) > 1;
+        default: return node->op == GGML_OP_MUL_MAT;
+    }
 }
 
 // Plans made from now on fuse or not. At first as GGML_CPU_FUSE says ("0": not), else on.

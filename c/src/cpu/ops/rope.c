@@ -6,11 +6,14 @@
 //   normal  (2j, 2j+1) for all of the row
 //   NeoX    (j, j + n_dims/2) for j < n_dims/2; what is behind n_dims is copied
 //   GLM     two halves of n_dims elements: (j, j + n_dims/2) by one position, the same pairs behind n_dims by another
+// In the normal layout the table is there several times, for rows that lie behind each other: one call of the kernel rotates them all.
+#include "cpu/ops/rope.h"
+
 #include <math.h>
 
 #include "cpu/ops/elements.h"
 
-enum { MODE_NEOX = 2, MODE_GLM = 4 };
+enum { MODE_NEOX = 2, MODE_GLM = 4, REPEATS = 4 };
 
 struct rope {
     int     n_dims, mode, n_ctx;
@@ -19,6 +22,7 @@ struct rope {
     double  xpos_base; // 0: no magnitude
     bool    xpos_down, back;
     int64_t n; // elements of a row
+    int64_t repeats; // of the table of a row
 };
 
 // The pair at which a wavelength fits `beta` times into the original context.
@@ -45,6 +49,7 @@ static struct rope rope_of(const struct ggml_tensor * node) {
         r.low                = fmax(0, floor(corr_dim(&r, n_orig_ctx, gb_op_param_f32(node, 9))));
         r.high               = fmin(r.n_dims - 1, ceil(corr_dim(&r, n_orig_ctx, gb_op_param_f32(node, 10))));
     }
+    r.repeats = !(r.mode & (MODE_GLM | MODE_NEOX)) && r.n % 2 == 0 ? GB_MAX((int64_t) 1, GB_MIN(node->ne[1], (int64_t) REPEATS)) : 1;
     return r;
 }
 
@@ -162,6 +167,10 @@ static void fill_turns(const struct gb_kernels * k, const struct rope * r, int32
         t->s2[2 * j]                    = -t->s[j];
         t->s2[2 * j + 1]                = t->s[j];
     }
+    for (int64_t i = 1; i < r->repeats; i++) {
+        memcpy(t->c2 + i * r->n, t->c2, (size_t) r->n * sizeof(float));
+        memcpy(t->s2 + i * r->n, t->s2, (size_t) r->n * sizeof(float));
+    }
 }
 
 // ----------------------------------------------------------------------------------------------------------- rotations
@@ -195,7 +204,7 @@ struct scratch { // a thread's: each at most n/2 + 1 pairs
 };
 
 static int64_t scratch_floats(const struct ggml_tensor * node) {
-    return 10 * (node->ne[0] / 2 + 1) + node->ne[0];
+    return (6 + 4 * REPEATS) * (node->ne[0] / 2 + 1) + node->ne[0];
 }
 
 static struct scratch scratch_of(const struct gb_cpu_call * call, const struct ggml_tensor * node) {
@@ -207,25 +216,31 @@ static struct scratch scratch_of(const struct gb_cpu_call * call, const struct g
                                .c     = c,
                                .s     = c + pairs,
                                .c2    = c + 2 * pairs,
-                               .s2    = c + 4 * pairs },
-                             c + 6 * pairs };
+                               .s2    = c + (2 + 2 * REPEATS) * pairs },
+                             c + (2 + 4 * REPEATS) * pairs };
 }
 
 // n rows of a token from `at` on: they lie in even steps.
-static void rotate_rows(const struct gb_cpu_call * call, const struct rope * r, const struct ggml_tensor * node,
+static void rotate_rows(const struct gb_cpu_call * call, const struct rope * r, const struct ggml_tensor * a, struct ggml_tensor * out,
                         struct gb_row at, int64_t n, const struct scratch * s) {
-    const struct ggml_tensor * a = node->src[0];
-    char *                     d = gb_row_of(node, at);
-    const char *               p = gb_row_of(a, at);
-    for (int64_t i = 0; i < n; i++, d += node->nb[1], p += a->nb[1]) {
+    char *        d     = gb_row_of(out, at);
+    const char *  p     = gb_row_of(a, at);
+    const size_t  size  = (size_t) r->n * sizeof(float);
+    const bool    dense = r->repeats > 1 && gb_is_direct(a, p, r->n) && gb_is_direct(out, d, r->n) && a->nb[1] == size && out->nb[1] == size;
+    for (int64_t i = 0, rows; i < n; i += rows, d += (size_t) rows * out->nb[1], p += (size_t) rows * a->nb[1]) {
+        rows = dense ? GB_MIN(n - i, r->repeats) : 1;
+        if (dense) {
+            call->k->rope_pairs_f32(rows * r->n, (float *) (void *) d, (const float *) (const void *) p, s->turns.c2, s->turns.s2);
+            continue;
+        }
         const float * x = gb_in(call->k, a, p, r->n, s->row);
-        float *       y = gb_out(node, d, r->n, s->row);
+        float *       y = gb_out(out, d, r->n, s->row);
         rotate_row(call->k, r, y, x, &s->turns);
-        gb_put(call->k, node, d, r->n, y);
+        gb_put(call->k, out, d, r->n, y);
     }
 }
 
-static void run_rope(const struct gb_cpu_call * call, struct ggml_tensor * node) {
+void gb_rope_run_to(const struct gb_cpu_call * call, const struct ggml_tensor * node, struct ggml_tensor * out) {
     const struct ggml_tensor * b        = node->src[1];
     const struct rope          r        = rope_of(node);
     const struct scratch       s        = scratch_of(call, node);
@@ -246,8 +261,12 @@ static void run_rope(const struct gb_cpu_call * call, struct ggml_tensor * node)
             position = p;
         }
         rows = GB_MIN(last - i, node->ne[1] - at.i1);
-        rotate_rows(call, &r, node, at, rows, &s);
+        rotate_rows(call, &r, node->src[0], out, at, rows, &s);
     }
+}
+
+static void run_rope(const struct gb_cpu_call * call, struct ggml_tensor * node) {
+    gb_rope_run_to(call, node, node);
 }
 
 static const char * rope_unsupported(const struct ggml_tensor * node) {
