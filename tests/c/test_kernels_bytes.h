@@ -47,6 +47,7 @@ TEST_UNPACK(q5_0, Q5_0, 32)
 TEST_UNPACK(q5_1, Q5_1, 32)
 TEST_UNPACK(q8_0, Q8_0, 32)
 TEST_UNPACK(mxfp4, MXFP4, 32)
+TEST_UNPACK(nvfp4, NVFP4, 16)
 TEST_UNPACK(iq4_nl, IQ4_NL, 32)
 TEST_UNPACK(iq4_xs, IQ4_XS, 32)
 TEST_UNPACK(q2_k, Q2_K, 16)
@@ -316,7 +317,7 @@ struct stripe_format {
     int            group, zero;
 };
 
-enum { STRIPE_FORMATS_N = 22, STRIPE_TERMS_MAX = 8192 + 512 };
+enum { STRIPE_FORMATS_N = 23, STRIPE_TERMS_MAX = 8192 + 512 };
 
 static const struct stripe_format * stripe_formats(void) {
     static struct stripe_format formats[STRIPE_FORMATS_N];
@@ -331,6 +332,7 @@ static const struct stripe_format * stripe_formats(void) {
         { GGML_TYPE_IQ1_M, scalar->unpack_iq1_m, 16, 9 },      { GGML_TYPE_IQ2_XXS, scalar->unpack_iq2_xxs, 32, 43 },
         { GGML_TYPE_IQ2_XS, scalar->unpack_iq2_xs, 16, 43 },   { GGML_TYPE_IQ2_S, scalar->unpack_iq2_s, 16, 43 },
         { GGML_TYPE_IQ3_XXS, scalar->unpack_iq3_xxs, 32, 62 }, { GGML_TYPE_IQ3_S, scalar->unpack_iq3_s, 32, 15 },
+        { GGML_TYPE_NVFP4, scalar->unpack_nvfp4, 16, 12 },
         { GGML_TYPE_TQ1_0, scalar->unpack_tq1_0, 32, 1 },      { GGML_TYPE_TQ2_0, scalar->unpack_tq2_0, 32, 1 },
     };
     memcpy(formats, all, sizeof(all));

@@ -196,15 +196,14 @@ UNPACK_GRID(iq1_m, 56, 16, 2, gb_grid_rows_iq1, 2048, levels_iq1_)
 
 // ---------------------------------------------------------------------------------------------------------------- ternary
 
-// Five digits to the base of 3 in a byte: times 3 the first one overflows.
+// Five digits to the base of 3 in a byte: times 3 the first one overflows, once from 86 on, twice from 171 on.
 static ALWAYS_INLINE void ternary_digits_(int bytes, int digits, uint8_t * restrict u, const uint8_t * restrict q) {
     uint8_t rest[32];
     memcpy(rest, q, (size_t) bytes);
     for (int n = 0; n < digits; n++, u += bytes) {
         for (int i = 0; i < bytes; i++) {
-            const uint16_t shifted = (uint16_t) (rest[i] * 3);
-            u[i]                   = (uint8_t) (shifted >> 8);
-            rest[i]                = (uint8_t) shifted;
+            u[i]    = (uint8_t) ((uint8_t) (rest[i] > 85) + (uint8_t) (rest[i] > 170));
+            rest[i] = (uint8_t) (rest[i] * 3);
         }
     }
 }

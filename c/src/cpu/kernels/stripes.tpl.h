@@ -239,6 +239,30 @@ static ALWAYS_INLINE void stripe_mxfp4_(const uint8_t * p, struct stripe * s) {
     look_up_(s->u, mxfp4_levels_);
 }
 
+static ALWAYS_INLINE int32_t word_at_(const uint8_t * p) {
+    int32_t word;
+    memcpy(&word, p, sizeof(word));
+    return word;
+}
+
+// Four blocks of 64: words 0 and 1 of a group are the lower nibbles of its eight bytes, words 2 and 3 the upper ones.
+static ALWAYS_INLINE void stripe_nvfp4_(const uint8_t * p, struct stripe * s) {
+#    define NVFP4_WORD(g) (9 * ((g) / 4) + 1 + 2 * ((g) % 4))
+    const vi index = BY_LANE(NVFP4_WORD), code = _mm512_cvtepu8_epi32(_mm_setr_epi32(word_at_(p), word_at_(p + 36), word_at_(p + 72), word_at_(p + 108)));
+    UNROLL
+    for (int j = 0; j < 2; j++) {
+        const vi at = vi_add(index, vi_set(j));
+        vi       a  = _mm512_permutex2var_epi32(words_(p), at, words_(p + 64));
+        a           = _mm512_mask_permutexvar_epi32(a, 0xf000, vi_sub(at, vi_set(20)), words_(p + 80)); // the last block
+        s->u[j]     = vi_lookup16(bytes_(a, 15), mxfp4_levels_);
+        s->u[j + 2] = vi_lookup16(bytes_(vi_shr(a, 4), 15), mxfp4_levels_);
+    }
+    const vi        exponent = vi_and(vi_shr(code, 3), vi_set(15)), mantissa = vi_and(code, vi_set(7));
+    const vf        normal   = v_from_bits(vi_or(vi_shl(vi_add(exponent, vi_set(119)), 23), vi_shl(mantissa, 20)));
+    const __mmask16 small    = _mm512_cmpeq_epi32_mask(exponent, vi_set(0)), none = _mm512_cmpeq_epi32_mask(code, vi_set(0x7f));
+    s->d = _mm512_mask_mov_ps(_mm512_mask_mul_ps(normal, small, v_from_int(mantissa), v_set(0x1p-10f)), none, v_set(0.0f));
+}
+
 // ------------------------------------------------------------------------------------------------------------- blocks of 256
 
 #    define GROUP_SHIFT_NIBBLES _mm512_setr_epi32(0, 4, 0, 4, 0, 4, 0, 4, 0, 4, 0, 4, 0, 4, 0, 4)
@@ -344,10 +368,7 @@ static ALWAYS_INLINE void stripe_q3_k_(const uint8_t * p, struct stripe * s) {
 }
 
 static ALWAYS_INLINE vi pair_of_words_(const uint8_t * p, const uint8_t * q) {
-    int32_t a, b;
-    memcpy(&a, p, sizeof(a));
-    memcpy(&b, q, sizeof(b));
-    return _mm512_inserti64x4(vi_set(a), _mm256_set1_epi32(b), 1);
+    return _mm512_inserti64x4(vi_set(word_at_(p)), _mm256_set1_epi32(word_at_(q)), 1);
 }
 
 static ALWAYS_INLINE void stripe_iq4_xs_(const uint8_t * p, struct stripe * s) {
@@ -385,7 +406,7 @@ static ALWAYS_INLINE void stripe_tq2_0_(const uint8_t * p, struct stripe * s) {
         f(Q8_0, q8_0, false, 128, 32, 34) f(IQ4_NL, iq4_nl, false, 128, 32, 18) f(MXFP4, mxfp4, false, 12, 32, 17)     \
         f(Q2_K, q2_k, true, 0, 256, 84) f(Q3_K, q3_k, true, 4, 256, 110) f(Q4_K, q4_k, false, 0, 256, 144)             \
         f(Q5_K, q5_k, false, 0, 256, 176) f(Q6_K, q6_k, true, 32, 256, 210) f(IQ4_XS, iq4_xs, false, 128, 256, 136)    \
-        f(TQ2_0, tq2_0, false, 1, 256, 66)
+        f(NVFP4, nvfp4, true, 12, 64, 36) f(TQ2_0, tq2_0, false, 1, 256, 66)
 // Unpacked by their kernels.
 #    define STRIPE_OTHERS(f)                                                                                           \
         f(IQ1_S, iq1_s, false, 9, 256, 50) f(IQ1_M, iq1_m, true, 9, 256, 56) f(IQ2_XXS, iq2_xxs, false, 43, 256, 66)   \

@@ -150,6 +150,25 @@ static void unpack_mxfp4(int64_t k, uint8_t * restrict u, float * restrict d, fl
     }
 }
 
+// Four scales of 8 bits and 32 bytes of nibbles, eight bytes to a group of 16: the lower ones first.
+static void unpack_nvfp4(int64_t k, uint8_t * restrict u, float * restrict d, float * restrict m, const void * restrict x) {
+    const uint8_t * block = x;
+    for (int64_t left = k / 64; left > 0; left--, block += 36, u += 64, d += 4, m += 4) {
+        const b32 q = b32_load(block + 4);
+        uint8_t   low[32], high[32];
+        b32_store(low, b32_lookup(b32_and(q, 15), mxfp4_levels_));
+        b32_store(high, b32_lookup(b32_and(b32_shr(q, 4), 15), mxfp4_levels_));
+        for (int s = 0; s < 4; s++) {
+            const uint32_t code = block[s], bits = ((code >> 3 & 15) + 119) << 23 | (code & 7) << 20;
+            memcpy(d + s, &bits, sizeof(*d));
+            d[s] = (code >> 3 & 15) == 0 ? (float) (code & 7) * 0x1p-10f : code == 0x7f ? 0.0f : d[s];
+            m[s] = d[s] * -12.0f;
+            memcpy(u + 16 * s, low + 8 * s, 8);
+            memcpy(u + 16 * s + 8, high + 8 * s, 8);
+        }
+    }
+}
+
 // ------------------------------------------------------------------------------------------------------ blocks of 256 terms
 
 static inline float half_at_(const uint8_t * p) {

@@ -16,6 +16,7 @@ struct gb_unpack gb_unpack_of(const struct gb_kernels * k, enum ggml_type type) 
         case GGML_TYPE_Q5_1: return (struct gb_unpack){ k->unpack_q5_1, 0, 0 };
         case GGML_TYPE_Q8_0: return (struct gb_unpack){ k->unpack_q8_0, W, 128 };
         case GGML_TYPE_MXFP4: return (struct gb_unpack){ k->unpack_mxfp4, 0, 12 };
+        case GGML_TYPE_NVFP4: return (struct gb_unpack){ k->unpack_nvfp4, H, 12 };
         case GGML_TYPE_IQ4_NL: return (struct gb_unpack){ k->unpack_iq4_nl, W, 128 };
         case GGML_TYPE_IQ4_XS: return (struct gb_unpack){ k->unpack_iq4_xs, W, 128 };
         case GGML_TYPE_Q2_K: return (struct gb_unpack){ k->unpack_q2_k, H, 0 };

@@ -94,6 +94,20 @@ static const char * weights_later(const struct task * t, const struct direct * d
     return t->w.data + (size_t) (j + i) * t->w.nb_m + ggml_row_size(t->type, k0);
 }
 
+// Rows for which unpacking on the way, for four of them at a time, is less work than storing levels.
+static int direct_rows(enum ggml_type type) {
+    switch (type) {
+        case GGML_TYPE_Q4_0:
+        case GGML_TYPE_Q4_1:
+        case GGML_TYPE_Q5_1:
+        case GGML_TYPE_Q8_0:
+        case GGML_TYPE_Q2_K:
+        case GGML_TYPE_Q6_K:
+        case GGML_TYPE_TQ2_0: return DIRECT_ROWS;
+        default: return ROWS_AT_ONCE;
+    }
+}
+
 static void multiply_directly_stretch(const struct task * t, const struct direct * d, float * acc) {
     const size_t  at    = (size_t) (d->k0 / stripe_terms(t->unpack.kind)) * stripe_size(t->unpack.kind), byte = ggml_row_size(t->type, d->k0);
     const int64_t terms = GB_MIN(t->k - d->k0, d->terms);
@@ -235,7 +249,7 @@ void gb_gemm_run_stripes(const struct gb_cpu_call * call, const struct gb_gemm *
             t.x[r]   = rows_of(call) + (size_t) (gb_gemm_first_row(p, g) + r) * row_size(p->k, t.unpack.kind);
             t.dst[r] = p->row_of(p, g, r).dst;
         }
-        if (t.rows > DIRECT_ROWS) {
+        if (t.rows > direct_rows(t.type)) {
             multiply_unpacked(&t, column, end);
         } else if (t.rows > 0) {
             multiply_directly(&t, column, end);
