@@ -133,7 +133,7 @@ static enum ggml_status make_bytes(gb_cuda_backend & b, const gb_product & p, gb
 
 static enum ggml_status run_vectors(gb_cuda_backend & b, const gb_product & p) {
     const bool    quantized = is_format(p.type);
-    gb_ready_rows x;
+    gb_ready_rows x = {};
     const enum ggml_status status = quantized ? make_bytes(b, p, &x) : make_rows(b, p, GB_ROWS_F32, &x);
     if (status != GGML_STATUS_SUCCESS) {
         return status;
@@ -197,7 +197,7 @@ static int rows_of_tile(const gb_cuda_device & d, const gb_product & p) {
 }
 
 static enum ggml_status run_tiles(gb_cuda_backend & b, const gb_product & p, int source, int kind) {
-    gb_ready_rows x;
+    gb_ready_rows x = {};
     enum ggml_status status = make_rows(b, p, kind, &x);
     if (status != GGML_STATUS_SUCCESS) {
         return status;
@@ -235,7 +235,7 @@ static enum ggml_status run_tiles(gb_cuda_backend & b, const gb_product & p, int
 }
 
 static enum ggml_status run_exact(gb_cuda_backend & b, const gb_product & p) {
-    gb_ready_rows x;
+    gb_ready_rows x = {};
     enum ggml_status status = make_rows(b, p, GB_ROWS_F32, &x);
     if (status != GGML_STATUS_SUCCESS) {
         return status;
@@ -281,7 +281,7 @@ static int64_t calls_for_slices(const gb_product & p) {
 // Done: it is queued. Else one of our kernels must; an error is only no memory for rows.
 static enum ggml_status run_blas(gb_cuda_backend & b, const gb_product & p, int row_kind, bool * done) {
     const int64_t size = (int64_t) ggml_type_size((enum ggml_type) p.type), calls = calls_for_slices(p), each = calls > 0 ? p.slices / calls : 0;
-    gb_ready_rows x;
+    gb_ready_rows x = {};
     *done = false;
     if (b.blas == NULL || p.w.ids != NULL || calls == 0 || (int64_t) p.w.nb_m < p.k * size) { // rows that overlap are nothing for it
         return GGML_STATUS_SUCCESS;
