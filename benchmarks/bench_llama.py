@@ -59,6 +59,7 @@ def write_model(path: Path, dtype: gb.DType, layers: int) -> None:
         out.add("general.architecture", "llama").add("llama.context_length", 2048).add("llama.block_count", layers)
         out.add("llama.embedding_length", EMBD).add("llama.feed_forward_length", FF).add("llama.attention.head_count", HEADS)
         out.add("llama.attention.head_count_kv", KV_HEADS).add("llama.attention.layer_norm_rms_epsilon", 1e-5)
+        out.add("llama.vocab_size", VOCAB).add("tokenizer.ggml.model", "no_vocab")  # what other programs ask for
         for name, shape in matrices.items():
             out.add_tensor(name, blocks(shape), dtype=dtype)
         for name in vectors:
