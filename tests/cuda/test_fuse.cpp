@@ -1,5 +1,6 @@
-// test_fuse.cpp - a norm with the weight and the bias that follow it is one launch, with every result stored that somebody may look at, the same
-// as if each had been computed alone; where memory is shared in other ways nothing is taken together.
+// test_fuse.cpp - a norm with the weight and the bias that follow it is one launch, and a softmax with the factor and the mask before it, with every
+// result stored that somebody may look at, the same as if each had been computed alone; where memory is shared in other ways nothing is
+// taken together.
 #include <cmath>
 
 #include "device_graph.h"
@@ -157,4 +158,122 @@ static void shared_memory(void) {
     ggml_backend_free(cuda);
 }
 
-TEST_MAIN(TEST(norm_weight_bias), TEST(shared_memory))
+// ----------------------------------------------------------------------------------------------------------------------- softmax
+
+struct scores {
+    ggml_context *             ctx;
+    std::vector<ggml_tensor *> nodes; // the last one is the softmax
+    ggml_cgraph *              graph;
+    ggml_backend_buffer_t      buffer;
+};
+
+struct scores_case {
+    bool scale, causal, mask, inplace;
+};
+
+static scores build_scores(ggml_backend_t cuda, const scores_case & k, int64_t n, int64_t rows) {
+    scores s;
+    s.ctx = ggml_init({ 1 << 16, NULL, true });
+    ggml_tensor * x = ggml_new_tensor_3d(s.ctx, GGML_TYPE_F32, n, rows, 2), *m = ggml_new_tensor_2d(s.ctx, GGML_TYPE_F32, n, rows), *y = x;
+    if (k.scale) {
+        s.nodes.push_back(y = k.inplace ? ggml_scale_inplace(s.ctx, y, 0.3f) : ggml_scale(s.ctx, y, 0.3f));
+    }
+    if (k.causal) {
+        s.nodes.push_back(y = k.inplace ? ggml_diag_mask_inf_inplace(s.ctx, y, 2) : ggml_diag_mask_inf(s.ctx, y, 2));
+    }
+    s.nodes.push_back(y = k.mask ? ggml_soft_max_ext(s.ctx, y, m, 1.5f) : k.inplace ? ggml_soft_max_inplace(s.ctx, y) : ggml_soft_max(s.ctx, y));
+    s.graph = ggml_new_graph(s.ctx);
+    ggml_build_forward_expand(s.graph, y);
+    s.buffer  = ggml_backend_alloc_ctx_tensors(s.ctx, cuda);
+    test_seed = 9;
+    for (ggml_tensor * t : { x, m }) {
+        std::vector<float> v((size_t) ggml_nelements(t));
+        for (float & f : v) {
+            f = test_random_float(-5, 5);
+        }
+        ggml_backend_tensor_set(t, v.data(), 0, v.size() * sizeof(float));
+    }
+    return s;
+}
+
+static void compare_scores(ggml_backend_t cuda, const scores_case & k, int64_t n, int64_t rows) {
+    scores         a = build_scores(cuda, k, n, rows), b = build_scores(cuda, k, n, rows);
+    const uint64_t soft = launches("gb_soft_max"), others = launches("gb_map") + launches("gb_diag_mask");
+    CHECK(ggml_backend_graph_compute(cuda, a.graph));
+    ggml_backend_synchronize(cuda);
+#ifdef GB_CUDA_EMULATED
+    CHECK_INT(launches("gb_soft_max") - soft, 1);
+    CHECK_INT(launches("gb_map") + launches("gb_diag_mask") - others, 0);
+#else
+    (void) soft;
+    (void) others;
+#endif
+    for (int i = 0; i < b.graph->n_nodes; i++) {
+        struct ggml_cgraph one = ggml_graph_view(b.graph, i, i + 1);
+        CHECK(ggml_backend_graph_compute(cuda, &one));
+    }
+    for (size_t i = k.inplace ? a.nodes.size() - 1 : 0; i < a.nodes.size(); i++) {
+        const std::vector<float> u = values(a.nodes[i]), v = values(b.nodes[i]);
+        int                      wrong = 0;
+        for (size_t j = 0; j < u.size(); j++) {
+            wrong += !(u[j] == v[j] || fabsf(u[j] - v[j]) <= 1e-6f * (1 + fabsf(v[j])));
+        }
+        CHECK_MSG(wrong == 0, "scale %d causal %d mask %d in place %d, %d x %d: node %zu, %d wrong", k.scale, k.causal, k.mask, k.inplace, (int) n, (int) rows, i, wrong);
+    }
+    for (scores * s : { &a, &b }) {
+        ggml_backend_buffer_free(s->buffer);
+        ggml_free(s->ctx);
+    }
+}
+
+static void scale_mask_softmax(void) {
+    CUDA_OR_SKIP();
+    ggml_backend_t cuda = cuda_open(0);
+    ggml_backend_cuda_set_graphs(cuda, false);
+    for (int bits = 1; bits < 16; bits++) {
+        const scores_case k = { (bits & 1) != 0, (bits & 2) != 0, (bits & 4) != 0, (bits & 8) != 0 };
+        if (k.scale || k.causal) {
+            for (int64_t n : { 5, 40, 300, 2500 }) {
+                compare_scores(cuda, k, n, 7);
+            }
+        }
+    }
+    ggml_backend_free(cuda);
+}
+
+// The mask of the softmax is what was scaled: it is complete only when all rows are.
+static void mask_in_the_chain(void) {
+    CUDA_OR_SKIP();
+    ggml_backend_t cuda = cuda_open(0), cpu = ggml_backend_cpu_init();
+    ggml_backend_cuda_set_graphs(cuda, false);
+    std::vector<float> results[2];
+    for (int side = 0; side < 2; side++) {
+        ggml_backend_t backend = side == 0 ? cpu : cuda;
+        ggml_context * ctx     = ggml_init({ 1 << 16, NULL, true });
+        ggml_tensor *  x       = ggml_new_tensor_2d(ctx, GGML_TYPE_F32, 40, 6);
+        ggml_tensor *  scaled  = ggml_scale(ctx, x, 0.5f);
+        ggml_tensor *  y       = ggml_soft_max_ext(ctx, scaled, scaled, 1.0f);
+        ggml_cgraph *  graph   = ggml_new_graph(ctx);
+        ggml_build_forward_expand(graph, y);
+        ggml_backend_buffer_t buffer = ggml_backend_alloc_ctx_tensors(ctx, backend);
+        std::vector<float>    v(40 * 6);
+        for (size_t i = 0; i < v.size(); i++) {
+            v[i] = (float) ((i * 7919) % 101) / 10;
+        }
+        ggml_backend_tensor_set(x, v.data(), 0, v.size() * sizeof(float));
+        CHECK(ggml_backend_graph_compute(backend, graph));
+        results[side] = values(y);
+        ggml_backend_buffer_free(buffer);
+        ggml_free(ctx);
+    }
+    for (size_t i = 0; i < results[0].size(); i++) {
+        if (!(fabsf(results[0][i] - results[1][i]) <= 1e-6f)) {
+            CHECK_MSG(false, "[%zu] is %g on the device, %g on the CPU", i, (double) results[1][i], (double) results[0][i]);
+            break;
+        }
+    }
+    ggml_backend_free(cpu);
+    ggml_backend_free(cuda);
+}
+
+TEST_MAIN(TEST(norm_weight_bias), TEST(shared_memory), TEST(scale_mask_softmax), TEST(mask_in_the_chain))

@@ -116,12 +116,26 @@ static inline const char * gb_need_same(const ggml_tensor * dst, int n) {
     return NULL;
 }
 
+// soft_max.cu: SCALE, DIAG_MASK_INF or both, and the SOFT_MAX that follows.
+int gb_soft_max_fuse(gb_cuda_backend & b, const gb_cuda_nodes & nodes, int i);
+
 // copy.cu: elements in logical order, of one plain type or converted; as many on both sides, 0 too.
 cudaError_t gb_launch_copy(const gb_view & y, const gb_view & x, cudaStream_t stream);
 // The same between floats and a quantized type, whose rows are whole blocks; to a type that gb_may_quantize.
 cudaError_t gb_launch_conversion(const gb_view & y, const gb_view & x, cudaStream_t stream);
 bool        gb_may_quantize(enum ggml_type type);
 bool        gb_rows_are_blocks(const ggml_tensor * t);
+
+// --------------------------------------------------------------------------------------------------- memory of nodes that are taken together
+
+static inline bool gb_is_same_place(const ggml_tensor * a, const ggml_tensor * b) {
+    return a->data == b->data && a->type == b->type && memcmp(a->nb, b->nb, sizeof(a->nb)) == 0;
+}
+
+// What `later` writes may be what `earlier` has written, element for element, or memory of its own.
+static inline bool gb_is_apart_or_same(const ggml_tensor * earlier, const ggml_tensor * later) {
+    return gb_is_same_place(earlier, later) || !gb_cuda_overlap(earlier, later);
+}
 
 // ------------------------------------------------------------------------------------------------------------- grids over rows
 

@@ -113,4 +113,4 @@ static const char * unary_supports(const gb_cuda_device &, const ggml_tensor * d
 GB_CUDA_FAMILY_DEFINE(map, { GGML_OP_UNARY, unary_supports, unary_run, nullptr }, { GGML_OP_SQR, map_supports, run<GB_MAP_SQR, 0>, nullptr },
                       { GGML_OP_SQRT, map_supports, run<GB_MAP_SQRT, 0>, nullptr }, { GGML_OP_LOG, map_supports, run<GB_MAP_LOG, 0>, nullptr },
                       { GGML_OP_LEAKY_RELU, map_supports, run<GB_MAP_LEAKY_RELU, 1>, nullptr },
-                      { GGML_OP_CLAMP, map_supports, run<GB_MAP_CLAMP, 2>, nullptr }, { GGML_OP_SCALE, map_supports, run<GB_MAP_SCALE, 1>, nullptr })
+                      { GGML_OP_CLAMP, map_supports, run<GB_MAP_CLAMP, 2>, nullptr }, { GGML_OP_SCALE, map_supports, run<GB_MAP_SCALE, 1>, gb_soft_max_fuse })

@@ -90,18 +90,9 @@ static const ggml_tensor * row_beside(const ggml_tensor * node, enum ggml_op op,
     return row->type == GGML_TYPE_F32 && row->ne[0] == value->ne[0] && gb_rows(row) == 1 && ggml_is_contiguous(row) ? row : NULL;
 }
 
-static bool is_same_place(const ggml_tensor * a, const ggml_tensor * b) {
-    return a->data == b->data && a->type == b->type && memcmp(a->nb, b->nb, sizeof(a->nb)) == 0;
-}
-
-// What `later` writes may be what `earlier` has written, element for element, or memory of its own.
-static bool is_apart_or_same(const ggml_tensor * earlier, const ggml_tensor * later) {
-    return is_same_place(earlier, later) || !gb_cuda_overlap(earlier, later);
-}
-
 static bool may_fuse(const ggml_tensor * norm, const ggml_tensor * node, const ggml_tensor * row) {
     const ggml_tensor * x = norm->src[0];
-    return row != NULL && is_apart_or_same(norm, node) && is_apart_or_same(x, node) && is_apart_or_same(x, norm) && !gb_cuda_overlap(row, norm) &&
+    return row != NULL && gb_is_apart_or_same(norm, node) && gb_is_apart_or_same(x, node) && gb_is_apart_or_same(x, norm) && !gb_cuda_overlap(row, norm) &&
            !gb_cuda_overlap(row, node);
 }
 
@@ -114,15 +105,15 @@ static int norm_fuse(gb_cuda_backend & b, const gb_cuda_nodes & nodes, int i) {
     }
     const ggml_tensor * add  = i + 2 < nodes.n ? nodes.node[i + 2] : NULL;
     const ggml_tensor * bias = add != NULL ? row_beside(add, GGML_OP_ADD, mul) : NULL;
-    const bool          all  = may_fuse(norm, add, bias) && is_apart_or_same(mul, add) && !gb_cuda_overlap(bias, mul) && !gb_cuda_overlap(w, add);
+    const bool          all  = may_fuse(norm, add, bias) && gb_is_apart_or_same(mul, add) && !gb_cuda_overlap(bias, mul) && !gb_cuda_overlap(w, add);
     gb_norm_args        q    = args_of(norm);
     q.w                      = gb_view_of(w);
     q.z                      = gb_view_of(mul);
-    q.y.p                    = is_same_place(norm, mul) || (all && is_same_place(norm, add)) ? NULL : q.y.p;
+    q.y.p                    = gb_is_same_place(norm, mul) || (all && gb_is_same_place(norm, add)) ? NULL : q.y.p;
     if (all) {
         q.b   = gb_view_of(bias);
         q.s   = gb_view_of(add);
-        q.z.p = is_same_place(mul, add) ? NULL : q.z.p;
+        q.z.p = gb_is_same_place(mul, add) ? NULL : q.z.p;
     }
     const cudaError_t error = launch(q, norm->op == GGML_OP_NORM, b.stream);
     if (error != cudaSuccess) {

@@ -1,4 +1,4 @@
-// soft_max.cu - SOFT_MAX (scaled and masked, by rows), DIAG_MASK_INF, DIAG_MASK_ZERO, ALIBI.
+// soft_max.cu - SOFT_MAX (scaled and masked, by rows), also together with the SCALE and DIAG_MASK_INF before it, DIAG_MASK_INF, DIAG_MASK_ZERO, ALIBI.
 //
 // A row whose every entry is masked with -infinity becomes zeros; a row with a NaN becomes NaN.
 #include "cuda/ops/elements.h"
@@ -7,10 +7,19 @@ struct gb_soft_max_args {
     gb_view x, y, mask; // mask.p NULL: none; its row is the row's number, counted through all, modulo mask.ne[1]
     float   scale;
     int64_t rows;
+    // what comes before: x becomes x times `factor`, and -infinity past place last + number of the row in its matrix
+    bool    edited, causal;
+    float   factor;
+    int64_t last;
+    gb_view scaled, masked; // f32; p NULL: nobody will see them
 };
 
-GB_DEVICE float gb_score(const gb_soft_max_args & q, const char * x, const char * mask, int64_t i) {
-    const float v = gb_get(q.x.type, x + i * q.x.nb[0]) * q.scale;
+GB_DEVICE float gb_edited(const gb_soft_max_args & q, float v, int64_t i1, int64_t i) {
+    return q.causal && i > q.last + i1 ? -INFINITY : v * q.factor;
+}
+
+GB_DEVICE float gb_score(const gb_soft_max_args & q, const char * x, const char * mask, int64_t i1, int64_t i) {
+    const float first = gb_get(q.x.type, x + i * q.x.nb[0]), v = (q.edited ? gb_edited(q, first, i1, i) : first) * q.scale;
     return mask != NULL ? v + gb_get(q.mask.type, mask + i * q.mask.nb[0]) : v;
 }
 
@@ -22,11 +31,11 @@ template<int WARPS> GB_KERNEL GB_BOUNDS(512, 1) gb_soft_max(gb_soft_max_args q) 
     const char *   mask = q.mask.p != NULL ? q.mask.p + real % q.mask.ne[1] * q.mask.nb[1] : NULL;
     float          max = -INFINITY, sum = 0;
     for (int64_t i = gb_my_place<WARPS>(); i < n; i += step) {
-        max = fmaxf(max, gb_score(q, x, mask, i));
+        max = fmaxf(max, gb_score(q, x, mask, at.i[1], i));
     }
     max = gb_row_max<WARPS>(max, shared);
     for (int64_t i = gb_my_place<WARPS>(); i < n; i += step) {
-        const float s = gb_score(q, x, mask, i);
+        const float s = gb_score(q, x, mask, at.i[1], i);
         sum += max == -INFINITY ? (s == s ? 0.0f : s) : expf(s - max); // a NaN counts even among masked ones
     }
     sum                = gb_row_sum<WARPS>(sum, shared);
@@ -36,12 +45,21 @@ template<int WARPS> GB_KERNEL GB_BOUNDS(512, 1) gb_soft_max(gb_soft_max_args q) 
     }
     char * y = gb_at(q.y, at);
     for (int64_t i = gb_my_place<WARPS>(); i < n; i += step) {
-        const float s = gb_score(q, x, mask, i);
+        const float s = gb_score(q, x, mask, at.i[1], i);
+        if (q.edited) {
+            const float first = gb_get(q.x.type, x + i * q.x.nb[0]);
+            if (q.scaled.p != NULL) {
+                gb_put(q.scaled.type, gb_at(q.scaled, at) + i * q.scaled.nb[0], first * q.factor);
+            }
+            if (q.masked.p != NULL) {
+                gb_put(q.masked.type, gb_at(q.masked, at) + i * q.masked.nb[0], gb_edited(q, first, at.i[1], i));
+            }
+        }
         gb_put(q.y.type, y + i * q.y.nb[0], max == -INFINITY ? sum : expf(s - max) * factor);
     }
 }
 
-static enum ggml_status soft_max_run(gb_cuda_backend & b, ggml_tensor * dst) {
+static gb_soft_max_args args_of(const ggml_tensor * dst) {
     gb_soft_max_args q = {};
     q.x                = gb_view_of(dst->src[0]);
     q.y                = gb_view_of(dst);
@@ -50,12 +68,90 @@ static enum ggml_status soft_max_run(gb_cuda_backend & b, ggml_tensor * dst) {
     if (dst->src[1] != NULL) {
         q.mask = gb_view_of(dst->src[1]);
     }
+    return q;
+}
+
+static enum ggml_status soft_max_run(gb_cuda_backend & b, ggml_tensor * dst) {
+    const gb_soft_max_args q = args_of(dst);
     GB_CUDA_TRY(b, GB_ROW_LAUNCH(gb_soft_max, dst->ne[0], q.rows, b.stream, q));
     return GGML_STATUS_SUCCESS;
 }
 
 static const char * soft_max_supports(const gb_cuda_device &, const ggml_tensor * dst) {
     return gb_rows(dst) >= (int64_t) 1 << 31 ? "more than 2^31 rows" : gb_need_floats(dst, dst->src[1] != NULL ? 2 : 1);
+}
+
+// ---------------------------------------------------------------------------------------------------------------------- fusion
+
+static bool follows(const ggml_tensor * node, enum ggml_op op, const ggml_tensor * before) {
+    return node->op == op && node->src[0] == before && node->type == GGML_TYPE_F32 && before->type == GGML_TYPE_F32 && gb_same_shape(node, before);
+}
+
+// The nodes from i on that end in a SOFT_MAX; 0: they do not.
+static int chain_length(const gb_cuda_nodes & nodes, int i) {
+    const ggml_tensor * first = nodes.node[i];
+    int                 n     = 1;
+    if (first->type != GGML_TYPE_F32 || first->src[0]->type != GGML_TYPE_F32 || !gb_same_shape(first, first->src[0])) {
+        return 0;
+    }
+    if (first->op == GGML_OP_SCALE && i + 1 < nodes.n && follows(nodes.node[i + 1], GGML_OP_DIAG_MASK_INF, first)) {
+        n = 2;
+    }
+    return i + n < nodes.n && follows(nodes.node[i + n], GGML_OP_SOFT_MAX, nodes.node[i + n - 1]) ? n + 1 : 0;
+}
+
+// Every result lies apart from, or exactly where, what was there before; the mask of the softmax lies apart from all.
+static bool chain_may_fuse(ggml_tensor * const * node, int n) {
+    const ggml_tensor * mask = node[n - 1]->src[1];
+    for (int j = 0; j < n; j++) {
+        if ((mask != NULL && gb_cuda_overlap(mask, node[j])) || !gb_is_apart_or_same(node[0]->src[0], node[j])) {
+            return false;
+        }
+        for (int k = 0; k < j; k++) {
+            if (!gb_is_apart_or_same(node[k], node[j])) {
+                return false;
+            }
+        }
+    }
+    return true;
+}
+
+// Where nothing comes later in its place.
+static gb_view stored(ggml_tensor * const * node, int n, int j) {
+    gb_view v = gb_view_of(node[j]);
+    for (int k = j + 1; k < n; k++) {
+        v.p = gb_is_same_place(node[j], node[k]) ? NULL : v.p;
+    }
+    return v;
+}
+
+int gb_soft_max_fuse(gb_cuda_backend & b, const gb_cuda_nodes & nodes, int i) {
+    const int             n    = chain_length(nodes, i);
+    ggml_tensor * const * node = nodes.node + i;
+    if (n == 0 || !chain_may_fuse(node, n)) {
+        return 0;
+    }
+    gb_soft_max_args q = args_of(node[n - 1]);
+    q.x                = gb_view_of(node[0]->src[0]);
+    q.edited           = true;
+    q.factor           = 1;
+    for (int j = 0; j < n - 1; j++) {
+        if (node[j]->op == GGML_OP_SCALE) {
+            q.factor = gb_param_float(node[j], 0);
+            q.scaled = stored(node, n, j);
+        } else {
+            q.causal = true;
+            q.last   = node[j]->op_params[0];
+            q.masked = stored(node, n, j);
+        }
+    }
+    const ggml_tensor * dst   = node[n - 1];
+    const cudaError_t   error = GB_ROW_LAUNCH(gb_soft_max, dst->ne[0], q.rows, b.stream, q);
+    if (error != cudaSuccess) {
+        gb_cuda_fail(b, "softmax with what comes before it", error);
+        return -1;
+    }
+    return n;
 }
 
 // ---------------------------------------------------------------------------------------------------------------------- masks
@@ -110,5 +206,5 @@ static const char * alibi_supports(const gb_cuda_device &, const ggml_tensor * d
     return dst->op_params[1] < 1 ? "a number of heads that is not positive" : gb_need_floats(dst, 1);
 }
 
-GB_CUDA_FAMILY_DEFINE(soft_max, { GGML_OP_SOFT_MAX, soft_max_supports, soft_max_run, nullptr }, { GGML_OP_DIAG_MASK_INF, mask_supports, mask_run, nullptr },
+GB_CUDA_FAMILY_DEFINE(soft_max, { GGML_OP_SOFT_MAX, soft_max_supports, soft_max_run, nullptr }, { GGML_OP_DIAG_MASK_INF, mask_supports, mask_run, gb_soft_max_fuse },
                       { GGML_OP_DIAG_MASK_ZERO, mask_supports, mask_run, nullptr }, { GGML_OP_ALIBI, alibi_supports, alibi_run, nullptr })
