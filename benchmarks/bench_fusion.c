@@ -2,6 +2,7 @@
 //
 //     bench_fusion [name|all] [threads] [level] [rounds]
 //
+// G/s: operations of products, bytes of decoding and rotations.
 // The graph's results lie in an arena that a graph allocator planned, as in programs; one node behind the part in question keeps it from
 // being what the graph is about, and costs next to nothing.
 #include <stdio.h>
@@ -60,7 +61,7 @@ static struct ggml_tensor * attention(struct maker * m, const struct shape * s) 
     x                      = s->causal ? ggml_diag_mask_inf(m->ctx, x, (int) (s->keys - s->queries)) : x;
     x                      = ggml_mul_mat(m->ctx, v, ggml_soft_max(m->ctx, x));
     x                      = ggml_cont(m->ctx, ggml_permute(m->ctx, x, 0, 2, 1, 3));
-    return ggml_scale(m->ctx, ggml_view_1d(m->ctx, x, 1, 0), 1);
+    return x;
 }
 
 #define ATTENTION(name, ...)                                                                                           \
@@ -89,7 +90,7 @@ static struct ggml_tensor * product(struct maker * m, enum ggml_type type, int64
     x                      = what & GELU ? ggml_gelu_erf(m->ctx, x) : what & SILU ? ggml_silu(m->ctx, x) : x;
     x                      = what & GATE ? ggml_mul(m->ctx, x, input(m, GGML_TYPE_F32, columns, rows, 1, 1)) : x;
     x                      = what & RESIDUAL ? ggml_add(m->ctx, x, input(m, GGML_TYPE_F32, columns, rows, 1, 1)) : x;
-    return ggml_scale(m->ctx, ggml_view_1d(m->ctx, x, 1, 0), 1);
+    return x;
 }
 
 #define PRODUCT(name, type, k, columns, rows, what)                                                                    \
@@ -107,6 +108,47 @@ PRODUCT(llama_down, GGML_TYPE_Q8_0, 5632, 2048, 512, RESIDUAL)
 PRODUCT(llama_gate_1, GGML_TYPE_Q8_0, 2048, 5632, 1, SILU | GATE)
 PRODUCT(llama_down_1, GGML_TYPE_Q8_0, 5632, 2048, 1, RESIDUAL)
 
+// --------------------------------------------------------------------------------------------------------------- decoding
+
+// One query for 4096 cached positions, 32 heads of 128: not fused, but here to be seen. Counts bytes of keys and values.
+static struct ggml_tensor * decode(struct maker * m, double * ops, enum ggml_type keys) {
+    struct ggml_tensor * k = keys == GGML_TYPE_F16 ? input(m, keys, 128, 4096, 32, 1) : ggml_new_tensor_3d(m->in, keys, 128, 4096, 32);
+    struct ggml_tensor * v = input(m, GGML_TYPE_F16, 4096, 128, 32, 1);
+    struct ggml_tensor * q = ggml_permute(m->ctx, ggml_scale(m->ctx, input(m, GGML_TYPE_F32, 128, 32, 1, 1), 1), 0, 2, 1, 3);
+    struct ggml_tensor * x = ggml_soft_max(m->ctx, ggml_scale(m->ctx, ggml_mul_mat(m->ctx, k, q), 0.1f));
+    if (k->type != GGML_TYPE_F16) {
+        memset(k->data, 0, ggml_nbytes(k));
+    }
+    *ops = (double) (ggml_nbytes(k) + ggml_nbytes(v));
+    x    = ggml_cont(m->ctx, ggml_permute(m->ctx, ggml_mul_mat(m->ctx, v, x), 0, 2, 1, 3));
+    return x;
+}
+
+static struct ggml_tensor * decode_f16(struct maker * m, double * ops) {
+    return decode(m, ops, GGML_TYPE_F16);
+}
+
+static struct ggml_tensor * decode_q8_0(struct maker * m, double * ops) {
+    return decode(m, ops, GGML_TYPE_Q8_0);
+}
+
+static struct ggml_tensor * read_only(struct maker * m, double * ops) { // beside them: as many bytes, summed
+    struct ggml_tensor * x = input(m, GGML_TYPE_F32, 4096, 4096, 1, 1);
+    *ops                   = (double) ggml_nbytes(x);
+    return ggml_scale(m->ctx, ggml_sum_rows(m->ctx, x), 1);
+}
+
+// ----------------------------------------------------------------------------------------------------------- rotations
+
+static struct ggml_tensor * rope_cache(struct maker * m, double * ops) {
+    struct ggml_tensor * k     = input(m, GGML_TYPE_F32, 128, 8, 512, 1);
+    struct ggml_tensor * cache = input(m, GGML_TYPE_F16, 128, 1024, 8, 1);
+    struct ggml_tensor * x     = ggml_rope(m->ctx, k, input(m, GGML_TYPE_I32, 512, 1, 1, 1), 128, 0, 0);
+    *ops                       = (double) ggml_nelements(k) * 6;
+    x = ggml_cpy(m->ctx, ggml_permute(m->ctx, x, 0, 2, 1, 3), ggml_view_3d(m->ctx, cache, 128, 512, 8, cache->nb[1], cache->nb[2], 0));
+    return x;
+}
+
 // -------------------------------------------------------------------------------------------------------------- running
 
 struct bench_case {
@@ -119,7 +161,8 @@ static const struct bench_case cases[] = {
     CASE(prefill_128_f16), CASE(prefill_128_f32), CASE(prefill_128_causal), CASE(prefill_64_causal),
     CASE(prefill_64_long), CASE(minilm),          CASE(minilm_batch),       CASE(minilm_up),
     CASE(minilm_down),     CASE(minilm_up_32),    CASE(minilm_down_32),     CASE(llama_gate),
-    CASE(llama_down),      CASE(llama_gate_1),    CASE(llama_down_1),
+    CASE(llama_down),      CASE(llama_gate_1),    CASE(llama_down_1),       CASE(decode_f16),
+    CASE(decode_q8_0),     CASE(read_only),       CASE(rope_cache),
 };
 
 struct runner {
@@ -158,6 +201,7 @@ static void bench(const struct bench_case * c, int threads, const struct gb_leve
     struct ggml_cgraph * g   = ggml_new_graph(m.ctx);
     check(y != NULL);
     ggml_build_forward_expand(g, y);
+    ggml_build_forward_expand(g, ggml_scale(m.ctx, input(&m, GGML_TYPE_F32, 1, 1, 1, 1), 1)); // behind all
     ggml_tallocr_t talloc = ggml_tallocr_new_from_buft(ggml_backend_cpu_buffer_type(), (size_t) 256 << 20);
     ggml_gallocr_t galloc = ggml_gallocr_new();
     check(ggml_gallocr_alloc_graph(galloc, talloc, g) > 0);
@@ -170,7 +214,7 @@ static void bench(const struct bench_case * c, int threads, const struct gb_leve
         runner_run(&plain, pool, times);
         runner_run(&fused, pool, times);
     }
-    printf("%-20s %-10s %2d threads: %9.3f ms apart, %9.3f ms fused, ratio %5.2f, %8.1f GFLOP/s\n", c->name, level->name, threads, plain.best * 1e3,
+    printf("%-20s %-10s %2d threads: %9.3f ms apart, %9.3f ms fused, ratio %5.2f, %8.1f G/s\n", c->name, level->name, threads, plain.best * 1e3,
            fused.best * 1e3, plain.best / fused.best, ops / fused.best * 1e-9);
     fflush(stdout);
     free(plain.run.work);

@@ -204,7 +204,7 @@ struct scratch { // a thread's: each at most n/2 + 1 pairs
 };
 
 static int64_t scratch_floats(const struct ggml_tensor * node) {
-    return (6 + 4 * REPEATS) * (node->ne[0] / 2 + 1) + node->ne[0];
+    return (6 + 4 * REPEATS) * (node->ne[0] / 2 + 1) + REPEATS * node->ne[0];
 }
 
 static struct scratch scratch_of(const struct gb_cpu_call * call, const struct ggml_tensor * node) {
@@ -223,20 +223,22 @@ static struct scratch scratch_of(const struct gb_cpu_call * call, const struct g
 // n rows of a token from `at` on: they lie in even steps.
 static void rotate_rows(const struct gb_cpu_call * call, const struct rope * r, const struct ggml_tensor * a, struct ggml_tensor * out,
                         struct gb_row at, int64_t n, const struct scratch * s) {
-    char *        d     = gb_row_of(out, at);
-    const char *  p     = gb_row_of(a, at);
-    const size_t  size  = (size_t) r->n * sizeof(float);
-    const bool    dense = r->repeats > 1 && gb_is_direct(a, p, r->n) && gb_is_direct(out, d, r->n) && a->nb[1] == size && out->nb[1] == size;
-    for (int64_t i = 0, rows; i < n; i += rows, d += (size_t) rows * out->nb[1], p += (size_t) rows * a->nb[1]) {
-        rows = dense ? GB_MIN(n - i, r->repeats) : 1;
-        if (dense) {
-            call->k->rope_pairs_f32(rows * r->n, (float *) (void *) d, (const float *) (const void *) p, s->turns.c2, s->turns.s2);
-            continue;
-        }
+    char *       d    = gb_row_of(out, at);
+    const char * p    = gb_row_of(a, at);
+    const size_t size = (size_t) r->n * sizeof(float);
+    const bool   from = r->repeats > 1 && gb_is_direct(a, p, r->n) && a->nb[1] == size, to = gb_is_direct(out, d, r->n) && out->nb[1] == size;
+    for (int64_t i = 0, rows; i < n; i += rows, p += (size_t) rows * a->nb[1]) {
+        rows            = from ? GB_MIN(n - i, r->repeats) : 1;
         const float * x = gb_in(call->k, a, p, r->n, s->row);
-        float *       y = gb_out(out, d, r->n, s->row);
-        rotate_row(call->k, r, y, x, &s->turns);
-        gb_put(call->k, out, d, r->n, y);
+        float *       y = rows == 1 || to ? gb_out(out, d, r->n, s->row) : s->row;
+        if (from) {
+            call->k->rope_pairs_f32(rows * r->n, y, x, s->turns.c2, s->turns.s2);
+        } else {
+            rotate_row(call->k, r, y, x, &s->turns);
+        }
+        for (int64_t j = 0; j < rows; j++, d += out->nb[1]) {
+            gb_put(call->k, out, d, r->n, y + j * r->n);
+        }
     }
 }
 
