@@ -268,6 +268,10 @@ static ALWAYS_INLINE void tile_q8_(int mr, bool halves, bool wide, bool centered
         for (int j = 0; j < V_BYTES_NV; j++) {
             acc[i][j] = v_set(0.0f);
         }
+#if defined(__GNUC__)
+        __builtin_prefetch(c + i * ldc, 1); // rows of results far apart share few places in a cache: they are elsewhere
+        __builtin_prefetch(c + i * ldc + nr - 1, 1);
+#endif
     }
     for (int64_t g = 0; g < k / group; g++) {
         vi sum[V_BYTES_MR][V_BYTES_NV];
