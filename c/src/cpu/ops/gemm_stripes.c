@@ -5,6 +5,7 @@
 // result comes about depends on k and the format alone.
 #include "cpu/ops/gemm_impl.h"
 
+#define TERMS_FEW 256  // half a stripe of most formats
 #define ROWS_AT_ONCE 4 // of a kernel
 #define COLUMNS_AT_ONCE 3
 #define ROWS_MAX 16
@@ -22,8 +23,9 @@ bool gb_gemm_may_use_stripes(const struct gb_gemm * p) {
     return gb_gemm_uses_bytes(p) && p->rows <= ROWS_MAX;
 }
 
+// A column that fills no stripe, as of keys in a cache, leaves lanes idle: one row or a few take it as dots sooner.
 bool gb_gemm_uses_stripes(const struct gb_gemm * p, const struct gb_kernels * kernels) {
-    return kernels->stripes && gb_gemm_may_use_stripes(p);
+    return kernels->stripes && gb_gemm_may_use_stripes(p) && (p->k > TERMS_FEW || p->rows > GB_BYTES_DOTS);
 }
 
 static int64_t stripe_terms(int kind) {
