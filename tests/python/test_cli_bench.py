@@ -125,7 +125,7 @@ def test_products_compute_with_their_type(backend):
         assert c.flops == 2.0 * 256 * 512 * n
         assert c.memory == 256 * (gb.q4_0 if c.name.startswith("q4_0") else gb.float32).row_size(512)
     assert len(names) == 12
-    assert [arithmetic_of(gb.as_dtype(t), "avx512bf16") for t in ("f32", "bf16", "q8_0", "nvfp4")] == ["f32", "bf16", "bytes", "f32"]
+    assert [arithmetic_of(gb.as_dtype(t), "avx512bf16") for t in ("f32", "bf16", "q8_0", "nvfp4")] == ["f32", "bf16", "bytes", "bytes"]
     assert arithmetic_of(gb.bfloat16, "avx2") == "f32"
 
 

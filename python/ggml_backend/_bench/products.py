@@ -19,7 +19,7 @@ from .measure import Arithmetic, Case, Limits
 __all__ = ["arithmetic_of", "product_cases", "product_types", "weights"]
 
 #: By which instructions a product goes at best (docs/PERFORMANCE.md); the rest are bytes.
-_ARITHMETIC: dict[str, Arithmetic] = {"float32": "f32", "float16": "f32", "bfloat16": "bf16", "nvfp4": "f32"}
+_ARITHMETIC: dict[str, Arithmetic] = {"float32": "f32", "float16": "f32", "bfloat16": "bf16"}
 
 
 def arithmetic_of(dtype: DType, level: str) -> Arithmetic:

@@ -261,6 +261,7 @@ static ALWAYS_INLINE void tile_q8_(int mr, bool halves, bool wide, bool centered
     const float *   s     = dx + k / 32 * V_BYTES_MR;
     const float *   d     = b + k / 4 * BYTES_NR;
     const float *   m     = d + k / group * BYTES_NR;
+    const int64_t   after = (k + k / 8 + k * 4 / group) * V_BYTES_MR; // to the next panel of activations
     vf              acc[V_BYTES_MR][V_BYTES_NV];
     UNROLL
     for (int i = 0; i < mr; i++) {
@@ -276,6 +277,12 @@ static ALWAYS_INLINE void tile_q8_(int mr, bool halves, bool wide, bool centered
     for (int64_t g = 0; g < k / group; g++) {
         vi sum[V_BYTES_MR][V_BYTES_NV];
         tile_sums_(mr, wide, group / 4, x, w, centered ? s : NULL, sum);
+#if defined(__GNUC__)
+        UNROLL
+        for (int i = 0; i < group * V_BYTES_MR; i += 64) {
+            __builtin_prefetch(x + after + i);
+        }
+#endif
         x += group * V_BYTES_MR;
         w += group * BYTES_NR;
         UNROLL
