@@ -10,7 +10,7 @@
 // -------------------------------------------------------------------------------------------------------------- stamps
 
 enum { STAMP_ID = 1 };             // offset in ggml_tensor::padding: 3 bytes of the number, 4 of the generation; number 0: no stamp
-#define GENERATION 0x7fffffffu     // bits of it: the last one tells what is read once (tensor/tensor.h)
+#define GENERATION 0x3fffffffu     // bits of it: the last two tell what is read once (tensor/tensor.h)
 
 static atomic_uint last_id;
 

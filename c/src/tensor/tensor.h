@@ -69,7 +69,7 @@ static inline bool gb_view_is_bound(const struct ggml_tensor * t) {
 // -------------------------------------------------------------------------------------------------------------------- flags
 
 // ggml_tensor::padding: [0] bits 0 and 1 these flags, bits 4 to 7 the language bindings' (the Python package keeps the number of
-// dimensions there); [1] to [7] the stamp of the allocator that placed the tensor (alloc/alloc.h); its highest bit: read once.
+// dimensions there); [1] to [7] the stamp of the allocator that placed the tensor (alloc/alloc.h); its highest two bits: read once.
 enum gb_tensor_flag { GB_TENSOR_INPUT = 1, GB_TENSOR_OUTPUT = 2 };
 
 static inline bool gb_tensor_has_flag(const struct ggml_tensor * t, enum gb_tensor_flag flag) {
@@ -81,6 +81,15 @@ static inline bool gb_tensor_has_flag(const struct ggml_tensor * t, enum gb_tens
 // not store it, if it lies in an arena (ggml_backend_buffer::arena). Every new placement takes the mark away.
 static inline bool gb_tensor_is_read_once(const struct ggml_tensor * t) {
     return (t->padding[sizeof(t->padding) - 1] & 0x80) != 0;
+}
+
+// The same of a copy of the struct that somebody made when it was known to lie in an arena, and that has no buffer: a snapshot's.
+static inline bool gb_tensor_is_surely_read_once(const struct ggml_tensor * t) {
+    return (t->padding[sizeof(t->padding) - 1] & 0xc0) == 0xc0;
+}
+
+static inline void gb_tensor_set_surely_read_once(struct ggml_tensor * t, bool once) {
+    t->padding[sizeof(t->padding) - 1] = (char) ((t->padding[sizeof(t->padding) - 1] & 0x3f) | (once ? 0xc0 : 0));
 }
 
 static inline void gb_tensor_set_read_once(struct ggml_tensor * t, bool once) {
