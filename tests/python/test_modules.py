@@ -127,4 +127,4 @@ def test_not_a_module(tmp_path):
         gb.load_backend(tmp_path)
     with pytest.raises(TypeError):
         gb.load_backend(None)  # type: ignore[arg-type]
-    assert [r.ok for r in gb.load_report()] == [False, False]
+    assert [r.ok for r in gb.load_report() if str(tmp_path) in r.path] == [False, False]  # built with CUDA there may be one more
