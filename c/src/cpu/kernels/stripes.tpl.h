@@ -649,27 +649,25 @@ static void stripe_rows(int64_t k, int kind, int zero, void * y, const float * x
     }
 }
 
-// Three rows are taken as four, of which two are the same: not worth a version of their own.
+// Three rows are taken as four, of which two are the same, and one column with several rows as two: not worth versions of their own.
 static bool stripe_dots(int type, int64_t k, int nw, int nx, float * acc, const void * const * columns, const void * const * rows, const void * const * next,
                         bool accumulate) {
     struct stripe_task t = { .accumulate = accumulate };
-    for (int i = 0; i < nw; i++) {
-        t.w[i]    = columns[i];
-        t.next[i] = next[i];
+    for (int i = 0; i < STRIPE_DIRECT && nw > 0; i++) {
+        t.w[i]    = columns[i < nw ? i : 0];
+        t.next[i] = next[i < nw ? i : 0];
     }
     for (int j = 0; j < STRIPE_ROWS && nx > 0; j++) {
         t.x[j] = rows[j < nx ? j : nx - 1];
     }
-#    define STRIPE_DOTS_CASES(stem, cw)                                                                                \
-        case 8 * cw + 1: stripe_dots_##stem##_(cw, 1, k, acc, &t); break;                                              \
-        case 8 * cw + 2: stripe_dots_##stem##_(cw, 2, k, acc, &t); break;                                              \
-        case 8 * cw + 3:                                                                                               \
-        case 8 * cw + 4: stripe_dots_##stem##_(cw, 4, k, acc, &t); break;
 #    define STRIPE_DOTS_CASE(id, stem, halves, zero, block, size)                                                      \
         case GGML_TYPE_##id:                                                                                           \
-            switch (8 * nw + nx) {                                                                                     \
-                STRIPE_DOTS_CASES(stem, 1)                                                                             \
-                STRIPE_DOTS_CASES(stem, 2)                                                                             \
+            switch (nx == 1 ? nw : 1 + nx) {                                                                           \
+                case 1: stripe_dots_##stem##_(1, 1, k, acc, &t); break;                                                \
+                case 2: stripe_dots_##stem##_(2, 1, k, acc, &t); break;                                                \
+                case 3: stripe_dots_##stem##_(2, 2, k, acc, &t); break;                                                \
+                case 4:                                                                                                \
+                case 5: stripe_dots_##stem##_(2, 4, k, acc, &t); break;                                                \
                 default: break;                                                                                        \
             }                                                                                                          \
             return true;
