@@ -13,6 +13,7 @@
 #include <time.h>
 
 #include "base/env.h"
+#include "base/mem.h"
 #include "base/thread.h"
 #include "cpu/cpu.h"
 #include "ggml.h"
@@ -129,6 +130,7 @@ static void read_all(void * data, int thread) {
 
 struct product {
     struct ggml_context * ctx;
+    void *                memory; // of it, in huge pages as buffers of the CPU backend are
     struct ggml_tensor *  a;
     struct gb_cpu_plan *  plan;
     struct gb_cpu_pool *  pool;
@@ -160,7 +162,8 @@ static void fill_weights(struct ggml_tensor * a) {
 static struct product product_new(enum ggml_type type, int64_t m, int64_t n, int64_t k, const struct gb_level * level, int threads) {
     struct product p = { .ops = 2.0 * (double) m * (double) n * (double) k, .threads = threads };
     const size_t size = ggml_row_size(type, k) * (size_t) m + (size_t) (n * (k + m)) * sizeof(float) + (1 << 20);
-    p.ctx                    = ggml_init((struct ggml_init_params){ size, NULL, false });
+    p.memory                 = gb_large_alloc(64, size);
+    p.ctx                    = ggml_init((struct ggml_init_params){ size, p.memory, false });
     p.a                      = ggml_new_tensor_2d(p.ctx, type, k, m);
     struct ggml_tensor * b   = ggml_new_tensor_2d(p.ctx, GGML_TYPE_F32, k, n);
     struct ggml_tensor * y   = ggml_mul_mat(p.ctx, p.a, b);
@@ -182,6 +185,7 @@ static void product_free(struct product * p) {
     gb_cpu_plan_free(p->plan);
     gb_cpu_pool_free(p->pool);
     ggml_free(p->ctx);
+    gb_aligned_free(p->memory);
 }
 
 static double product_seconds(struct product * p) {
