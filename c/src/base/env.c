@@ -51,7 +51,13 @@ int64_t gb_time_ns(void) {
 }
 
 int64_t gb_thread_time_ns(void) {
-#ifdef CLOCK_THREAD_CPUTIME_ID
+#if defined(_WIN32) // not clock_gettime, which would need a library of the compiler's
+    FILETIME created, ended, kernel, user;
+    if (GetThreadTimes(GetCurrentThread(), &created, &ended, &kernel, &user)) { // in units of 100 ns
+        const uint64_t high = (uint64_t) kernel.dwHighDateTime + user.dwHighDateTime, low = (uint64_t) kernel.dwLowDateTime + user.dwLowDateTime;
+        return (int64_t) ((high << 32) + low) * 100;
+    }
+#elif defined(CLOCK_THREAD_CPUTIME_ID)
     struct timespec now;
     if (clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now) == 0) {
         return (int64_t) now.tv_sec * 1000000000 + now.tv_nsec;
