@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import subprocess
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 
 import ggml_backend as gb
+from ggml_backend._ffi import lib
 
 
 @pytest.fixture
@@ -30,6 +32,23 @@ def open_device(name: str) -> gb.Backend:
     if name.startswith("CUDA") and name not in names:
         pytest.skip(f"CUDA: {names.missing.get('CUDA', f'there is no {name}')}")
     return gb.Backend(name)
+
+
+@contextlib.contextmanager
+def unfused() -> Iterator[None]:
+    """Nothing is computed together: that rounds differently, and depends on memory (what need not be stored) and on what are neighbours."""
+    before = lib.ggml_cpu_get_fusion()
+    lib.ggml_cpu_set_fusion(False)
+    try:
+        yield
+    finally:
+        lib.ggml_cpu_set_fusion(before)
+
+
+@pytest.fixture
+def node_by_node() -> Iterator[None]:
+    with unfused():
+        yield
 
 
 @pytest.fixture

@@ -15,6 +15,7 @@ root = Path(__file__).parents[2]
 sys.path.insert(0, str(root))
 
 from bert_reference import sentence_vector  # noqa: E402
+from conftest import unfused  # noqa: E402
 from examples.embed import model  # noqa: E402
 
 if model.find_spec(model.MODEL_PACKAGE) is None:
@@ -121,3 +122,7 @@ def test_quantized_weights(on_cpu: np.ndarray, dtype: str, lowest: float, tmp_pa
     assert file.stat().st_mtime_ns == made  # the second run found the file
     # What is computed together differs where a mask had to be copied; rounding activations to bytes makes such differences larger.
     assert (split * vectors).sum(axis=1).min() >= 0.9995
+    with unfused():
+        vectors = model.Embedder(["CPU"], dtype=dtype).embed(TEXTS, batch_size=len(TEXTS))
+        split = model.Embedder(["SIM", "CPU"], dtype=dtype).embed(TEXTS, batch_size=len(TEXTS))
+    np.testing.assert_allclose(split, vectors, rtol=0, atol=1e-6)

@@ -5,16 +5,6 @@ import pytest
 
 import ggml_backend as gb
 from ggml_backend import _examples
-from ggml_backend._ffi import lib
-
-
-@pytest.fixture
-def node_by_node():
-    """Nothing is computed together: that rounds differently, and depends on memory (what need not be stored) and on what are neighbours."""
-    before = lib.ggml_cpu_get_fusion()
-    lib.ggml_cpu_set_fusion(False)
-    yield
-    lib.ggml_cpu_set_fusion(before)
 
 
 def fill(graph, seed=1):
