@@ -36,41 +36,28 @@ static ALWAYS_INLINE void finish_(const vf acc[CHAINS]) {
     limit_sink_ = v_sum(sum);
 }
 
-static int64_t limit_f32(int64_t steps) {
-    vf acc[CHAINS], x = v_set(0.5f), y = v_set(0.25f);
-    UNROLL
-    for (int i = 0; i < CHAINS; i++) {
-        acc[i] = v_set((float) i);
+// `ops` operations a lane and step.
+#define LIMIT(name, ops, STEP)                                                                                         \
+    static int64_t name(int64_t steps) {                                                                               \
+        vf acc[CHAINS], x = v_set(0.5f), y = v_set(0.25f);                                                             \
+        UNROLL                                                                                                         \
+        for (int i = 0; i < CHAINS; i++) {                                                                             \
+            acc[i] = v_set((float) i);                                                                                 \
+        }                                                                                                              \
+        for (int64_t s = 0; s < steps; s++) {                                                                          \
+            UNROLL                                                                                                     \
+            for (int i = 0; i < CHAINS; i++) {                                                                         \
+                HIDE(x);                                                                                               \
+                acc[i] = STEP;                                                                                         \
+                HIDE(acc[i]);                                                                                          \
+            }                                                                                                          \
+        }                                                                                                              \
+        finish_(acc);                                                                                                  \
+        return ops * V_N * CHAINS * steps;                                                                             \
     }
-    for (int64_t s = 0; s < steps; s++) {
-        UNROLL
-        for (int i = 0; i < CHAINS; i++) {
-            HIDE(x);
-            acc[i] = v_fma(x, y, acc[i]);
-            HIDE(acc[i]);
-        }
-    }
-    finish_(acc);
-    return 2 * V_N * CHAINS * steps;
-}
 
-static int64_t limit_bf16(int64_t steps) { // as the level multiplies pairs: with the instruction, or widened
-    vf acc[CHAINS], x = v_set(0.5f), y = v_set(0.25f);
-    UNROLL
-    for (int i = 0; i < CHAINS; i++) {
-        acc[i] = v_set((float) i);
-    }
-    for (int64_t s = 0; s < steps; s++) {
-        UNROLL
-        for (int i = 0; i < CHAINS; i++) {
-            HIDE(x);
-            acc[i] = dot_pairs_(acc[i], x, y);
-            HIDE(acc[i]);
-        }
-    }
-    finish_(acc);
-    return 4 * V_N * CHAINS * steps;
-}
+LIMIT(limit_f32, 2, v_fma(x, y, acc[i]))
+LIMIT(limit_bf16, 4, dot_pairs_(acc[i], x, y)) // as the level multiplies pairs: with the instruction, or widened
 
 static int64_t limit_bytes(int64_t steps) {
     static const uint8_t ones[4] = { 1, 1, 1, 1 };
