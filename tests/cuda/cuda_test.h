@@ -4,6 +4,7 @@
 #ifndef GB_TESTS_CUDA_TEST_H
 #define GB_TESTS_CUDA_TEST_H
 
+#include "ggml-backend-impl.h"
 #include "ggml-backend.h"
 #include "ggml-cuda.h"
 #include "test.h"
@@ -26,6 +27,30 @@ enum ggml_status gb_cuda_register_linked(void); // of the backend that is linked
 
 static inline ggml_backend_t cuda_open(int device) {
     return ggml_backend_cuda_init(device);
+}
+
+// Bytes of a device that nobody but the living has, the pool included only as far as it was given away.
+static inline size_t cuda_free_memory(int device) {
+    size_t free_bytes = 0, total = 0;
+    ggml_backend_cuda_trim(device);
+    CHECK_INT(ggml_backend_cuda_get_device_memory(device, &free_bytes, &total), GGML_STATUS_SUCCESS);
+    return free_bytes;
+}
+
+// What the backend says that a graph takes beside its tensors.
+static inline size_t cuda_work_size(ggml_backend_t backend, const struct ggml_cgraph * graph) {
+    return backend->iface.graph_work_size(backend, graph);
+}
+
+// `taken`: bytes that a backend took for scratch memory, as seen from outside, when `told` was the most that it had told. Devices give
+// memory in large pieces, so only the emulation can tell; a block from the pool is up to a quarter larger.
+static inline void cuda_check_work_size(const char * what, size_t taken, size_t told, bool pooled) {
+#ifdef GB_CUDA_EMULATED
+    const size_t rounded = (told + 511) / 512 * 512;
+    CHECK_MSG(pooled ? taken >= told && taken <= rounded + rounded / 3 : taken == rounded, "%s: took %zu bytes of scratch memory, told %zu", what, taken, told);
+#else
+    (void) what, (void) taken, (void) told, (void) pooled;
+#endif
 }
 
 #endif // GB_TESTS_CUDA_TEST_H

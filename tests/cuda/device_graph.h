@@ -38,7 +38,9 @@ struct device_graph {
         if (copy.graph == NULL) {
             return false;
         }
-        const bool ok = ggml_backend_graph_compute(cuda, copy.graph);
+        const size_t told = cuda_work_size(cuda, graph), before = cuda_free_memory(0); // told of the graph without device memory
+        const bool   ok   = ggml_backend_graph_compute(cuda, copy.graph);
+        cuda_check_work_size(ggml_op_name(dst->op), before - cuda_free_memory(0), told, false);
         result.assign((size_t) ggml_nelements(dst), NAN);
         if (ok) {
             ggml_backend_tensor_get(copy.graph->nodes[copy.graph->n_nodes - 1], result.data(), 0, result.size() * sizeof(float));

@@ -124,6 +124,25 @@ static bool compare(int, ggml_tensor * a, ggml_tensor * b, void * user) {
     return true;
 }
 
+// Scratch memory that the backend under test has taken so far, seen from outside, is the most that it told for any node.
+static size_t free_at_first, most_told;
+
+static ggml_backend_t open_and_watch(void) {
+    ggml_backend_t cuda = cuda_open(0);
+    free_at_first       = cuda_free_memory(0);
+    most_told           = 0;
+    return cuda;
+}
+
+// Each by itself, as the comparison runs them.
+static void note_work(ggml_backend_t cuda, ggml_cgraph * graph) {
+    for (int i = 0; i < graph->n_nodes; i++) {
+        const struct ggml_cgraph one  = ggml_graph_view(graph, i, i + 1);
+        const size_t             told = cuda_work_size(cuda, &one);
+        most_told                     = told > most_told ? told : most_told;
+    }
+}
+
 // The graph of `node`, filled and computed by both; false: the device refuses the node.
 static bool run(const bench & t, ggml_tensor * node, const char * name, double tolerance, ggml_backend_t cpu, ggml_backend_t cuda) {
     ggml_cgraph * graph = ggml_new_graph(t.ctx);
@@ -142,6 +161,8 @@ static bool run(const bench & t, ggml_tensor * node, const char * name, double t
     comparison c = { name, tolerance, 0 };
     CHECK_MSG(ggml_backend_compare_graph_backend(cpu, cuda, graph, compare, &c), "%s: %s", name, ggml_last_error());
     CHECK_MSG(c.n_nodes > 0, "%s: nothing was compared", name);
+    note_work(cuda, graph);
+    cuda_check_work_size(name, free_at_first - cuda_free_memory(0), most_told, true);
     ggml_backend_buffer_free(buffer);
     return true;
 }
@@ -244,7 +265,7 @@ static void run_case(const op_case & c, ggml_backend_t cpu, ggml_backend_t cuda)
 
 static void operators(void) {
     CUDA_OR_SKIP();
-    ggml_backend_t cpu = ggml_backend_cpu_init(), cuda = cuda_open(0);
+    ggml_backend_t cpu = ggml_backend_cpu_init(), cuda = open_and_watch();
     REQUIRE(cpu && cuda);
     for (const op_case & c : cases) {
         run_case(c, cpu, cuda);
@@ -255,7 +276,7 @@ static void operators(void) {
 
 static void quantized_sources(void) {
     CUDA_OR_SKIP();
-    ggml_backend_t cpu = ggml_backend_cpu_init(), cuda = cuda_open(0);
+    ggml_backend_t cpu = ggml_backend_cpu_init(), cuda = open_and_watch();
     int            n_types = 0;
     for (int type = 0; type < GGML_TYPE_COUNT; type++) {
         if (!ggml_is_quantized((ggml_type) type) || ggml_internal_get_type_traits((ggml_type) type).from_float == NULL) {
@@ -352,7 +373,7 @@ static void check_quantizing(ggml_type from, ggml_type type, layout how, ggml_ba
 
 static void quantized_results(void) {
     CUDA_OR_SKIP();
-    ggml_backend_t cpu = ggml_backend_cpu_init(), cuda = cuda_open(0);
+    ggml_backend_t cpu = ggml_backend_cpu_init(), cuda = open_and_watch();
     for (ggml_type type : { GGML_TYPE_Q4_0, GGML_TYPE_Q4_1, GGML_TYPE_Q5_0, GGML_TYPE_Q5_1, GGML_TYPE_Q8_0, GGML_TYPE_Q8_1, GGML_TYPE_IQ4_NL, GGML_TYPE_MXFP4 }) {
         for (ggml_type from : { GGML_TYPE_F32, GGML_TYPE_F16, GGML_TYPE_BF16 }) {
             for (int how = 0; how < N_LAYOUTS; how++) {
@@ -367,7 +388,7 @@ static void quantized_results(void) {
 // ADD and ADD1 with a quantized src[0]: the result as floats is as near to the CPU's as the format's steps are.
 static void quantized_sums(void) {
     CUDA_OR_SKIP();
-    ggml_backend_t cpu = ggml_backend_cpu_init(), cuda = cuda_open(0);
+    ggml_backend_t cpu = ggml_backend_cpu_init(), cuda = open_and_watch();
     for (ggml_type type : { GGML_TYPE_Q4_0, GGML_TYPE_Q8_0, GGML_TYPE_Q5_1, GGML_TYPE_Q4_K }) {
         for (ggml_type with : { GGML_TYPE_F32, GGML_TYPE_F16 }) {
             const bench   t   = { ggml_init({ 1 << 17, NULL, true }), type, DENSE };

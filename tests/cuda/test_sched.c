@@ -104,6 +104,8 @@ static double distance(const float * a, const float * b, int64_t n) {
     return sqrt(d) / (sqrt(s) + 1e-9);
 }
 
+static size_t most_told[2]; // of the devices' scratch memory, by any plan
+
 static void compare(uint64_t seed, ggml_backend_t * backends, int n_backends) {
     static float         wanted[1 << 14], got[1 << 14];
     struct random_graph  a = build(seed), b = build(seed);
@@ -131,6 +133,11 @@ static void compare(uint64_t seed, ggml_backend_t * backends, int n_backends) {
         const double d = distance(wanted, got, n);
         CHECK_MSG(d < 2e-3, "graph %llu, run %d: distance %g", (unsigned long long) seed, run, d);
     }
+    for (int k = 0; k < n_backends - 1; k++) {
+        const size_t told  = ggml_backend_sched_get_work_size(spread, backends[k]);
+        size_t *     most  = &most_told[k + 3 - n_backends];
+        *most              = told > *most ? told : *most;
+    }
     ggml_backend_sched_free(alone);
     ggml_backend_sched_free(spread);
     ggml_free(a.ctx);
@@ -145,7 +152,9 @@ static void graphs_over_devices(void) {
 #else
     const int n = given ? atoi(given) : 500;
 #endif
-    ggml_backend_t backends[3] = { cuda_open(0), cuda_open(ggml_backend_cuda_get_device_count() - 1), ggml_backend_cpu_init() };
+    const int      last        = ggml_backend_cuda_get_device_count() - 1;
+    ggml_backend_t backends[3] = { cuda_open(0), cuda_open(last), ggml_backend_cpu_init() };
+    const size_t   before[2]   = { cuda_free_memory(0), cuda_free_memory(last) };
     for (int i = 1; i <= n && test_failures < 5; i++) {
         compare((uint64_t) i * 100, backends, 3);
         compare((uint64_t) i * 100 + 50, backends + 1, 2);
@@ -153,6 +162,10 @@ static void graphs_over_devices(void) {
     struct ggml_backend_cuda_graph_stats s = { 0 };
     CHECK_INT(ggml_backend_cuda_get_graph_stats(backends[0], &s), GGML_STATUS_SUCCESS);
     CHECK(n < 5 || (s.n_eager > 0 && s.n_captured > 0 && s.n_replayed > 0)); // the devices had something to do
+    for (int k = 0; k < 2 && last > 0; k++) {
+        cuda_check_work_size("random graphs", before[k] - cuda_free_memory(k == 0 ? 0 : last), most_told[k], true);
+        CHECK(n < 5 || most_told[k] > 0);
+    }
     for (int i = 0; i < 3; i++) {
         ggml_backend_free(backends[i]);
     }

@@ -13,7 +13,9 @@
 // gets a line in ops/families.def. `supports` is the only judge: what it lets through, `run` computes, for any shape and stride.
 //
 // Invariant: work is only ever queued on the backend's stream, in the order of calls; nothing in ops/ waits for the device, allocates with
-// cudaMalloc or copies from host memory that a caller owns (a captured graph would replay it). Scratch comes from gb_cuda_scratch.
+// cudaMalloc or copies from host memory that a caller owns (a captured graph would replay it). Scratch comes from gb_cuda_scratch, which is
+// measured by a dry run: the same code with a stream that leads nowhere (GB_NOWHERE), so `run` and `fuse` choose by gb_cuda_data and by
+// what the device is, never by what happened before.
 #ifndef GB_CUDA_H
 #define GB_CUDA_H
 
@@ -77,26 +79,28 @@ struct gb_cuda_graphs; // captured graphs, cuda_graph.cu
 struct gb_cuda_blas;   // cuda_blas.h
 
 struct gb_cuda_scratch_memory {
-    char * memory;   // owned
+    char * memory;   // owned; of a dry run: an address that nobody follows
     size_t capacity; // bytes
     size_t used;     // by the operator that is being queued
-    // blocks that were too small, still in use
-    enum { RETIRED = 8 };
-    char * retired[RETIRED];
-    size_t retired_capacity[RETIRED];
-    int    n_retired;
+    size_t peak;     // the most that an operator used
+};
+
+enum gb_cuda_run {
+    GB_CUDA_RUN,     // work is queued
+    GB_CUDA_MEASURE, // a dry run of the graph as it stands: what it decides, the run decides
+    GB_CUDA_PLAN,    // a dry run of a graph whose tensors have no memory yet: the most of each way that it may go
 };
 
 struct gb_cuda_backend {
     gb_cuda_device *       device;
-    cudaStream_t           stream; // owned
+    cudaStream_t           stream; // owned; GB_NOWHERE: launches do nothing
+    enum gb_cuda_run       kind;
     bool                   failed; // a sticky error: everything is refused
     char                   reason[512];
     const ggml_tensor *    node; // being queued, for messages; else NULL
     gb_cuda_scratch_memory scratch;
-    gb_cuda_graphs *       graphs;    // owned
-    bool                   capturing; // queued work is recorded, not run
-    gb_cuda_blas *         blas;      // owned; NULL: not used
+    gb_cuda_graphs *       graphs; // owned
+    gb_cuda_blas *         blas;   // owned; NULL: not used
     char                   blas_text[256];
     // a point in time that both clocks know, for event_time
     cudaEvent_t base_event; // NULL: not made yet
@@ -121,7 +125,10 @@ enum ggml_status gb_cuda_fail(gb_cuda_backend & b, const char * call, cudaError_
 // Device memory for the operator that is being queued, 256-aligned, until it is queued completely: what the next one gets is the same
 // memory, and the order of the stream keeps them apart. Several pieces of one operator are disjoint. NULL on failure, reported.
 void * gb_cuda_scratch(gb_cuda_backend & b, size_t bytes);
-void   gb_cuda_scratch_reset(gb_cuda_backend & b); // between operators
+
+// Makes room for `size` bytes of it. When that takes another block, it waits for the stream and forgets captured graphs, which point to
+// the old one. False on failure, reported; then there is none.
+bool gb_cuda_scratch_reserve(gb_cuda_backend & b, size_t size);
 
 // ------------------------------------------------------------------------------------------------------------------ operators
 
@@ -143,7 +150,9 @@ struct gb_cuda_nodes { // of a graph that is being queued; views and empty ones 
     int                   n;
 };
 
-bool gb_cuda_overlap(const ggml_tensor * a, const ggml_tensor * b); // in memory
+// Where a tensor lies; of one that has no memory yet, an address aligned as its own will be.
+char * gb_cuda_data(const ggml_tensor * t);
+bool   gb_cuda_overlap(const ggml_tensor * a, const ggml_tensor * b); // in memory
 
 struct gb_cuda_family {
     const char *       name;
@@ -168,6 +177,7 @@ gb_cuda_graphs * gb_cuda_graphs_new(void); // NULL: no memory
 void             gb_cuda_graphs_free(gb_cuda_graphs * graphs);
 void             gb_cuda_graphs_forget(gb_cuda_graphs * graphs); // captured ones; what they point to is about to go away
 enum ggml_status gb_cuda_graph_compute(gb_cuda_backend & b, const ggml_cgraph * graph);
+enum ggml_status gb_cuda_graph_work_size(const gb_cuda_backend & b, const ggml_cgraph * graph, size_t * size); // tensors need no memory yet
 
 void             gb_cuda_graphs_set(gb_cuda_graphs * graphs, bool on);
 

@@ -65,67 +65,33 @@ enum ggml_status gb_cuda_fail(gb_cuda_backend & b, const char * call, cudaError_
 
 // -------------------------------------------------------------------------------------------------------------------- scratch
 
-// Blocks that were too small wait here until the operator that may use them is queued completely, and then for its work. Captured
-// graphs point to them.
-void gb_cuda_scratch_reset(gb_cuda_backend & b) {
+bool gb_cuda_scratch_reserve(gb_cuda_backend & b, size_t size) {
     gb_cuda_scratch_memory & s = b.scratch;
-    s.used                     = 0;
-    if (s.n_retired == 0) {
-        return;
+    if (size <= s.capacity) {
+        return true;
     }
-    const cudaError_t error = cudaStreamSynchronize(b.stream);
+    const cudaError_t error = cudaStreamSynchronize(b.stream); // what is queued may use the old block
     if (error != cudaSuccess) {
         gb_cuda_fail(b, "cudaStreamSynchronize", error);
+        return false;
     }
     gb_cuda_graphs_forget(b.graphs);
-    while (s.n_retired > 0) {
-        s.n_retired--;
-        gb_cuda_pool_free(b.device, s.retired[s.n_retired], s.retired_capacity[s.n_retired]);
-    }
-}
-
-static bool grow_scratch(gb_cuda_backend & b, size_t wanted) {
-    gb_cuda_scratch_memory & s        = b.scratch;
-    size_t                   capacity = 0;
-    if (s.used == 0) { // nobody has got anything yet: the old block can go first
-        if (s.memory != nullptr) {
-            s.retired[s.n_retired]            = s.memory;
-            s.retired_capacity[s.n_retired++] = s.capacity;
-            s.memory                          = nullptr;
-            s.capacity                        = 0;
-        }
-        gb_cuda_scratch_reset(b);
-    }
-    if (s.n_retired == gb_cuda_scratch_memory::RETIRED) {
-        ggml_report_error(GGML_STATUS_FAILED, "%s: an operator asks for scratch memory too often", b.device->name);
-        return false;
-    }
-    char * memory = static_cast<char *>(gb_cuda_pool_alloc(b.device, s.capacity + wanted, &capacity)); // next time one block serves all
-    if (memory == nullptr) {
-        return false;
-    }
-    if (s.memory != nullptr) {
-        s.retired[s.n_retired]            = s.memory;
-        s.retired_capacity[s.n_retired++] = s.capacity;
-    }
-    s.memory   = memory;
-    s.capacity = capacity;
-    s.used     = 0;
-    return true;
+    gb_cuda_pool_free(b.device, s.memory, s.capacity);
+    s.capacity = 0;
+    s.memory   = static_cast<char *>(gb_cuda_pool_alloc(b.device, size, &s.capacity));
+    return s.memory != nullptr;
 }
 
 void * gb_cuda_scratch(gb_cuda_backend & b, size_t bytes) {
-    gb_cuda_scratch_memory & s = b.scratch;
-    if (bytes > SIZE_MAX / 4) {
-        ggml_report_error(GGML_STATUS_ALLOC_FAILED, "%s: scratch memory of %zu bytes", b.device->name, bytes);
+    gb_cuda_scratch_memory & s       = b.scratch;
+    const size_t             rounded = bytes > 0 ? (bytes + 255) / 256 * 256 : 256;
+    if (bytes > SIZE_MAX / 4 || rounded > s.capacity - s.used) {
+        ggml_report_error(GGML_STATUS_ALLOC_FAILED, "%s: scratch memory of %zu bytes: %zu of %zu are left", b.device->name, bytes, s.capacity - s.used, s.capacity);
         return nullptr;
-    }
-    const size_t rounded = bytes > 0 ? (bytes + 255) / 256 * 256 : 256;
-    if (rounded > s.capacity - s.used && (b.capturing || !grow_scratch(b, rounded))) {
-        return nullptr; // while capturing without a word: the graph is launched node by node instead, and that grows it
     }
     void * memory = s.memory + s.used;
     s.used += rounded;
+    s.peak = s.used > s.peak ? s.used : s.peak;
     return memory;
 }
 
@@ -221,6 +187,12 @@ static GGML_CALL bool graph_compute(ggml_backend_t backend, ggml_cgraph * graph)
     }
     gb_cuda_on_device on(b.device->id);
     return gb_cuda_graph_compute(b, graph) == GGML_STATUS_SUCCESS;
+}
+
+static GGML_CALL size_t graph_work_size(ggml_backend_t backend, const ggml_cgraph * graph) {
+    size_t size = 0;
+    (void) gb_cuda_graph_work_size(state_of(backend), graph, &size);
+    return size;
 }
 
 static GGML_CALL const char * unsupported_reason(ggml_backend_t backend, const ggml_tensor * op) {
@@ -377,7 +349,6 @@ static GGML_CALL void backend_free(ggml_backend_t backend) {
     gb_cuda_backend & b = state_of(backend);
     gb_cuda_on_device on(b.device->id);
     (void) cudaStreamSynchronize(b.stream); // nobody is left to be told
-    gb_cuda_scratch_reset(b);
     gb_cuda_graphs_free(b.graphs);
     gb_cuda_blas_free(b.blas);
     gb_cuda_pool_free(b.device, b.scratch.memory, b.scratch.capacity);
@@ -409,6 +380,7 @@ static ggml_backend_i backend_hooks() {
     hooks.cpy_tensor_peer_async   = copy_peer_async;
     hooks.event_new_timed         = event_new_timed;
     hooks.event_time              = event_time;
+    hooks.graph_work_size         = graph_work_size;
     return hooks;
 }
 

@@ -4,6 +4,8 @@
 // first time a signature comes, its nodes are launched; the second time they are captured; from then on the executable graph is launched.
 // A new signature with the operators of one that is executable takes that one's executable graph over, updated.
 //
+// Before a graph is launched or captured, a dry run measures its scratch memory, and there is one block of that size: nothing grows on the way.
+//
 // Invariant: a captured graph refers to scratch memory and to nothing else of ours, so it is forgotten before scratch memory moves.
 #include <stdlib.h>
 #include <string.h>
@@ -11,6 +13,7 @@
 #include <new>
 
 #include "cuda.h"
+#include "launch.cuh"
 
 namespace {
 
@@ -226,13 +229,13 @@ static enum ggml_status check_memory(const gb_cuda_backend & b, const ggml_tenso
     return GGML_STATUS_SUCCESS;
 }
 
-static enum ggml_status check_node(const gb_cuda_backend & b, const ggml_tensor * node) {
+static enum ggml_status check_node(const gb_cuda_backend & b, const ggml_tensor * node, bool placed) {
     const char * reason = gb_cuda_unsupported_reason(*b.device, node);
     if (reason != nullptr) {
         return ggml_report_error(GGML_STATUS_UNSUPPORTED, "%s: %s '%s': %s", b.device->name, ggml_op_desc(node), node->name, reason);
     }
-    enum ggml_status status = check_memory(b, node, node);
-    for (int j = 0; j < GGML_MAX_SRC && status == GGML_STATUS_SUCCESS; j++) {
+    enum ggml_status status = placed ? check_memory(b, node, node) : GGML_STATUS_SUCCESS;
+    for (int j = 0; placed && j < GGML_MAX_SRC && status == GGML_STATUS_SUCCESS; j++) {
         const ggml_tensor * src = node->src[j];
         if (src != nullptr && ggml_nelements(src) > 0) {
             status = check_memory(b, node, src);
@@ -241,11 +244,10 @@ static enum ggml_status check_node(const gb_cuda_backend & b, const ggml_tensor 
     return status;
 }
 
-// All that can be wrong with the graph is found before anything is queued.
-static enum ggml_status collect(gb_cuda_backend & b, const ggml_cgraph * graph) {
-    gb_cuda_graphs & g = *b.graphs;
-    g.nodes.n          = 0;
-    if (!g.nodes.reserve((size_t) graph->n_nodes)) {
+// The nodes that are computed. All that can be wrong with the graph is found before anything is queued. `placed`: they have memory.
+static enum ggml_status collect(const gb_cuda_backend & b, const ggml_cgraph * graph, bool placed, array<ggml_tensor *> & nodes) {
+    nodes.n = 0;
+    if (!nodes.reserve((size_t) graph->n_nodes)) {
         return ggml_report_error(GGML_STATUS_ALLOC_FAILED, "%s: no host memory for a graph of %d nodes", b.device->name, graph->n_nodes);
     }
     for (int i = 0; i < graph->n_nodes; i++) {
@@ -253,32 +255,66 @@ static enum ggml_status collect(gb_cuda_backend & b, const ggml_cgraph * graph) 
         if (gb_cuda_is_view(node->op) || ggml_nelements(node) == 0) {
             continue;
         }
-        const enum ggml_status status = check_node(b, node);
+        const enum ggml_status status = check_node(b, node, placed);
         if (status != GGML_STATUS_SUCCESS) {
             return status;
         }
-        g.nodes.data[g.nodes.n++] = node;
+        nodes.data[nodes.n++] = node;
     }
     return GGML_STATUS_SUCCESS;
 }
 
-static enum ggml_status queue_nodes(gb_cuda_backend & b) {
-    const gb_cuda_nodes nodes  = { b.graphs->nodes.data, (int) b.graphs->nodes.n };
-    enum ggml_status    status = GGML_STATUS_SUCCESS;
-    for (int i = 0; i < nodes.n && status == GGML_STATUS_SUCCESS;) {
-        const gb_cuda_op * op = gb_cuda_op_get(nodes.node[i]->op);
-        b.node                = nodes.node[i];
-        gb_cuda_scratch_reset(b);
-        const int n           = op->fuse != nullptr ? op->fuse(b, nodes, i) : 0;
-        if (n < 0) {
-            status = GGML_STATUS_FAILED; // reported
-        } else if (n == 0) {
-            status = op->run(b, nodes.node[i]);
-        }
-        i += n > 0 ? n : 1;
+// How many nodes from i on were queued; -1: failed, reported.
+static int queue_some(gb_cuda_backend & b, const gb_cuda_nodes & nodes, int i) {
+    const gb_cuda_op * op = gb_cuda_op_get(nodes.node[i]->op);
+    b.scratch.used        = 0;
+    int n                 = op->fuse != nullptr ? op->fuse(b, nodes, i) : 0;
+    if (b.kind == GB_CUDA_PLAN && n > 0) { // it may be decided otherwise in the end
+        b.scratch.used = 0;
+        n              = 0;
+    }
+    return n != 0 ? n : op->run(b, nodes.node[i]) == GGML_STATUS_SUCCESS ? 1 : -1;
+}
+
+static enum ggml_status queue_nodes(gb_cuda_backend & b, const array<ggml_tensor *> & list) {
+    const gb_cuda_nodes nodes = { list.data, (int) list.n };
+    int                 n     = 0;
+    for (int i = 0; i < nodes.n && n >= 0; i += n) {
+        b.node = nodes.node[i];
+        n      = queue_some(b, nodes, i);
     }
     b.node = nullptr;
+    return n >= 0 ? GGML_STATUS_SUCCESS : GGML_STATUS_FAILED;
+}
+
+// Queues everything nowhere: what that takes of scratch memory, the same will take.
+static enum ggml_status measure(const gb_cuda_backend & b, const array<ggml_tensor *> & nodes, enum gb_cuda_run kind, size_t * size) {
+    gb_cuda_backend dry  = {};
+    dry.device           = b.device;
+    dry.stream           = GB_NOWHERE;
+    dry.kind             = kind;
+    dry.blas             = b.blas;
+    dry.scratch.memory   = reinterpret_cast<char *>((uintptr_t) 1 << 40);
+    dry.scratch.capacity = SIZE_MAX / 4;
+    const enum ggml_status status = queue_nodes(dry, nodes);
+    *size                         = dry.scratch.peak;
     return status;
+}
+
+enum ggml_status gb_cuda_graph_work_size(const gb_cuda_backend & b, const ggml_cgraph * graph, size_t * size) {
+    array<ggml_tensor *> nodes;
+    enum ggml_status     status = collect(b, graph, false, nodes);
+    if (status == GGML_STATUS_SUCCESS) {
+        status = measure(b, nodes, GB_CUDA_PLAN, size);
+    }
+    nodes.release();
+    return status;
+}
+
+static enum ggml_status reserve_scratch(gb_cuda_backend & b) {
+    size_t                 size   = 0;
+    const enum ggml_status status = measure(b, b.graphs->nodes, GB_CUDA_MEASURE, &size);
+    return status != GGML_STATUS_SUCCESS ? status : gb_cuda_scratch_reserve(b, size) ? GGML_STATUS_SUCCESS : GGML_STATUS_ALLOC_FAILED;
 }
 
 // Records what queue_nodes would queue. NULL: it could not be recorded; the graph is launched node by node then.
@@ -288,11 +324,9 @@ static cudaGraph_t capture(gb_cuda_backend & b) {
         (void) cudaGetLastError();
         return nullptr;
     }
-    b.capturing                  = true;
-    const enum ggml_status queued = queue_nodes(b);
-    b.capturing                  = false;
-    cudaGraph_t       graph      = nullptr;
-    const cudaError_t ended      = cudaStreamEndCapture(b.stream, &graph);
+    const enum ggml_status queued = queue_nodes(b, b.graphs->nodes);
+    cudaGraph_t            graph  = nullptr;
+    const cudaError_t      ended  = cudaStreamEndCapture(b.stream, &graph);
     if (queued == GGML_STATUS_SUCCESS && ended == cudaSuccess) {
         return graph;
     }
@@ -338,25 +372,30 @@ static enum ggml_status launch(gb_cuda_backend & b, captured & c) {
 
 static enum ggml_status queue_eagerly(gb_cuda_backend & b) {
     b.graphs->stats.n_eager++;
-    return queue_nodes(b);
+    return queue_nodes(b, b.graphs->nodes);
 }
 
 enum ggml_status gb_cuda_graph_compute(gb_cuda_backend & b, const ggml_cgraph * graph) {
     enum { FEW = 2 }; // nodes that gain nothing
-    gb_cuda_graphs & g = *b.graphs;
-    gb_cuda_scratch_reset(b); // not while capturing
-    const enum ggml_status status = collect(b, graph);
+    gb_cuda_graphs & g      = *b.graphs;
+    enum ggml_status status = collect(b, graph, true, g.nodes);
     if (status != GGML_STATUS_SUCCESS) {
         return status;
     }
-    if (!g.on || g.nodes.n <= FEW || !write_signature(g)) {
-        return queue_eagerly(b);
-    }
-    captured * same = find_same(g);
+    const bool worth = g.on && g.nodes.n > FEW && write_signature(g);
+    captured * same  = worth ? find_same(g) : nullptr;
     if (same != nullptr && same->exec != nullptr) {
         g.stats.n_replayed++;
         return launch(b, *same);
     }
+    status = reserve_scratch(b);
+    if (status != GGML_STATUS_SUCCESS) {
+        return status;
+    }
+    if (!worth) {
+        return queue_eagerly(b);
+    }
+    same            = find_same(g); // all may have been forgotten
     captured * like = nullptr;
     if (same == nullptr) { // new; as the next step of a decoder is, whose cache has grown
         const uint64_t shape = shape_of(g);

@@ -28,7 +28,10 @@
 // Kernel by name, with template arguments in parentheses: GB_LAUNCH((scale<float, 4>), grid, block, 0, b.stream, x, y, n). Grid and block are
 // dim3 or a number.
 #define GB_LAUNCH(kernel, grid, block, shared_bytes, stream, ...) \
-    gb_launch(#kernel, kernel, dim3(grid), dim3(block), (size_t) (shared_bytes), stream, __VA_ARGS__)
+    ((stream) == GB_NOWHERE ? cudaSuccess : gb_launch(#kernel, kernel, dim3(grid), dim3(block), (size_t) (shared_bytes), stream, __VA_ARGS__))
+
+// The stream of a dry run: what is queued there is not (cuda_graph.cu).
+#define GB_NOWHERE ((cudaStream_t) ~(uintptr_t) 0)
 
 #ifdef GB_CUDA_EMULATED
 #    include "device.h"

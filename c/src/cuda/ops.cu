@@ -43,8 +43,13 @@ const char * gb_cuda_unsupported_reason(const gb_cuda_device & d, const ggml_ten
     return found == nullptr ? "the operator is not implemented" : found->supports(d, op);
 }
 
+char * gb_cuda_data(const ggml_tensor * t) {
+    const uintptr_t unplaced = (uintptr_t) 1 << 40; // memory of devices and its pieces begin at multiples of 256, too
+    return t->data != nullptr ? static_cast<char *>(t->data) : reinterpret_cast<char *>(unplaced + (t->view_src != nullptr ? t->view_offs : 0));
+}
+
 bool gb_cuda_overlap(const ggml_tensor * a, const ggml_tensor * b) {
-    const char * pa = static_cast<const char *>(a->data);
-    const char * pb = static_cast<const char *>(b->data);
+    const char * pa = gb_cuda_data(a);
+    const char * pb = gb_cuda_data(b);
     return pa < pb + ggml_nbytes(b) && pb < pa + ggml_nbytes(a);
 }

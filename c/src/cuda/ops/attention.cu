@@ -35,7 +35,7 @@ static const char * flash_attn_supports(const gb_cuda_device &, const ggml_tenso
 }
 
 static gb_attention_input input_of(const ggml_tensor * t) {
-    return { (const char *) t->data, t->type, t->nb[0], t->nb[1], t->nb[2], t->nb[3], t->ne[2], t->ne[3] };
+    return { gb_cuda_data(t), t->type, t->nb[0], t->nb[1], t->nb[2], t->nb[3], t->ne[2], t->ne[3] };
 }
 
 static gb_attention describe(const ggml_tensor * dst) {
@@ -43,7 +43,7 @@ static gb_attention describe(const ggml_tensor * dst) {
     p.q      = input_of(dst->src[0]);
     p.k      = input_of(dst->src[1]);
     p.v      = input_of(dst->src[2]);
-    p.dst    = (float *) dst->data;
+    p.dst    = (float *) (void *) gb_cuda_data(dst);
     p.d      = dst->ne[0];
     p.n      = dst->ne[1];
     p.m      = dst->src[1]->ne[1];

@@ -79,7 +79,7 @@ template<int OP> static cudaError_t launch_pairs(const ggml_tensor * dst, const 
     const int64_t       n      = gb_count(dst);
     const ggml_tensor * second = dst->src[1];
     const bool          is_row = second->ne[0] == dst->ne[0] && gb_rows(second) == 1 && dst->ne[0] % 4 == 0;
-    if (y.p == second->data && y.ne[0] == second->ne[0] && gb_is_dense_f32(dst) && gb_is_dense_f32(x) && gb_is_dense_f32(second) &&
+    if (y.p == gb_cuda_data(second) && y.ne[0] == second->ne[0] && gb_is_dense_f32(dst) && gb_is_dense_f32(x) && gb_is_dense_f32(second) &&
         (gb_same_shape(dst, second) || is_row)) {
         return launch_dense<OP>(dst, stream);
     }

@@ -107,7 +107,7 @@ cudaError_t gb_launch_conversion(const gb_view & y, const gb_view & x, cudaStrea
 static cudaError_t launch(const ggml_tensor * dst, cudaStream_t stream) {
     const ggml_tensor * src = dst->src[0];
     if (dst->type == src->type && ggml_is_contiguous(dst) && ggml_is_contiguous(src)) {
-        return dst->data == src->data ? cudaSuccess : cudaMemcpyAsync(dst->data, src->data, ggml_nbytes(dst), cudaMemcpyDeviceToDevice, stream);
+        return dst->data == src->data || stream == GB_NOWHERE ? cudaSuccess : cudaMemcpyAsync(dst->data, src->data, ggml_nbytes(dst), cudaMemcpyDeviceToDevice, stream);
     }
     if (dst->type != src->type && (ggml_is_quantized(src->type) || ggml_is_quantized(dst->type))) {
         return gb_launch_conversion(gb_view_of(dst), gb_view_of(src), stream);

@@ -9,7 +9,7 @@ enum { GB_BLOCK = 256 };
 
 static inline gb_view gb_view_of(const ggml_tensor * t) {
     gb_view v;
-    v.p    = (char *) t->data;
+    v.p    = gb_cuda_data(t);
     v.type = t->type;
     for (int i = 0; i < 4; i++) {
         v.ne[i] = t->ne[i];
@@ -61,7 +61,7 @@ static inline bool gb_same_shape(const ggml_tensor * a, const ggml_tensor * b) {
 
 // Dense f32 that 16 bytes at a time may be read from, `rest` elements behind the last 16 apart.
 static inline bool gb_is_dense_f32(const ggml_tensor * t) {
-    return t->type == GGML_TYPE_F32 && ggml_is_contiguous(t) && (uintptr_t) t->data % 16 == 0;
+    return t->type == GGML_TYPE_F32 && ggml_is_contiguous(t) && (uintptr_t) gb_cuda_data(t) % 16 == 0;
 }
 
 // ------------------------------------------------------------------------------------------------------------------- refusals
@@ -129,7 +129,7 @@ bool        gb_rows_are_blocks(const ggml_tensor * t);
 // --------------------------------------------------------------------------------------------------- memory of nodes that are taken together
 
 static inline bool gb_is_same_place(const ggml_tensor * a, const ggml_tensor * b) {
-    return a->data == b->data && a->type == b->type && memcmp(a->nb, b->nb, sizeof(a->nb)) == 0;
+    return gb_cuda_data(a) == gb_cuda_data(b) && a->type == b->type && memcmp(a->nb, b->nb, sizeof(a->nb)) == 0;
 }
 
 // What `later` writes may be what `earlier` has written, element for element, or memory of its own.

@@ -28,9 +28,9 @@ static enum ggml_status mul_mat_id_run(gb_cuda_backend & b, ggml_tensor * dst) {
     p.exact       = dst->op_params[2] == GGML_PREC_F32;
     p.w.n_experts = dst->op_params[1];
     for (int i = 0; i < p.w.n_experts; i++) {
-        p.w.a[i] = (const char *) dst->src[2 + i]->data;
+        p.w.a[i] = gb_cuda_data(dst->src[2 + i]);
     }
-    p.w.ids    = (const char *) ids->data + dst->op_params[0] * (int64_t) ids->nb[0];
+    p.w.ids    = gb_cuda_data(ids) + dst->op_params[0] * (int64_t) ids->nb[0];
     p.w.ids_nb = ids->nb[1];
     return gb_product_run(b, p);
 }

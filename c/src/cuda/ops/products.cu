@@ -70,8 +70,8 @@ void gb_product_describe(gb_product & p, const ggml_tensor * a, const ggml_tenso
     p.exact    = dim == 1;
     p.m        = a->ne[1 - dim];
     p.k        = a->ne[dim];
-    p.dst      = (float *) dst->data;
-    p.w.a[0]   = (const char *) a->data;
+    p.dst      = (float *) (void *) gb_cuda_data(dst);
+    p.w.a[0]   = gb_cuda_data(a);
     p.w.nb_m   = a->nb[1 - dim];
     p.w.nb2    = a->nb[2];
     p.w.nb3    = a->nb[3];
@@ -81,8 +81,8 @@ void gb_product_describe(gb_product & p, const ggml_tensor * a, const ggml_tenso
     p.w.ne2  = r3 == 1 ? a->ne[2] : b->ne[2];
     p.w.r2   = r3 == 1 ? 1 : r2;
     p.w.r3   = r3;
-    p.b = { b->type, (const char *) b->data, b->nb[dim], b->nb[1 - dim], b->nb[2], b->nb[3], n, b->ne[2], p.k, NULL, 0 };
-    p.b_dense = dim == 0 && ggml_is_contiguous(b) && (uintptr_t) b->data % 16 == 0;
+    p.b = { b->type, gb_cuda_data(b), b->nb[dim], b->nb[1 - dim], b->nb[2], b->nb[3], n, b->ne[2], p.k, NULL, 0 };
+    p.b_dense = dim == 0 && ggml_is_contiguous(b) && (uintptr_t) gb_cuda_data(b) % 16 == 0;
 }
 
 // --------------------------------------------------------------------------------------------------------------- rows of b
@@ -286,12 +286,13 @@ static enum ggml_status run_blas(gb_cuda_backend & b, const gb_product & p, int 
     if (b.blas == NULL || p.w.ids != NULL || calls == 0 || (int64_t) p.w.nb_m < p.k * size) { // rows that overlap are nothing for it
         return GGML_STATUS_SUCCESS;
     }
+    const size_t           before = b.scratch.used;
     const enum ggml_status status = make_rows(b, p, row_kind, &x);
     if (status != GGML_STATUS_SUCCESS) {
         return status;
     }
     gb_cuda_blas_product q = { p.type, NULL, x.x, p.dst, p.m, p.k, p.rows, (int64_t) p.w.nb_m / size, x.x_row, (int64_t) p.w.nb2 / size, each };
-    bool ok = true;
+    bool ok = b.stream != GB_NOWHERE; // a dry run goes both ways
     for (int64_t i = 0; i < calls && ok; i++) {
         const int64_t z = i * each;
         q.w   = p.w.a[0] + z % p.w.ne2 / p.w.r2 * (int64_t) p.w.nb2 + z / p.w.ne2 / p.w.r3 * (int64_t) p.w.nb3;
@@ -299,13 +300,14 @@ static enum ggml_status run_blas(gb_cuda_backend & b, const gb_product & p, int 
         q.dst = p.dst + z * p.rows * p.m;
         ok    = gb_cuda_blas_run(b.blas, q);
     }
-    *done = ok;
+    *done          = ok;
+    b.scratch.used = ok ? b.scratch.used : before; // nobody reads the rows
     return status;
 }
 
 enum ggml_status gb_product_run(gb_cuda_backend & b, gb_product & p) {
     if (p.k == 0) {
-        GB_CUDA_TRY(b, cudaMemsetAsync(p.dst, 0, (size_t) (p.m * p.rows * p.slices) * sizeof(float), b.stream));
+        GB_CUDA_TRY(b, b.stream == GB_NOWHERE ? cudaSuccess : cudaMemsetAsync(p.dst, 0, (size_t) (p.m * p.rows * p.slices) * sizeof(float), b.stream));
         return GGML_STATUS_SUCCESS;
     }
     const bool quantized = is_format(p.type), along = quantized ? !p.across : p.nb_k == ggml_type_size((enum ggml_type) p.type);

@@ -44,7 +44,7 @@ static enum ggml_status sum_run(gb_cuda_backend & b, ggml_tensor * dst) {
     if (blocks > 0) {
         GB_CUDA_TRY(b, GB_LAUNCH(gb_sum_shares, (unsigned) blocks, GB_SUM_WARPS * GB_WARP, 0, b.stream, gb_view_of(dst->src[0]), shares, n));
     }
-    GB_CUDA_TRY(b, GB_LAUNCH(gb_sum_up, 1, GB_SUM_WARPS * GB_WARP, 0, b.stream, (char *) dst->data, (int) dst->type, shares, blocks));
+    GB_CUDA_TRY(b, GB_LAUNCH(gb_sum_up, 1, GB_SUM_WARPS * GB_WARP, 0, b.stream, gb_cuda_data(dst), (int) dst->type, shares, blocks));
     return GGML_STATUS_SUCCESS;
 }
 
@@ -128,7 +128,7 @@ template<int WARPS> GB_KERNEL GB_BOUNDS(512, 1) gb_argmax(gb_argmax_args q) {
 }
 
 static enum ggml_status argmax_run(gb_cuda_backend & b, ggml_tensor * dst) {
-    const gb_argmax_args q = { gb_view_of(dst->src[0]), (char *) dst->data, (int64_t) dst->nb[0], gb_rows(dst->src[0]) };
+    const gb_argmax_args q = { gb_view_of(dst->src[0]), gb_cuda_data(dst), (int64_t) dst->nb[0], gb_rows(dst->src[0]) };
     GB_CUDA_TRY(b, GB_ROW_LAUNCH(gb_argmax, q.x.ne[0], q.rows, b.stream, q));
     return GGML_STATUS_SUCCESS;
 }

@@ -1,0 +1,137 @@
+// test_work.cpp - scratch memory: told before there is memory, taken at once, given up for more, refused when there is none.
+//
+// What is told is compared with what is taken in the tests of all operators, too (cuda_check_work_size).
+#include "device_graph.h"
+
+// y = w x, for a number of rows that the tensor cores take, so that the rows of x need room as halves; or one more step.
+struct product {
+    ggml_context *        ctx;
+    ggml_tensor *         w, *x, *y;
+    ggml_cgraph *         graph;
+    ggml_backend_buffer_t buffer;
+};
+
+static product build(int64_t k, int64_t rows) {
+    product p;
+    p.ctx    = ggml_init({ 1 << 16, NULL, true });
+    p.w      = ggml_new_tensor_2d(p.ctx, GGML_TYPE_F16, k, 8);
+    p.x      = ggml_new_tensor_2d(p.ctx, GGML_TYPE_F32, k, rows);
+    p.y      = ggml_sqr(p.ctx, ggml_neg(p.ctx, ggml_mul_mat(p.ctx, p.w, p.x)));
+    p.graph  = ggml_new_graph(p.ctx);
+    p.buffer = NULL;
+    ggml_build_forward_expand(p.graph, p.y);
+    return p;
+}
+
+static void fill(const product & p) {
+    std::vector<ggml_fp16_t> w((size_t) ggml_nelements(p.w), ggml_fp32_to_fp16(0.5f));
+    std::vector<float>       x((size_t) ggml_nelements(p.x), 2.0f);
+    ggml_backend_tensor_set(p.w, w.data(), 0, ggml_nbytes(p.w));
+    ggml_backend_tensor_set(p.x, x.data(), 0, ggml_nbytes(p.x));
+}
+
+static void place(product & p, ggml_backend_t cuda) {
+    p.buffer = ggml_backend_alloc_ctx_tensors(p.ctx, cuda);
+    fill(p);
+}
+
+static void release(product & p) {
+    ggml_backend_buffer_free(p.buffer);
+    ggml_free(p.ctx);
+}
+
+static void check_result(ggml_backend_t cuda, const product & p) {
+    std::vector<float> y((size_t) ggml_nelements(p.y));
+    CHECK_INT(ggml_backend_synchronize(cuda), GGML_STATUS_SUCCESS);
+    CHECK_INT(ggml_backend_tensor_get(p.y, y.data(), 0, ggml_nbytes(p.y)), GGML_STATUS_SUCCESS);
+    const float want = (float) (p.x->ne[0] * p.x->ne[0]);
+    for (float v : y) {
+        if (v != want) {
+            CHECK_MSG(false, "%g instead of %g", (double) v, (double) want);
+            break;
+        }
+    }
+    CHECK_INT(ggml_backend_buffer_clear(p.buffer, 0), GGML_STATUS_SUCCESS);
+}
+
+static void told_without_memory(void) {
+    CUDA_OR_SKIP();
+    ggml_backend_t cuda = cuda_open(0);
+    product        p    = build(64, 40);
+    const size_t   told = cuda_work_size(cuda, p.graph);
+    CHECK(told >= 64 * 40 * sizeof(ggml_fp16_t)); // the rows as halves at least
+    CHECK(p.y->data == NULL && p.w->data == NULL);
+    place(p, cuda);
+    CHECK_INT(cuda_work_size(cuda, p.graph), told);
+    const struct ggml_cgraph elementwise = ggml_graph_view(p.graph, 1, 3);
+    CHECK_INT(cuda_work_size(cuda, &elementwise), 0);
+    const struct ggml_cgraph nothing = ggml_graph_view(p.graph, 0, 0);
+    CHECK_INT(cuda_work_size(cuda, &nothing), 0);
+    release(p);
+    ggml_backend_free(cuda);
+}
+
+// The scheduler's figure for the device has it.
+static void the_scheduler_reports_it(void) {
+    CUDA_OR_SKIP();
+    ggml_backend_t       backends[2] = { cuda_open(0), ggml_backend_cpu_init() };
+    ggml_backend_sched_t sched       = ggml_backend_sched_new(backends, NULL, 2, 64);
+    product              p           = build(64, 40);
+    const size_t         told        = cuda_work_size(backends[0], p.graph);
+    for (int i = 0; i < p.graph->n_nodes; i++) {
+        ggml_backend_sched_set_node_backend(sched, p.graph->nodes[i], backends[0]);
+    }
+    CHECK_INT(ggml_backend_sched_plan_graph(sched, p.graph), GGML_STATUS_SUCCESS);
+    CHECK_INT(ggml_backend_sched_get_work_size(sched, backends[0]), told);
+    ggml_backend_sched_free(sched);
+    ggml_free(p.ctx);
+    ggml_backend_free(backends[0]);
+    ggml_backend_free(backends[1]);
+}
+
+// A graph is recorded, then a larger one moves the scratch memory that the record points to.
+static void growth_forgets_what_was_recorded(void) {
+    CUDA_OR_SKIP();
+    ggml_backend_t cuda  = cuda_open(0);
+    product        small = build(64, 20);
+    place(small, cuda);
+    for (int64_t rows = 40; rows < 400; rows *= 2) {
+        for (int i = 0; i < 3; i++) {
+            CHECK(ggml_backend_graph_compute(cuda, small.graph));
+            check_result(cuda, small);
+            fill(small);
+        }
+        product large = build(128, rows);
+        place(large, cuda);
+        CHECK(ggml_backend_graph_compute(cuda, large.graph));
+        check_result(cuda, large);
+        release(large);
+    }
+    release(small);
+    ggml_backend_free(cuda);
+}
+
+// No memory for it: an error with the figures, nothing was computed; later it works.
+static void no_memory_is_an_error(void) {
+    CUDA_OR_SKIP();
+#ifdef GB_CUDA_EMULATED
+    ggml_backend_t cuda = cuda_open(0);
+    product        p    = build(64, 40);
+    place(p, cuda);
+    ggml_backend_cuda_trim(0);
+    char figure[48];
+    snprintf(figure, sizeof(figure), "%zu bytes wanted", cuda_work_size(cuda, p.graph));
+    gb_emu_fail("cudaMalloc", 0, GB_EMU_OUT_OF_MEMORY);
+    CHECK(!ggml_backend_graph_compute(cuda, p.graph));
+    CHECK_ERROR(GGML_STATUS_ALLOC_FAILED, figure);
+    gb_emu_fail(NULL, 0, 0);
+    CHECK(ggml_backend_graph_compute(cuda, p.graph));
+    check_result(cuda, p);
+    release(p);
+    ggml_backend_free(cuda);
+#else
+    SKIP("a device has memory");
+#endif
+}
+
+TEST_MAIN(TEST(told_without_memory), TEST(the_scheduler_reports_it), TEST(growth_forgets_what_was_recorded), TEST(no_memory_is_an_error))
