@@ -12,6 +12,7 @@
 #include "gguf/gguf_impl.h"
 #include "backend/backend.h"
 #include "cpu/limits.h"
+#include "ffi_build.h"
 #include "sched/sched.h"
 
 #ifndef GBPY_VERSION
@@ -19,10 +20,8 @@
 #    define GBPY_BUILD_TYPE ""
 #endif
 
-// The dimension count that Python shows is kept in the tensor, so that every handle of one tensor agrees on its shape:
-// bits 4 to 6 of padding[0] are 0 (not known) or the count plus one (c/src/tensor/tensor.h says who owns which padding).
-// Bit 7 says that the user's buffer in which the tensor lay is gone: then nobody may take it for one that was never placed.
-enum { GBPY_NDIM_SHIFT = 4, GBPY_NDIM_MASK = 7, GBPY_LOST = 0x80 };
+// Bit 7 of padding[0] says that the user's buffer in which the tensor lay is gone: then nobody may take it for one that was never placed.
+enum { GBPY_LOST = 0x80 };
 
 #define GBPY_PYTHON static // implemented in Python (ffi.def_extern)
 
@@ -46,8 +45,6 @@ static inline enum ggml_status gbpy_graph_compute(struct ggml_backend * backend,
 static inline const char *     gbpy_version(void);
 static inline const char *     gbpy_build(void);
 
-static inline void                         gbpy_set_ndim(struct ggml_tensor * t, int ndim);
-static inline int                          gbpy_ndim(const struct ggml_tensor * t);
 static inline struct ggml_backend_buffer * gbpy_buffer(const struct ggml_tensor * t);
 static inline bool                         gbpy_refresh(struct ggml_tensor * t);
 static inline bool                         gbpy_is_lost(const struct ggml_tensor * t);
@@ -120,21 +117,6 @@ static inline const char * gbpy_build(void) {
 #else
     return GBPY_BUILD_TYPE;
 #endif
-}
-
-static inline void gbpy_set_ndim(struct ggml_tensor * t, int ndim) {
-    const int others = t->padding[0] & ~(GBPY_NDIM_MASK << GBPY_NDIM_SHIFT);
-    t->padding[0]    = (char) (others | (ndim + 1) << GBPY_NDIM_SHIFT);
-}
-
-// The count last set, or the number of dimensions that the sizes need.
-static inline int gbpy_ndim(const struct ggml_tensor * t) {
-    const int need = ggml_is_scalar(t) ? 0 : ggml_n_dims(t);
-    const int kept = (t->padding[0] >> GBPY_NDIM_SHIFT & GBPY_NDIM_MASK) - 1;
-    if (kept < 0) {
-        return need > 0 ? need : 1;
-    }
-    return kept < need ? need : kept;
 }
 
 static inline struct ggml_backend_buffer * gbpy_buffer(const struct ggml_tensor * t) {

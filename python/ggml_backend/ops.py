@@ -18,8 +18,9 @@ from typing import Any, Literal, TypeVar, Union
 
 from ._errors import InvalidArgumentError, check
 from ._ffi import ffi, lib
+from ._tensor_base import MAX_DIMS
 from .dtypes import DTypeLike, as_dtype
-from .tensor import MAX_DIMS, Tensor, build, ne_of, newest, raw_view, repeat_to, shape_tuple
+from .tensor import OF_FIRST, OF_PRODUCT, OF_SECOND, Tensor, build, build_1, build_2, ne_of, newest, raw_view, repeat_to, shape_tuple
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 IntPair = Union[int, "tuple[int, int]"]
@@ -41,8 +42,16 @@ def builds(*names: str) -> Callable[[_F], _F]:
     return register
 
 
+#: C builders that come in two forms: ``(ggml_x, ggml_x_inplace)`` by the name ``x``.
+_FORMS: dict[str, tuple[Any, Any]] = {
+    name[5:-8]: (getattr(lib, name[:-8]), getattr(lib, name))
+    for name in dir(lib)
+    if name.startswith("ggml_") and name.endswith("_inplace") and hasattr(lib, name[:-8])
+}
+
+
 def _pick(name: str, inplace: bool) -> Any:
-    return getattr(lib, f"ggml_{name}_inplace" if inplace else f"ggml_{name}")
+    return _FORMS[name][1 if inplace else 0]
 
 
 def _pair(op: str, name: str, value: IntPair) -> tuple[int, int]:
@@ -65,7 +74,7 @@ def _choice(op: str, name: str, value: str, choices: dict[str, int]) -> int:
 
 
 def _unary(name: str, a: Tensor, inplace: bool) -> Tensor:
-    return build(name, _pick(name, inplace), (a,))
+    return build_1(name, _FORMS[name][1 if inplace else 0], a)
 
 
 _UNARY = {
@@ -150,19 +159,19 @@ def silu(a: Tensor, inplace: bool = False) -> Tensor:
 @builds("ggml_hardswish")
 def hardswish(a: Tensor, inplace: bool = False) -> Tensor:
     """``x min(1, max(0, (x + 3) / 6))``"""
-    return unary(a, "hardswish", True) if inplace else _unary("hardswish", a, False)
+    return unary(a, "hardswish", True) if inplace else build_1("hardswish", lib.ggml_hardswish, a)
 
 
 @builds("ggml_hardsigmoid")
 def hardsigmoid(a: Tensor, inplace: bool = False) -> Tensor:
     """``min(1, max(0, (x + 3) / 6))``"""
-    return unary(a, "hardsigmoid", True) if inplace else _unary("hardsigmoid", a, False)
+    return unary(a, "hardsigmoid", True) if inplace else build_1("hardsigmoid", lib.ggml_hardsigmoid, a)
 
 
 @builds("ggml_leaky_relu")
 def leaky_relu(a: Tensor, negative_slope: float = 0.01, inplace: bool = False) -> Tensor:
     """``max(x, 0) + negative_slope min(x, 0)``"""
-    return build("leaky_relu", lib.ggml_leaky_relu, (a,), negative_slope, inplace)
+    return build_1("leaky_relu", lib.ggml_leaky_relu, a, negative_slope, inplace)
 
 
 @builds("ggml_sqr", "ggml_sqr_inplace")
@@ -186,20 +195,20 @@ def log(a: Tensor, inplace: bool = False) -> Tensor:
 @builds("ggml_clamp")
 def clamp(a: Tensor, min: float, max: float) -> Tensor:
     """``max(min(x, max), min)``. Always in place: a node that overwrites the memory of ``a``."""
-    return build("clamp", lib.ggml_clamp, (a,), min, max)
+    return build_1("clamp", lib.ggml_clamp, a, min, max)
 
 
 @builds("ggml_scale", "ggml_scale_inplace")
 def scale(a: Tensor, s: float, inplace: bool = False) -> Tensor:
     """``s x``"""
-    return build("scale", _pick("scale", inplace), (a,), s)
+    return build_1("scale", _pick("scale", inplace), a, s)
 
 
 # --------------------------------------------------------------------------------------------------------- elementwise, binary
 
 
 def _binary(name: str, a: Tensor, b: Tensor, inplace: bool) -> Tensor:
-    return build(name, _pick(name, inplace), (a, b))
+    return build_2(name, _FORMS[name][1 if inplace else 0], a, b)
 
 
 @builds("ggml_add", "ggml_add_inplace")
@@ -276,13 +285,13 @@ def sum(a: Tensor) -> Tensor:
 @builds("ggml_sum_rows")
 def sum_rows(a: Tensor) -> Tensor:
     """The sum along the last axis, which stays with size 1: ``(..., n)`` gives ``(..., 1)``."""
-    return build("sum_rows", lib.ggml_sum_rows, (a,))
+    return build_1("sum_rows", lib.ggml_sum_rows, a)
 
 
 @builds("ggml_mean")
 def mean(a: Tensor) -> Tensor:
     """The mean along the last axis, which stays with size 1."""
-    return build("mean", lib.ggml_mean, (a,))
+    return build_1("mean", lib.ggml_mean, a)
 
 
 @builds("ggml_argmax")
@@ -332,7 +341,7 @@ def concat(a: Tensor, b: Tensor, axis: int = -3) -> Tensor:
 @builds("ggml_argsort")
 def argsort(a: Tensor, descending: bool = False) -> Tensor:
     """For each row the int32 permutation that sorts it; equal values keep their order."""
-    return build("argsort", lib.ggml_argsort, (a,), lib.GGML_SORT_DESC if descending else lib.GGML_SORT_ASC)
+    return build_1("argsort", lib.ggml_argsort, a, lib.GGML_SORT_DESC if descending else lib.GGML_SORT_ASC)
 
 
 @builds("ggml_top_k")
@@ -347,20 +356,20 @@ def top_k(a: Tensor, k: int) -> Tensor:
 @builds("ggml_norm", "ggml_norm_inplace")
 def norm(a: Tensor, eps: float = 1e-5, inplace: bool = False) -> Tensor:
     """``(x - mean) / sqrt(variance + eps)`` of each row (Ba et al. 2016, arXiv:1607.06450, without gain and bias)."""
-    return build("norm", _pick("norm", inplace), (a,), eps)
+    return build_1("norm", _pick("norm", inplace), a, eps)
 
 
 @builds("ggml_rms_norm", "ggml_rms_norm_inplace")
 def rms_norm(a: Tensor, eps: float = 1e-5, inplace: bool = False) -> Tensor:
     """``x / sqrt(mean(x^2) + eps)`` of each row (Zhang and Sennrich 2019, arXiv:1910.07467, without gain)."""
-    return build("rms_norm", _pick("rms_norm", inplace), (a,), eps)
+    return build_1("rms_norm", _pick("rms_norm", inplace), a, eps)
 
 
 @builds("ggml_group_norm", "ggml_group_norm_inplace")
 def group_norm(a: Tensor, n_groups: int, inplace: bool = False) -> Tensor:
     """``(..., channels, height, width)``: :func:`norm` over groups of ``ceil(channels / n_groups)`` channels, eps 1e-6
     (Wu and He 2018, arXiv:1803.08494)."""
-    return build("group_norm", _pick("group_norm", inplace), (a,), n_groups)
+    return build_1("group_norm", _pick("group_norm", inplace), a, n_groups)
 
 
 @builds("ggml_rms_norm_back")
@@ -385,10 +394,7 @@ def mul_mat(a: Tensor, b: Tensor, prec: Literal["default", "f32"] = "default") -
     ``a`` is float32, float16 or quantized (typically the weights), ``b`` float32 or what suits ``a``. Batch sizes of ``b`` are multiples
     of those of ``a``: consecutive batches of ``b`` share one of ``a``. prec="f32" asks devices for full precision.
     """
-    ndim = max(a.ndim, b.ndim) if isinstance(a, Tensor) and isinstance(b, Tensor) else 1
-    if ndim == 2 and b.ndim == 1:
-        ndim = 1
-    y = build("mul_mat", lib.ggml_mul_mat, (a, b), ndim=ndim)
+    y = build_2("mul_mat", lib.ggml_mul_mat, a, b, ndim=OF_PRODUCT)
     if prec != "default":
         number = _choice("mul_mat", "prec", prec, {"f32": lib.GGML_PREC_F32})
         check(lib.ggml_mul_mat_set_prec(y._p, number), "mul_mat")
@@ -425,32 +431,32 @@ def out_prod(a: Tensor, b: Tensor) -> Tensor:
 @builds("ggml_dup", "ggml_dup_inplace")
 def dup(a: Tensor, inplace: bool = False) -> Tensor:
     """A contiguous copy."""
-    return build("dup", _pick("dup", inplace), (a,))
+    return build_1("dup", _pick("dup", inplace), a)
 
 
 @builds("ggml_cpy")
 def cpy(a: Tensor, b: Tensor) -> Tensor:
     """Copies ``a`` into the memory of ``b`` (same number of elements, any layout), converting the dtype. The result is a view of ``b``;
     the copy happens only if it is part of the graph."""
-    return build("cpy", lib.ggml_cpy, (a, b), ndim=b.ndim if isinstance(b, Tensor) else None)
+    return build_2("cpy", lib.ggml_cpy, a, b, ndim=OF_SECOND)
 
 
 @builds("ggml_cast")
 def cast(a: Tensor, dtype: DTypeLike) -> Tensor:
     """``a`` as another dtype."""
-    return build("cast", lib.ggml_cast, (a,), as_dtype(dtype).id)
+    return build_1("cast", lib.ggml_cast, a, as_dtype(dtype).id)
 
 
 @builds("ggml_cont", "ggml_cont_1d", "ggml_cont_2d", "ggml_cont_3d", "ggml_cont_4d")
 def cont(a: Tensor, shape: int | Sequence[int] | None = None) -> Tensor:
     """A contiguous copy, optionally with another shape of as many elements."""
     if shape is None:
-        return build("cont", lib.ggml_cont, (a,))
+        return build_1("cont", lib.ggml_cont, a)
     size = shape_tuple(shape)
     n = max(len(size), 1)
     ne = ne_of(size, "cont")
     function = (lib.ggml_cont_1d, lib.ggml_cont_2d, lib.ggml_cont_3d, lib.ggml_cont_4d)[n - 1]
-    return build("cont", function, (a,), *[ne[i] for i in range(n)], ndim=len(size))
+    return build_1("cont", function, a, *[ne[i] for i in range(n)], ndim=len(size))
 
 
 @builds("ggml_reshape", "ggml_reshape_1d", "ggml_reshape_2d", "ggml_reshape_3d", "ggml_reshape_4d")
@@ -500,7 +506,7 @@ def transpose(a: Tensor) -> Tensor:
 def get_rows(a: Tensor, b: Tensor) -> Tensor:
     """Rows picked by int32 indices: ``a (rows, n)`` and ``b (k,)`` give ``(k, n)``; with batches ``a (..., rows, n)`` and ``b (..., k)``
     give ``(..., k, n)``. float32 (int32 for int32 ``a``). An index out of range is an error of the computation."""
-    return build("get_rows", lib.ggml_get_rows, (a, b), ndim=b.ndim + 1 if isinstance(b, Tensor) else None)
+    return build_2("get_rows", lib.ggml_get_rows, a, b, ndim=b.ndim + 1 if isinstance(b, Tensor) else 0)
 
 
 @builds("ggml_get_rows_back")
@@ -527,23 +533,25 @@ def empty_like(a: Tensor) -> Tensor:
 @builds("ggml_diag_mask_inf", "ggml_diag_mask_inf_inplace")
 def diag_mask_inf(a: Tensor, n_past: int = 0, inplace: bool = False) -> Tensor:
     """-inf above the diagonal: element ``(..., i, j)`` with ``j > n_past + i``."""
-    return build("diag_mask_inf", _pick("diag_mask_inf", inplace), (a,), n_past)
+    return build_1("diag_mask_inf", _pick("diag_mask_inf", inplace), a, n_past)
 
 
 @builds("ggml_diag_mask_zero", "ggml_diag_mask_zero_inplace")
 def diag_mask_zero(a: Tensor, n_past: int = 0, inplace: bool = False) -> Tensor:
     """0 above the diagonal: element ``(..., i, j)`` with ``j > n_past + i``."""
-    return build("diag_mask_zero", _pick("diag_mask_zero", inplace), (a,), n_past)
+    return build_1("diag_mask_zero", _pick("diag_mask_zero", inplace), a, n_past)
 
 
 @builds("ggml_soft_max", "ggml_soft_max_inplace", "ggml_soft_max_ext")
 def soft_max(a: Tensor, mask: Tensor | None = None, scale: float = 1.0, inplace: bool = False) -> Tensor:
     """``softmax(scale a + mask)`` of each row. ``mask (m, n)`` repeats over the rows of ``a (..., n)``. Contiguous."""
     if mask is None and scale == 1.0:
-        return build("soft_max", _pick("soft_max", inplace), (a,))
+        return build_1("soft_max", _pick("soft_max", inplace), a)
     if inplace:
         raise InvalidArgumentError("soft_max: with a mask or scale it cannot work in place")
-    return build("soft_max", lib.ggml_soft_max_ext, (a, mask), scale, ndim=a.ndim, labels=("a", "mask"))
+    if mask is None:
+        return build("soft_max", lib.ggml_soft_max_ext, (a, mask), scale, labels=("a", "mask"))
+    return build_2("soft_max", lib.ggml_soft_max_ext, a, mask, scale, ndim=OF_FIRST, labels=("a", "mask"))
 
 
 @builds("ggml_soft_max_back", "ggml_soft_max_back_inplace")
@@ -604,9 +612,9 @@ def rope(
             raise InvalidArgumentError("rope: xpos needs inplace=True, mode 'normal' and no other scaling")
         return build("rope", lib.ggml_rope_xpos_inplace, (a, positions), n, xpos_base, xpos_down, ndim=a.ndim, labels=labels)
     if (n_orig_ctx, freq_base, freq_scale, ext_factor, attn_factor) == (0, 10000.0, 1.0, 0.0, 1.0):
-        return build("rope", _pick("rope", inplace), (a, positions), n, number, n_ctx, ndim=a.ndim, labels=labels)
+        return build_2("rope", _pick("rope", inplace), a, positions, n, number, n_ctx, ndim=OF_FIRST, labels=labels)
     scaling = (n_orig_ctx, freq_base, freq_scale, ext_factor, attn_factor, beta_fast, beta_slow)
-    return build("rope", _pick("rope_custom", inplace), (a, positions), n, number, n_ctx, *scaling, ndim=a.ndim, labels=labels)
+    return build_2("rope", _pick("rope_custom", inplace), a, positions, n, number, n_ctx, *scaling, ndim=OF_FIRST, labels=labels)
 
 
 @builds("ggml_rope_back")

@@ -10,37 +10,37 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Iterator, Sequence
-from typing import Any, SupportsIndex, Union
+from typing import Any, NoReturn, SupportsIndex, Union
 
 import numpy as np
 
-from ._data import array_at, dtype_of_array, exact_array, layout, read_device, write, write_strided
-from ._errors import GgmlError, InvalidArgumentError, StateError, check, clear_error, raise_last
+from ._data import dtype_of_array, exact_array
+from ._errors import InvalidArgumentError, StateError, clear_error, raise_last
 from ._ffi import ffi, lib
-from ._handles import (
-    BufferCore,
-    ContextCore,
-    Core,
-    OwnerCore,
-    address,
-    find_owner,
-    reap,
-)
-from ._quantize import quantize
+from ._handles import ContextCore, Core, address, reap
+from ._tensor_base import MAX_DIMS
+from ._tensor_data import TensorData
 from .backend import Backend
-from .buffer import Buffer, BufferType, make_buffer, text, usage_id
-from .dtypes import DType, DTypeLike, as_dtype, dtype_of_id, float32
+from .buffer import Buffer, BufferType, make_buffer, usage_id
+from .dtypes import DTypeLike, as_dtype, float32
 
 __all__ = ["Tensor", "TensorLike"]
 
-MAX_DIMS: int = lib.GGML_MAX_DIMS
-
 _ndim = lib.gbpy_ndim
 _set_ndim = lib.gbpy_set_ndim
-_unpack = ffi.unpack
-_buffer_of = lib.gbpy_buffer
-_refresh = lib.gbpy_refresh
-_cast = ffi.cast
+_settle = lib.gbpy_settle
+_broadcast = lib.gbpy_broadcast
+_reshape = lib.gbpy_reshape
+_transpose = lib.gbpy_transpose
+_slice = lib.gbpy_slice
+
+# Instead of a number of dimensions, for `build_1` and `build_2`: as many as ...
+OF_MOST: int = lib.GBPY_NDIM_MOST  # the source that has the most
+OF_FIRST: int = lib.GBPY_NDIM_FIRST
+OF_SECOND: int = lib.GBPY_NDIM_SECOND
+OF_PRODUCT: int = lib.GBPY_NDIM_PRODUCT  # a product, where a vector times a matrix is a vector
+_TO_END = 2**63 - 1
+_ZEROS = ((0, 0, 0, 0), (0, 0, 0), (0, 0), (0,), ())  # what makes n numbers four
 
 
 def ne_of(shape: Sequence[int], what: str) -> Any:
@@ -231,7 +231,11 @@ def describe(label: str, tensor: Tensor | None) -> str:
     return f"{label} None" if tensor is None else f"{label} {tensor.describe()}"
 
 
-def _fail(op: str, tensors: Sequence[Tensor | None], labels: Sequence[str], error: Exception | None) -> None:
+_LABELS = "abcdefgh"
+
+
+def _fail(op: str, tensors: Sequence[Tensor | None], labels: Sequence[str], error: Exception | None) -> NoReturn:
+    newest(op, tensors, labels)  # a context that cannot be built on is the better reason
     parts = [describe(label, t) for label, t in zip(labels, tensors, strict=False)]
     prefix = f"{op}: {', '.join(parts)}"
     if error is not None:
@@ -239,7 +243,7 @@ def _fail(op: str, tensors: Sequence[Tensor | None], labels: Sequence[str], erro
     raise_last(prefix)
 
 
-def newest(op: str, tensors: Sequence[Any], labels: Sequence[str] = "abcdefgh") -> TensorPool:
+def newest(op: str, tensors: Sequence[Any], labels: Sequence[str] = _LABELS) -> TensorPool:
     """The context that an operation on these tensors belongs to: the one made last. None is possible for "mask" only."""
     pool: TensorPool | None = None
     serial = -1
@@ -268,7 +272,7 @@ def build(
     tensors: Sequence[Tensor | None],
     *args: Any,
     ndim: int | None = None,
-    labels: Sequence[str] = "abcdefgh",
+    labels: Sequence[str] = _LABELS,
     array: bool = False,
 ) -> Tensor:
     """Calls a C builder and wraps its result.
@@ -303,346 +307,78 @@ def build(
     return Tensor(pool, pointer)
 
 
+def build_1(op: str, function: Any, a: Tensor, *args: Any, ndim: int = OF_MOST) -> Tensor:
+    """:func:`build` for a node of one source, in half the time. ``function`` makes a node whose first source is ``a``."""
+    if not isinstance(a, Tensor) or (core := a._ctx._core) is None:
+        newest(op, (a,))  # says what is wrong
+        raise StateError(f"{op}: the context of a tensor is closed")
+    try:
+        with core.lock:
+            pointer = function(core.ptr, a._p, *args)
+    except (OverflowError, TypeError) as error:
+        _fail(op, (a,), _LABELS, error)
+    if not pointer:
+        _fail(op, (a,), _LABELS, None)
+    _settle(pointer, ndim)
+    return Tensor(a._ctx, pointer)
+
+
+def build_2(op: str, function: Any, a: Tensor, b: Tensor, *args: Any, ndim: int = OF_MOST, labels: Sequence[str] = _LABELS) -> Tensor:
+    """:func:`build` for a node of two sources, in half the time. ``function`` makes a node whose first sources are ``a`` and ``b``."""
+    core = a._ctx._core if isinstance(a, Tensor) else None
+    other = b._ctx._core if isinstance(b, Tensor) else None
+    if core is None or other is None:
+        newest(op, (a, b), labels)  # says what is wrong
+        raise StateError(f"{op}: the context of a tensor is closed")
+    pool = a._ctx
+    if core is not other:
+        if other.serial > core.serial:
+            pool, core, other = b._ctx, other, core
+        if other not in core.parents:
+            core.adopt(other)
+    try:
+        with core.lock:
+            pointer = function(core.ptr, a._p, b._p, *args)
+    except (OverflowError, TypeError) as error:
+        _fail(op, (a, b), labels, error)
+    if not pointer:
+        _fail(op, (a, b), labels, None)
+    _settle(pointer, ndim)
+    return Tensor(pool, pointer)
+
+
+def _attempt(a: Tensor, function: Any, n: int, *args: Any) -> Tensor | None:
+    """A view of ``a`` by one of the functions of ffi_build.h; None if the caller has to look closer."""
+    core = a._ctx._core
+    if core is None:
+        raise StateError("the context of the tensor is closed")
+    try:
+        with core.lock:
+            pointer = function(core.ptr, a._p, n, *args)
+    except (OverflowError, TypeError):
+        return None
+    return Tensor(a._ctx, pointer) if pointer else None
+
+
 # -------------------------------------------------------------------------------------------------------------------- tensors
 
 TensorLike = Union["Tensor", int, float, "np.ndarray[Any, Any]", "np.generic"]
 
 
-class Tensor:
+class Tensor(TensorData):
     """A tensor, or node of a graph, in a context. Made by ``Context.tensor`` and by operations.
 
     Operators mean what they mean in NumPy: ``+ - * / @``, unary ``-``, ``abs``, ``x[...]`` with slices. They compute nothing
     until the graph is run.
     """
 
-    __slots__ = ("__weakref__", "_ctx", "_p")
+    __slots__ = ()
     __array_ufunc__ = None  # array + tensor is the tensor's business
-
-    def __init__(self, ctx: TensorPool, pointer: Any) -> None:
-        self._ctx = ctx
-        self._p = pointer
-
-    def _live(self) -> Any:
-        if self._ctx._core is None:
-            raise StateError("the context of the tensor is closed")
-        return self._p
-
-    # ------------------------------------------------------------------------------------------------------------ what it is
-
-    @property
-    def context(self) -> TensorPool:
-        return self._ctx
-
-    @property
-    def name(self) -> str:
-        """At most 63 bytes; longer names are cut."""
-        return text(lib.ggml_get_name(self._live()))
-
-    @name.setter
-    def name(self, name: str) -> None:
-        lib.ggml_set_name(self._live(), name.encode())
-
-    def named(self, name: str) -> Tensor:
-        """Sets the name and returns the tensor."""
-        self.name = name
-        return self
-
-    @property
-    def ndim(self) -> int:
-        return int(_ndim(self._live()))
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        p = self._live()
-        return tuple(_unpack(p.ne, MAX_DIMS)[: _ndim(p)][::-1])
-
-    @property
-    def strides(self) -> tuple[int, ...]:
-        """Bytes, in the order of ``shape``."""
-        p = self._live()
-        return tuple(_unpack(p.nb, MAX_DIMS)[: _ndim(p)][::-1])
-
-    @property
-    def ne(self) -> tuple[int, int, int, int]:
-        """The four sizes in ggml's order: ``ne[0]`` is the fastest dimension, the last axis of ``shape``."""
-        return tuple(_unpack(self._live().ne, MAX_DIMS))
-
-    @property
-    def nb(self) -> tuple[int, int, int, int]:
-        """The four byte strides in ggml's order."""
-        return tuple(_unpack(self._live().nb, MAX_DIMS))
-
-    @property
-    def dtype(self) -> DType:
-        return dtype_of_id(self._live().type)
-
-    @property
-    def size(self) -> int:
-        """Number of elements."""
-        return int(lib.ggml_nelements(self._live()))
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes from the first to the last element, gaps between strided elements included."""
-        return int(lib.ggml_nbytes(self._live()))
-
-    @property
-    def is_contiguous(self) -> bool:
-        return bool(lib.ggml_is_contiguous(self._live()))
-
-    @property
-    def op(self) -> str:
-        """How it is computed: ``"NONE"``, ``"MUL_MAT"``, ... and for elementwise functions their name, ``"RELU"``."""
-        p = self._live()
-        return text(lib.ggml_op_name(p.op)) if p.op == lib.GGML_OP_NONE else text(lib.ggml_op_desc(p))
-
-    @property
-    def sources(self) -> list[Tensor]:
-        """The tensors that it is computed from."""
-        return [Tensor(self._ctx, s) for s in self._live().src if s]
-
-    @property
-    def view_of(self) -> Tensor | None:
-        """The tensor whose memory this one looks into; None if it has its own."""
-        source = self._live().view_src
-        return Tensor(self._ctx, source) if source else None
-
-    def set_input(self) -> Tensor:
-        """Keeps its memory from the start of the graph, so that it can be set before the graph runs. Returns the tensor."""
-        check(lib.ggml_set_input(self._live()), "set_input")
-        return self
-
-    def set_output(self) -> Tensor:
-        """Keeps its memory until the end of the graph, so that it can be read afterwards. Returns the tensor."""
-        check(lib.ggml_set_output(self._live()), "set_output")
-        return self
-
-    @property
-    def is_input(self) -> bool:
-        return bool(lib.ggml_is_input(self._live()))
-
-    @property
-    def is_output(self) -> bool:
-        return bool(lib.ggml_is_output(self._live()))
-
-    # ----------------------------------------------------------------------------------------------------------------- memory
-
-    def _owner(self) -> Core:
-        """Who owns the memory of this tensor. Raises StateError if it has none."""
-        p = self._live()
-        buffer = _buffer_of(p)
-        if buffer:
-            owner = find_owner(buffer)
-            if owner is None or owner.closed:
-                raise StateError(f"the memory of {self.describe()} was freed")
-            return owner
-        if p.data or (p.view_src and p.view_src.data):
-            return self._ctx._live()
-        if lib.gbpy_is_lost(p):
-            raise StateError(f"the memory of {self.describe()} was freed")
-        raise StateError(f"{self.describe()} has no memory: give it some with Context.allocate, Buffer.place or Scheduler.allocate")
-
-    def _lock(self, setting: bool = False) -> Core:
-        """Locks the owner of the memory and makes sure that the data is there. Returns the owner; the caller releases its lock."""
-        while True:
-            owner = self._owner()
-            if OwnerCore.working and isinstance(owner, OwnerCore):
-                owner.wait_for_users(self._p, setting)
-            owner.lock.acquire()
-            try:
-                if self._owner() is owner:  # not moved meanwhile
-                    if isinstance(owner, OwnerCore):
-                        if setting:
-                            owner.before_set(self._p)
-                        else:
-                            owner.synchronize()
-                        if not owner.has(self._p):
-                            raise StateError(
-                                f"the scheduler has used the memory of {self.describe()} for another graph, or was reset"
-                            )
-                    if not _refresh(self._p):
-                        raise_last(f"{self.describe()}")
-                    return owner
-            except BaseException:
-                owner.lock.release()
-                raise
-            owner.lock.release()
-
-    def _is_host(self, owner: Core) -> bool:
-        if not isinstance(owner, OwnerCore):
-            return True
-        return owner.is_host(_buffer_of(self._p))
-
-    @property
-    def is_placed(self) -> bool:
-        """Does it have memory?"""
-        self._live()
-        try:
-            self._lock().lock.release()
-        except StateError:
-            return False
-        return True
-
-    @property
-    def is_host(self) -> bool:
-        """Is its memory readable by NumPy without a copy?"""
-        return self._is_host(self._owner())
-
-    @property
-    def buffer(self) -> Buffer | None:
-        """The buffer that it lies in; None if it has no memory or memory of a scheduler or context."""
-        p = self._live()
-        buffer = _buffer_of(p)
-        owner = find_owner(buffer) if buffer else None
-        return Buffer(owner) if isinstance(owner, BufferCore) and not owner.closed else None
-
-    @property
-    def location(self) -> str:
-        """Name of the buffer that it lies in, "" if none."""
-        buffer = _buffer_of(self._live())
-        return text(lib.ggml_backend_buffer_name(buffer)) if buffer and find_owner(buffer) is not None else ""
-
-    def numpy(self, dtype: Any = None, *, copy: bool | None = None) -> np.ndarray[Any, Any]:
-        """The data as an array.
-
-        Host memory: a view; it keeps the buffer alive, writing to it writes the tensor, and the next computation overwrites what
-        a scheduler placed. Device memory: a copy. Waits for a computation in progress.
-
-        dtype: convert to this NumPy dtype (a copy). Without it bfloat16 comes as uint16 bits, quantized formats as the
-            bytes of their rows.
-        copy: True: always a copy; False: raise :class:`StateError` rather than copy.
-        """
-        owner = self._lock()
-        try:
-            if self._is_host(owner):
-                readonly = isinstance(owner, OwnerCore) and owner.readonly
-                pin = owner.pin() if isinstance(owner, OwnerCore) else owner.token
-                array = array_at(self._p, pin, readonly)
-                if copy:
-                    array = array.copy()
-            else:
-                if copy is False:
-                    raise StateError(f"numpy: {self.describe()} is in device memory, which takes a copy")
-                array = read_device(self._p)
-        finally:
-            owner.lock.release()
-        if dtype is not None:
-            array = self._converted(array, np.dtype(dtype), copy)
-        return array
-
-    def _converted(self, array: np.ndarray[Any, Any], dtype: np.dtype[Any], copy: bool | None) -> np.ndarray[Any, Any]:
-        element = self.dtype
-        if element.name == "bfloat16" and dtype != array.dtype and dtype.name != "bfloat16":
-            array = (array.astype(np.uint32) << 16).view(np.float32)
-        elif element.name == "bfloat16" and dtype.name == "bfloat16":
-            return array.view(dtype)
-        if element.is_quantized and dtype != array.dtype:
-            raise GgmlError(f"numpy: {element.name} cannot be converted to {dtype}")
-        if copy is False and array.dtype != dtype:
-            raise StateError(f"numpy: {element.name} as {dtype} takes a copy")
-        return array.astype(dtype, copy=False)
-
-    def set(self, value: Any, offset: int | None = None, *, quantize: bool = False) -> Tensor:
-        """Writes data. Returns the tensor.
-
-        value: an array of exactly this tensor's shape and dtype; or a list, converted where nothing is lost; or a number, which
-            fills the tensor; or ``...`` for zeros. bfloat16 takes ml_dtypes.bfloat16 or uint16 bits, quantized formats
-            take the bytes of their rows.
-        offset: write ``value``, of any shape, from this flat element index on, and leave the rest as it is.
-        quantize: take floats of this tensor's shape and convert them to its dtype, with :func:`ggml_backend.quantize`.
-        """
-        dtype = self.dtype
-        if quantize:
-            value = self._quantized(value, dtype)
-        if value is ...:
-            value = 0
-        if type(value) is np.ndarray and value.dtype == dtype.numpy and value.dtype.isnative:
-            array = value
-        else:
-            array = exact_array(value.numpy() if isinstance(value, Tensor) else value, dtype, f"set: {self.describe()}")
-        shape, _ = layout(self._p, dtype)
-        owner = self._lock(setting=True)
-        try:
-            if isinstance(owner, OwnerCore) and owner.readonly:
-                raise StateError(f"set: {self.describe()} is in a read-only buffer")
-            if offset is not None:
-                self._write_flat(array, operator.index(offset), dtype)
-                return self
-            if array.shape != shape:
-                if array.ndim or isinstance(value, np.ndarray):
-                    raise InvalidArgumentError(f"set: {self.describe()} cannot take an array of shape {array.shape}")
-                array = np.broadcast_to(array, shape)
-            if self._is_host(owner) and not lib.ggml_is_contiguous(self._p):
-                array_at(self._p, None, False)[...] = array
-            elif lib.ggml_is_contiguous(self._p):
-                write(self._p, np.ascontiguousarray(array), 0)
-            else:
-                write_strided(self._p, array)
-        finally:
-            owner.lock.release()
-        return self
-
-    def _quantized(self, value: Any, dtype: DType) -> np.ndarray[Any, Any]:
-        array = np.asarray(value.numpy() if isinstance(value, Tensor) else value)
-        if array.shape != self.shape:
-            raise InvalidArgumentError(f"set: {self.describe()} cannot take an array of shape {array.shape}")
-        blocks = quantize(array, dtype)
-        return blocks.view(np.uint16) if dtype.name == "bfloat16" else blocks
-
-    def _write_flat(self, array: np.ndarray[Any, Any], offset: int, dtype: DType) -> None:
-        if dtype.is_quantized or not lib.ggml_is_contiguous(self._p):
-            raise InvalidArgumentError(f"set: an offset needs a contiguous tensor of a plain dtype, not {self.describe()}")
-        if offset < 0 or offset + array.size > self.size:
-            raise InvalidArgumentError(
-                f"set: elements {offset} to {offset + array.size} are outside of {self.describe()}, which has {self.size}"
-            )
-        write(self._p, np.ascontiguousarray(array), offset * dtype.itemsize)
-
-    def copy_from(self, source: Tensor) -> Tensor:
-        """Copies the data of a tensor of the same dtype and layout, wherever the two are. Returns this tensor."""
-        first, second = sorted((self, source), key=lambda t: id(t._owner()))
-        locked: list[Core] = []
-        try:
-            locked += (first._lock(), second._lock())
-            if any(o is self._owner() and isinstance(o, OwnerCore) and o.readonly for o in locked):
-                raise StateError(f"copy_from: {self.describe()} is in a read-only buffer")
-            status = lib.ggml_backend_tensor_copy(source._live(), self._live())
-        finally:
-            for o in locked:
-                o.lock.release()
-        check(status, f"copy_from: {source.describe()} to {self.describe()}")
-        return self
-
-    def item(self) -> Any:
-        """The value of a tensor with one element."""
-        if self.size != 1:
-            raise InvalidArgumentError(f"item: {self.describe()} has {self.size} elements")
-        dtype = np.float32 if self.dtype.name == "bfloat16" else None
-        return self.numpy(dtype).reshape(-1)[0].item()
-
-    def tolist(self) -> Any:
-        return self.numpy(np.float32 if self.dtype.name == "bfloat16" else None).tolist()
-
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
-        array = self.numpy(dtype)
-        return array.copy() if copy else array
-
-    def __dlpack__(self, **options: Any) -> Any:
-        if not self.is_host:
-            raise BufferError(f"{self.describe()} is in device memory; use numpy() for a copy")
-        if self.dtype.is_quantized or self.dtype.name == "bfloat16":
-            raise BufferError(f"DLPack through NumPy has no {self.dtype.name}")
-        return self.numpy().__dlpack__(**options)
-
-    def __dlpack_device__(self) -> tuple[int, int]:
-        if not self.is_host:
-            raise BufferError(f"{self.describe()} is in device memory; use numpy() for a copy")
-        return (1, 0)
-
-    # -------------------------------------------------------------------------------------------------- shapes and operators
 
     def reshape(self, *shape: SupportsIndex | Sequence[int]) -> Tensor:
         """Same elements, another shape; one size may be -1. A view if the tensor is contiguous, else a copy node."""
+        if 0 < len(shape) <= MAX_DIMS and (found := _attempt(self, _reshape, len(shape), *shape, *_ZEROS[len(shape)])) is not None:
+            return found
         new = shape_tuple(shape[0] if len(shape) == 1 else shape)
         if -1 in new:
             known = math.prod(n for n in new if n != -1)
@@ -656,6 +392,8 @@ class Tensor:
     def transpose(self, *axes: SupportsIndex | Sequence[int] | None) -> Tensor:
         """A view with the axes in another order; axis ``i`` of the result is axis ``axes[i]`` of this tensor. Without axes the order is
         reversed, as in NumPy. (:func:`ggml_backend.permute` counts axes the way ggml does.)"""
+        if 2 < len(axes) <= MAX_DIMS and (found := _attempt(self, _transpose, len(axes), *axes, *_ZEROS[len(axes)])) is not None:
+            return found
         n = self.ndim
         if not axes or axes[0] is None:
             order = tuple(range(n))[::-1]
@@ -690,12 +428,12 @@ class Tensor:
 
     def contiguous(self) -> Tensor:
         """The tensor itself if it is contiguous, else a copy node that is."""
-        return self if self.is_contiguous else build("cont", lib.ggml_cont, (self,))
+        return self if self.is_contiguous else build_1("cont", lib.ggml_cont, self)
 
     def astype(self, dtype: DTypeLike) -> Tensor:
         """A node of another dtype."""
         element = as_dtype(dtype)
-        return self if element.id == self.dtype.id else build("cast", lib.ggml_cast, (self,), element.id)
+        return self if element.id == self.dtype.id else build_1("cast", lib.ggml_cast, self, element.id)
 
     def __getitem__(self, index: Any) -> Tensor:
         """Integers, slices, ``...`` and ``None`` as in NumPy: a view. Where ggml cannot express the view (a step or an integer on the
@@ -718,7 +456,7 @@ class Tensor:
 
     def __mul__(self, other: TensorLike) -> Tensor:
         if isinstance(other, (int, float)) and not isinstance(other, bool):
-            return build("scale", lib.ggml_scale, (self,), other)
+            return build_1("scale", lib.ggml_scale, self, other)
         return _binary("mul", lib.ggml_mul, self, other, commutes=True)
 
     __rmul__ = __mul__
@@ -738,19 +476,19 @@ class Tensor:
         return _binary("div", lib.ggml_div, other, self)
 
     def __neg__(self) -> Tensor:
-        return build("neg", lib.ggml_neg, (self,))
+        return build_1("neg", lib.ggml_neg, self)
 
     def __pos__(self) -> Tensor:
         return self
 
     def __abs__(self) -> Tensor:
-        return build("abs", lib.ggml_abs, (self,))
+        return build_1("abs", lib.ggml_abs, self)
 
     def __pow__(self, exponent: float) -> Tensor:
         if exponent == 2:
-            return build("sqr", lib.ggml_sqr, (self,))
+            return build_1("sqr", lib.ggml_sqr, self)
         if exponent == 0.5:
-            return build("sqrt", lib.ggml_sqrt, (self,))
+            return build_1("sqrt", lib.ggml_sqrt, self)
         return NotImplemented
 
     def __matmul__(self, other: TensorLike) -> Tensor:
@@ -762,27 +500,6 @@ class Tensor:
 
     def __bool__(self) -> bool:
         raise TypeError("a tensor has no truth value: its data is known only after its graph has run")
-
-    def __eq__(self, other: object) -> bool:
-        """Is it the same tensor? (Not a comparison of elements.)"""
-        return isinstance(other, Tensor) and bool(self._p == other._p)
-
-    def __hash__(self) -> int:
-        return hash(self._p)
-
-    def describe(self) -> str:
-        """``'w' float32 (64, 128)``, for messages."""
-        if self._ctx._core is None:
-            return "a tensor of a closed context"
-        name = self.name
-        return f"{name!r} {self.dtype.name} {self.shape}" if name else f"{self.dtype.name} {self.shape}"
-
-    def __repr__(self) -> str:
-        if self._ctx._core is None:
-            return "<Tensor closed>"
-        how = "" if self.op == "NONE" else f" = {self.op}"
-        where = f" on {self.location}" if self.location else ""
-        return f"<Tensor {self.describe()}{how}{where}>"
 
 
 # ------------------------------------------------------------------------------------------------------ what operators mean
@@ -803,13 +520,6 @@ def _coerce(value: Any, like: Tensor, op: str) -> Tensor:
     raise TypeError(f"{op}: cannot take {type(value).__name__}")
 
 
-def _broadcast_shape(op: str, a: Tensor, b: Tensor) -> tuple[int, ...]:
-    try:
-        return np.broadcast_shapes(a.shape, b.shape)
-    except ValueError:
-        raise InvalidArgumentError(f"{op}: {describe('a', a)} and {describe('b', b)} do not broadcast") from None
-
-
 def repeat_to(tensor: Tensor, shape: tuple[int, ...]) -> Tensor:
     """Tiles a tensor to a shape of which its own sizes are divisors."""
     pool = newest("repeat", (tensor,))
@@ -822,17 +532,18 @@ def _binary(op: str, function: Any, a: Any, b: Any, commutes: bool = False) -> T
         a = _coerce(a, b, op)
     elif not isinstance(b, Tensor):
         b = _coerce(b, a, op)
-    shape = _broadcast_shape(op, a, b)
-    if a.ne != ne_tuple(shape):
-        if commutes and b.ne == ne_tuple(shape):
+    core_a, core_b = a._ctx._core, b._ctx._core  # in these variables they stay open
+    if core_a is None or core_b is None:
+        raise StateError(f"{op}: the context of a tensor is closed")
+    how = _broadcast(a._p, b._p)
+    if how > MAX_DIMS:
+        if how < lib.GBPY_REPEAT and commutes:
             a, b = b, a
         else:
-            a = repeat_to(a, shape)
-    return build(op, function, (a, b), ndim=len(shape))
-
-
-def ne_tuple(shape: tuple[int, ...]) -> tuple[int, ...]:
-    return shape[::-1] + (1,) * (MAX_DIMS - len(shape))
+            a = repeat_to(a, np.broadcast_shapes(a.shape, b.shape))
+    elif how < 0:
+        raise InvalidArgumentError(f"{op}: {describe('a', a)} and {describe('b', b)} do not broadcast")
+    return build_2(op, function, a, b, ndim=how & 7)
 
 
 def _matmul(a: Tensor, b: Tensor) -> Tensor:
@@ -856,9 +567,9 @@ def _matmul(a: Tensor, b: Tensor) -> Tensor:
         rows = rows if rows.nb[0] == rows.dtype.itemsize and rows.nb[0] <= rows.nb[1] else rows.contiguous()
     else:
         rows = b.swapaxes(-1, -2)
-        rows = build("cont", lib.ggml_cont, (rows,))
+        rows = build_1("cont", lib.ggml_cont, rows)
     if a.nb[0] != a.dtype.itemsize:
-        a = build("cont", lib.ggml_cont, (a,))
+        a = build_1("cont", lib.ggml_cont, a)
     batch_a, batch_b = a.shape[:-2], b.shape[:-2]
     try:
         batch = np.broadcast_shapes(batch_a, batch_b)
@@ -870,7 +581,7 @@ def _matmul(a: Tensor, b: Tensor) -> Tensor:
     if math.prod(batch_a) != math.prod(batch):
         a = repeat_to(a, (*batch, *a.shape[-2:]))
     ndim = len(batch) + (n_a > 1) + (n_b > 1)
-    y = build("mul_mat", lib.ggml_mul_mat, (rows, a), ndim=ndim)
+    y = build_2("mul_mat", lib.ggml_mul_mat, rows, a, ndim=ndim)
     if n_b == 1 and n_a > 1:
         return y.reshape(*batch, a.shape[-2])
     if n_a == 1 and n_b > 2:
@@ -878,8 +589,23 @@ def _matmul(a: Tensor, b: Tensor) -> Tensor:
     return y
 
 
+def _sliced(t: Tensor, items: tuple[Any, ...]) -> Tensor | None:
+    """The view, if all indices are plain slices."""
+    bounds: list[Any] = []
+    for item in items:
+        if type(item) is not slice or item.step is not None:
+            return None
+        start, stop = item.start, item.stop
+        bounds += (0 if start is None else start, _TO_END if stop is None else stop)
+    n = len(items)
+    return _attempt(t, _slice, n, *bounds, *_ZEROS[n], *_ZEROS[n]) if n <= MAX_DIMS else None
+
+
 def _index(t: Tensor, index: Any) -> Tensor:
     items = index if isinstance(index, tuple) else (index,)
+    found = _sliced(t, items)
+    if found is not None:
+        return found
     shape, strides = list(t.shape), list(t.strides)
     item_bytes = t.dtype.itemsize
     used = sum(1 for i in items if i is not None and i is not ...)

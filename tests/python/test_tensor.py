@@ -586,3 +586,78 @@ def test_constants(ctx, cpu):
     ctx.allocate(cpu)
     assert c.tolist() == [[1, 2], [3, 4]]
     assert h.item() == 1.5
+
+
+# ------------------------------------------------------------------------------------------------- views, by the short way and the long
+
+_BOUNDS = st.one_of(st.none(), st.integers(-6, 6), st.integers(-3, 3).map(np.int64), st.sampled_from([-(2**70), 2**63, 2**70]))
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    shape=st.lists(st.integers(1, 5), min_size=1, max_size=4).map(tuple),
+    index=st.lists(st.builds(slice, _BOUNDS, _BOUNDS), min_size=1, max_size=4).map(tuple),
+)
+def test_slices_are_those_of_numpy(shape, index):
+    data = np.arange(np.prod(shape), dtype=np.float32).reshape(shape)
+    with gb.Context(no_alloc=False) as ctx:
+        t = ctx.tensor(shape).set(data)
+        if len(index) > len(shape):
+            with pytest.raises(gb.InvalidArgumentError, match="too many indices"):
+                t[index]
+            return
+        view = t[index]
+        assert view.shape == data[index].shape
+        np.testing.assert_array_equal(view.numpy(), data[index])
+
+
+@pytest.mark.parametrize("order", [o for n in (2, 3, 4) for o in itertools.permutations(range(n))])
+def test_transpositions_are_those_of_numpy(order):
+    shape = (2, 3, 4, 5)[: len(order)]
+    data = np.arange(np.prod(shape), dtype=np.float32).reshape(shape)
+    with gb.Context(no_alloc=False) as ctx:
+        t = ctx.tensor(shape).set(data)
+        for axes in (order, [np.int64(a) for a in order], [a - len(order) for a in order]):
+            np.testing.assert_array_equal(t.transpose(*axes).numpy(), data.transpose(order))
+            assert t.transpose(tuple(axes)).shape == data.transpose(order).shape
+
+
+def test_wrong_views_say_what_is_wrong(ctx):
+    t = ctx.tensor((2, 3, 4), name="t")
+    for axes in [(0, 1), (0, 1, 1), (0, 1, 3), (0, 1, 2, 3), (0, -1, 2)]:
+        with pytest.raises(gb.InvalidArgumentError, match=r"transpose: .* is no order of the 3 axes of 't'"):
+            t.transpose(*axes)
+    for shape in [(5, 5), (-1, -1), (2, 3, 5), (7, -1), (0, -1), (2**40, 2**40), (24, 0)]:
+        with pytest.raises(gb.InvalidArgumentError, match="reshape"):
+            t.reshape(*shape)
+    for wrong in [(1.5, 2, 3), (0.0, 1, 2), ("0", 1, 2)]:
+        with pytest.raises(TypeError):
+            t.transpose(*wrong)
+        with pytest.raises(TypeError):
+            t.reshape(*wrong)
+        with pytest.raises(TypeError):
+            t[wrong[0] : 2]
+    view = t.transpose(2, 1, 0)
+    assert view.reshape(4, 6).op == "CONT"  # not contiguous: a copy
+    ctx.close()
+    for use in (lambda: t.transpose(2, 1, 0), lambda: t.reshape(24), lambda: t[:1], lambda: t + t, lambda: gb.relu(t), lambda: gb.mul_mat(t, t)):
+        with pytest.raises(gb.StateError, match="closed"):
+            use()
+
+
+def test_numbers_of_dimensions_follow_the_sources(ctx):
+    row, wide = ctx.tensor((1, 1, 4)), ctx.tensor(4)
+    assert (row + wide).shape == (wide + row).shape == (1, 1, 4)
+    assert gb.add(row, wide).shape == gb.add(wide, row).shape == (1, 1, 4)
+    assert gb.soft_max(row, ctx.tensor((1, 4)), 0.5).shape == (1, 1, 4)
+    assert gb.cast(row, gb.float16).shape == (1, 1, 4)
+    assert gb.cpy(row, ctx.tensor((2, 2))).shape == (2, 2)
+    w, ids = ctx.tensor((3, 4)), ctx.tensor((1,), gb.int32)
+    assert gb.mul_mat(w, wide).shape == (3,)
+    assert gb.mul_mat(w, ctx.tensor((1, 4))).shape == (1, 3)
+    assert gb.mul_mat(wide, row).shape == (1, 1, 1)
+    assert gb.get_rows(w, ids).shape == (1, 4)
+    column, both = ctx.tensor((5, 1)), ctx.tensor((5, 4))
+    for a, b in [(column, wide), (wide, column), (column, both), (both, wide), (wide, both)]:
+        for result in (a + b, a - b, a * b, a / b):
+            assert result.shape == (5, 4)
