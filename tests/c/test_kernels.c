@@ -564,6 +564,7 @@ static void test_pack_f16(const struct gb_kernels * k) { check_pack("pack_f16", 
 static void test_pack_bf16(const struct gb_kernels * k) { check_pack("pack_bf16", k->pack_bf16, 2, bfloat_bits_value); }
 
 #include "test_kernels_bytes.h"
+#include "test_kernels_few.h"
 #include "test_kernels_rows.h"
 
 // ------------------------------------------------------------------------------------------------------------------- running

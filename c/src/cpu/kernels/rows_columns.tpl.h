@@ -4,6 +4,9 @@
 // A tile is 4 columns by at most RC_X rows; each step loads a vector of each and multiplies every pair. At the end the lanes of each sum
 // are added, in an order that is the same for all places in the tile. So a result depends on k alone, not on what it is computed with.
 // All columns and all rows are equally far apart: few addresses stay in registers where many would not.
+//
+// What comes next is asked for a line at a step: asked for in bursts between two tiles, it would fill the queue for memory, and multiplying
+// would wait for it.
 
 #define RC_W 4
 #if V_N == 8 || V_N == 1 // 16 registers
@@ -62,16 +65,26 @@ static ALWAYS_INLINE void rc_store_(int nx, vf acc[RC_W][RC_X], int nw, float * 
 }
 #endif
 
+static ALWAYS_INLINE void ask_for_line_(const char * p) {
+#ifdef __GNUC__
+    __builtin_prefetch(p);
+#else
+    (void) p;
+#endif
+}
+
 #define ROWS_COLUMNS(name, T, LOAD)                                                                                    \
     static ALWAYS_INLINE void name##_tile_(int nx, int64_t k, int nw, const char * w, size_t nb_w, const float * x, size_t ldx, float * y, \
-                                           int64_t ldy, bool accumulate) {                                             \
+                                           int64_t ldy, bool accumulate, const char * const * next) {                  \
         vf            acc[RC_W][RC_X];                                                                                 \
         const T *     c[RC_W];                                                                                         \
+        const char *  ask[RC_W];                                                                                       \
         const float * r[RC_X];                                                                                         \
         int64_t       p = 0;                                                                                           \
         UNROLL                                                                                                         \
         for (int i = 0; i < RC_W; i++) { /* a column that is not there: another one, whose sums are dropped */         \
             c[i] = (const T *) (const void *) (w + (size_t) (i < nw ? i : 0) * nb_w);                                  \
+            ask[i] = next != NULL ? next[i] : (const char *) c[i];                                                     \
             UNROLL                                                                                                     \
             for (int j = 0; j < nx; j++) {                                                                             \
                 acc[i][j] = v_set(0.0f);                                                                               \
@@ -87,6 +100,7 @@ static ALWAYS_INLINE void rc_store_(int nx, vf acc[RC_W][RC_X], int nw, float * 
             for (int i = 0; i < RC_W; i++) {                                                                           \
                 wv[i] = LOAD(c[i] + p);                                                                                \
                 IN_REGISTER(wv[i]);                                                                                    \
+                ask_for_line_(ask[i] + (size_t) p * sizeof(T));                                                        \
             }                                                                                                          \
             UNROLL                                                                                                     \
             for (int j = 0; j < nx; j++) {                                                                             \
@@ -112,14 +126,14 @@ static ALWAYS_INLINE void rc_store_(int nx, vf acc[RC_W][RC_X], int nw, float * 
         rc_store_(nx, acc, nw, y, ldy, accumulate);                                                                    \
     }                                                                                                                  \
     static void name(int64_t k, int nw, int nx, const void * w, size_t nb_w, const float * x, size_t ldx, float * y, int64_t ldy, \
-                     bool accumulate) {                                                                                \
+                     bool accumulate, const char * const * next) {                                                     \
         switch (nx) {                                                                                                  \
             RC_CASES(name)                                                                                             \
             default: break;                                                                                            \
         }                                                                                                              \
     }
 #define RC_CASE(name, n)                                                                                               \
-    case n: name##_tile_(n, k, nw, w, nb_w, x, ldx, y, ldy, accumulate); break;
+    case n: name##_tile_(n, k, nw, w, nb_w, x, ldx, y, ldy, accumulate, next); break;
 #if RC_X == 2
 #    define RC_CASES(name) RC_CASE(name, 1) RC_CASE(name, 2)
 #else

@@ -56,25 +56,6 @@ static inline void gb_prefetch(const void * p, size_t size) {
 #endif
 }
 
-// Rows of memory that will be read soon, asked for little by little while something else is computed.
-struct gb_ahead {
-    const char * row;
-    size_t       nb, bytes, at; // from row to row; of a row; of which that much was asked for
-    int64_t      rows;          // left
-};
-
-static inline void gb_ahead_step(struct gb_ahead * a, int64_t lines) {
-    for (; lines > 0 && a->rows > 0; lines--) {
-        gb_prefetch(a->row + a->at, 1);
-        a->at += 64;
-        if (a->at >= a->bytes) {
-            a->at = 0;
-            a->row += a->nb;
-            a->rows--;
-        }
-    }
-}
-
 // Asked when the plan is made, when data, hence `first`, is not known yet. Scratch bytes are for n_tasks threads.
 size_t gb_gemm_work_size(const struct gb_gemm * p, int n_tasks);
 int    gb_gemm_n_tasks(const struct gb_gemm * p, int n_threads);

@@ -6,15 +6,15 @@
 
 #define DOT_ROWS 2     // up to so many rows a group, packing w does not pay
 #define DOT_TERMS 1024 // of a quantized column that are dequantized at a time for a dot product
-#define DENSE_DOT_FEW 4   // rows that go through all terms at once
 #define DENSE_DOT_ROWS 64 // of floats, and where several columns are taken at a time: more are worth packing w for
 #define DENSE_DOT_ROWS_SHORT 16 // when sums have fewer terms than
 #define DENSE_DOT_LONG 128      // so many: the lanes are added once for them
-#define DENSE_DOT_ROWS_BF16 8 // panels of pairs are worth it sooner
+#define DENSE_DOT_ROWS_BF16 16 // panels of pairs are worth it sooner
 #define DENSE_DOT_FLOATS 8192 // of rows that stay in the first-level cache while columns pass by
-#define DENSE_DOT_TERMS 512   // about; each stretch of terms ends with the sums of all lanes
+#define DENSE_DOT_TERMS 512   // at least; each stretch of terms ends with the sums of all lanes
+#define DENSE_DOT_TERMS_MAX 2048
 #define DENSE_PART_MAX 8      // rows that a kernel takes at a time, at most
-#define DENSE_DOT_COLUMNS 48  // that pass by, one stretch of terms after the other
+#define DENSE_DOT_WEIGHTS 24576 // that pass by, one stretch of terms after the other
 
 bool gb_gemm_uses_dots(const struct gb_gemm * p) {
     if (gb_gemm_uses_bytes(p)) {
@@ -27,9 +27,9 @@ bool gb_gemm_uses_dots(const struct gb_gemm * p) {
     return p->rows <= DOT_ROWS && gb_gemm_is_dense(&p->w) && gb_gemm_is_dense(&p->x) && fits;
 }
 
-// Rows that meet every column several times are copied to where vectors do not straddle cache lines, and rows not each other's sets.
+// Where there are several, rows are copied to where vectors do not straddle cache lines, and rows not each other's sets.
 static bool copies_rows(const struct gb_gemm * p) {
-    return p->rows > DENSE_DOT_FEW && gb_gemm_uses_dense_dots(p);
+    return p->rows > 1 && gb_gemm_uses_dense_dots(p);
 }
 
 static size_t copied_row_floats(const struct gb_gemm * p) {
@@ -97,30 +97,23 @@ static void dots(const struct gb_kernels * kernels, const struct gb_gemm * p, co
     }
 }
 
-// Columns [j, end) with all terms of up to four rows, anywhere: w passes by once, from wherever it is.
-static void dots_dense_few(const struct gb_kernels * kernels, const struct gb_gemm * p, const struct gb_gemm_matrix * w,
-                           const struct gb_gemm_row * row, int rows, int64_t j, int64_t end) {
-    const enum ggml_type type = p->w.type;
+// Columns [j, end) with one row, anywhere: w passes by once, from wherever it is.
+static void dots_dense_one(const struct gb_kernels * kernels, const struct gb_gemm * p, const struct gb_gemm_matrix * w,
+                           const struct gb_gemm_row * row, int64_t j, int64_t end) {
+    const enum ggml_type type  = p->w.type;
     const int            width = kernels->dots_w;
-    const float *        x[DENSE_DOT_FEW];
-    for (int r = 0; r < rows; r++) {
-        x[r] = (const float *) row[r].x;
-    }
     for (; j < end; j += width) {
         const void * columns[4];
-        float        y[DENSE_DOT_FEW * 4];
         const int    nw = (int) GB_MIN(end - j, width);
         for (int i = 0; i < nw; i++) {
             columns[i] = w->data + (size_t) (j + i) * w->nb_m;
         }
-        (type == GGML_TYPE_F16 ? kernels->dots_f16 : type == GGML_TYPE_BF16 ? kernels->dots_bf16 : kernels->dots_f32)(p->k, nw, rows, y, columns, x, 2048);
-        for (int r = 0; r < rows; r++) {
-            memcpy(row[r].dst + j, y + r * width, (size_t) nw * sizeof(float));
-        }
+        (type == GGML_TYPE_F16 ? kernels->dots_f16 : type == GGML_TYPE_BF16 ? kernels->dots_bf16 : kernels->dots_f32)(
+            p->k, nw, row->dst + j, columns, (const float *) row->x, 2048);
     }
 }
 
-typedef void (*rows_columns_fn)(int64_t, int, int, const void *, size_t, const float *, size_t, float *, int64_t, bool);
+typedef void (*rows_columns_fn)(int64_t, int, int, const void *, size_t, const float *, size_t, float *, int64_t, bool, const char * const *);
 
 struct dense { // columns of dense weights times rows that lie one behind the other
     rows_columns_fn            fn;
@@ -133,51 +126,69 @@ struct dense { // columns of dense weights times rows that lie one behind the ot
     int                        rows, part; // all; at a time
 };
 
-static void dense_tile(const struct dense * d, int64_t j, int nw, int64_t k0, int64_t kc, int r, int nx) {
+static void dense_tile(const struct dense * d, int64_t j, int nw, int64_t k0, int64_t kc, int r, int nx, const char * const * next) {
     const char * const  w = d->w + (size_t) j * d->nb_m + (size_t) k0 * d->nb_k;
     const float * const x = d->x + (size_t) r * d->ldx + k0;
     if (d->ldy != 0) {
-        d->fn(kc, nw, nx, w, d->nb_m, x, d->ldx, d->row[r].dst + j, d->ldy, k0 > 0);
+        d->fn(kc, nw, nx, w, d->nb_m, x, d->ldx, d->row[r].dst + j, d->ldy, k0 > 0, next);
         return;
     }
     float y[DENSE_PART_MAX * 4];
-    d->fn(kc, nw, nx, w, d->nb_m, x, d->ldx, y, 4, false);
+    d->fn(kc, nw, nx, w, d->nb_m, x, d->ldx, y, 4, false, next);
     for (int i = 0; i < nx * nw; i++) {
         float * const dst = d->row[r + i / nw].dst + j + i % nw;
         *dst              = (k0 > 0 ? *dst : 0) + y[i / nw * 4 + i % nw];
     }
 }
 
+struct next { // columns, a stretch of whose terms is read next
+    const char * first;
+    int64_t      n;
+};
+
+// What the tile of column i of a block with part q of the rows asks for: the parts share out the four columns that take this tile's place.
+static const char * const * ask(const struct dense * d, const struct next * next, int64_t i, int q, int parts, const char * columns[4]) {
+    if (next->n == 0 || q >= parts) {
+        return NULL;
+    }
+    const int each = (4 + parts - 1) / parts;
+    for (int c = 0; c < 4; c++) {
+        columns[c] = next->first + (size_t) GB_MIN(i + GB_MIN(q * each + c % each, 3), next->n - 1) * d->nb_m;
+    }
+    return columns;
+}
+
 // Columns [j, last), which stay in the second-level cache, times a stretch of terms of all rows: of as many as fit the first-level cache at
-// a time. Meanwhile what comes next is asked for.
-static void dense_block(const struct dense * d, int64_t j, int64_t last, int64_t k0, int64_t kc, int set, struct gb_ahead * ahead) {
-    const int64_t tiles = (last - j + 3) / 4 * ((d->rows + d->part - 1) / d->part);
-    const int64_t lines = (ahead->rows * ((int64_t) ahead->bytes / 64 + 1) + tiles - 1) / tiles;
+// a time. The first of these sets asks for what comes next.
+static void dense_block(const struct dense * d, int64_t j, int64_t last, int64_t k0, int64_t kc, int set, const struct next * next) {
+    const int parts = GB_MIN((GB_MIN(d->rows, set) + d->part - 1) / d->part, 4); // that ask
     for (int first = 0; first < d->rows; first += set) {
         const int end = GB_MIN(d->rows, first + set);
         for (int64_t i = j; i < last; i += 4) {
-            for (int r = first; r < end; r += d->part) {
-                gb_ahead_step(ahead, lines);
-                dense_tile(d, i, (int) GB_MIN(last - i, 4), k0, kc, r, GB_MIN(end - r, d->part));
+            for (int r = first, q = 0; r < end; r += d->part, q++) {
+                const char * columns[4];
+                dense_tile(d, i, (int) GB_MIN(last - i, 4), k0, kc, r, GB_MIN(end - r, d->part),
+                           first == 0 ? ask(d, next, i - j, q, parts, columns) : NULL);
             }
         }
     }
 }
 
 static void dots_dense_many(const struct dense * d, int64_t k, int64_t j, int64_t end) {
-    const int64_t stretches = GB_MAX((k + DENSE_DOT_TERMS - 1) / DENSE_DOT_TERMS, 1);
+    const int64_t terms     = GB_MIN(GB_MAX(DENSE_DOT_FLOATS / d->rows, DENSE_DOT_TERMS), DENSE_DOT_TERMS_MAX);
+    const int64_t stretches = GB_MAX((k + terms - 1) / terms, 1);
     const int64_t stretch   = GB_MAX((k / stretches + 63) / 64 * 64, 64); // of one length, about
+    const int64_t columns   = GB_MAX(DENSE_DOT_WEIGHTS / stretch / 4 * 4, 4);
     const int     set       = GB_MAX(DENSE_DOT_FLOATS / (int) stretch / d->part, 1) * d->part;
     for (int64_t last; j < end; j = last) {
         int64_t k0 = 0;
-        last       = GB_MIN(end, j + DENSE_DOT_COLUMNS);
+        last       = GB_MIN(end, j + columns);
         do { // once even for k = 0
-            const int64_t   kc      = GB_MIN(k - k0, stretch);
-            const bool      more    = k0 + kc < k; // terms of these columns; else the next columns
-            const int64_t   next_k  = more ? k0 + kc : 0, next_j = more ? j : last;
-            struct gb_ahead ahead   = { d->w + (size_t) next_j * d->nb_m + (size_t) next_k * d->nb_k, d->nb_m,
-                                        (size_t) GB_MIN(k - next_k, stretch) * d->nb_k, 0, more ? last - j : GB_MIN(end - last, DENSE_DOT_COLUMNS) };
-            dense_block(d, j, last, k0, kc, set, &ahead);
+            const int64_t     kc   = GB_MIN(k - k0, stretch);
+            const bool        more = k0 + kc < k; // terms of these columns; else the next columns
+            const struct next next = { d->w + (size_t) (more ? j : last) * d->nb_m + (size_t) (more ? k0 + kc : 0) * d->nb_k,
+                                       more ? last - j : GB_MIN(end - last, columns) };
+            dense_block(d, j, last, k0, kc, set, &next);
             k0 += kc;
         } while (k0 < k);
     }
@@ -196,7 +207,7 @@ static int64_t dst_stride(const struct gb_gemm_row * row, int rows) {
 static void dots_dense(const struct gb_kernels * kernels, const struct gb_gemm * p, const struct gb_gemm_matrix * w,
                        const struct gb_gemm_row * row, int rows, int64_t j, int64_t end) {
     if (!copies_rows(p)) {
-        dots_dense_few(kernels, p, w, row, rows, j, end);
+        dots_dense_one(kernels, p, w, row, j, end);
         return;
     }
     const int          parts = (rows + kernels->rows_x - 1) / kernels->rows_x;

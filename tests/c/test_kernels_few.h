@@ -1,0 +1,363 @@
+// test_kernels_few.h - tests of the kernels for few rows: quantized columns in stripes, and columns of floats.
+// Included by test_kernels.c behind test_kernels_bytes.h, whose helpers it uses.
+#ifndef GB_TESTS_TEST_KERNELS_FEW_H
+#define GB_TESTS_TEST_KERNELS_FEW_H
+
+// ------------------------------------------------------------------------------------------------------------ stripes
+
+struct stripe_format {
+    enum ggml_type type;
+    unpack_fn      unpack;
+    int            group, zero;
+};
+
+enum { STRIPE_FORMATS_N = 23, STRIPE_TERMS_MAX = 8192 + 512 };
+
+static const struct stripe_format * stripe_formats(void) {
+    static struct stripe_format formats[STRIPE_FORMATS_N];
+    const struct stripe_format  all[STRIPE_FORMATS_N] = {
+        { GGML_TYPE_Q4_0, scalar->unpack_q4_0, 32, 8 },        { GGML_TYPE_Q4_1, scalar->unpack_q4_1, 32, 0 },
+        { GGML_TYPE_Q5_0, scalar->unpack_q5_0, 32, 16 },       { GGML_TYPE_Q5_1, scalar->unpack_q5_1, 32, 0 },
+        { GGML_TYPE_Q8_0, scalar->unpack_q8_0, 32, 128 },      { GGML_TYPE_MXFP4, scalar->unpack_mxfp4, 32, 12 },
+        { GGML_TYPE_IQ4_NL, scalar->unpack_iq4_nl, 32, 128 },  { GGML_TYPE_IQ4_XS, scalar->unpack_iq4_xs, 32, 128 },
+        { GGML_TYPE_Q2_K, scalar->unpack_q2_k, 16, 0 },        { GGML_TYPE_Q3_K, scalar->unpack_q3_k, 16, 4 },
+        { GGML_TYPE_Q4_K, scalar->unpack_q4_k, 32, 0 },        { GGML_TYPE_Q5_K, scalar->unpack_q5_k, 32, 0 },
+        { GGML_TYPE_Q6_K, scalar->unpack_q6_k, 16, 32 },       { GGML_TYPE_IQ1_S, scalar->unpack_iq1_s, 32, 9 },
+        { GGML_TYPE_IQ1_M, scalar->unpack_iq1_m, 16, 9 },      { GGML_TYPE_IQ2_XXS, scalar->unpack_iq2_xxs, 32, 43 },
+        { GGML_TYPE_IQ2_XS, scalar->unpack_iq2_xs, 16, 43 },   { GGML_TYPE_IQ2_S, scalar->unpack_iq2_s, 16, 43 },
+        { GGML_TYPE_IQ3_XXS, scalar->unpack_iq3_xxs, 32, 62 }, { GGML_TYPE_IQ3_S, scalar->unpack_iq3_s, 32, 15 },
+        { GGML_TYPE_NVFP4, scalar->unpack_nvfp4, 16, 12 },
+        { GGML_TYPE_TQ1_0, scalar->unpack_tq1_0, 32, 1 },      { GGML_TYPE_TQ2_0, scalar->unpack_tq2_0, 32, 1 },
+    };
+    memcpy(formats, all, sizeof(all));
+    return formats;
+}
+
+static int stripe_kind(const struct stripe_format * f) {
+    return (f->group == 16 ? GB_BYTES_HALVES : 0) | (f->zero != 0 ? GB_BYTES_CENTERED : 0);
+}
+
+// Where term i lies in stripes of words of 16 groups; of group g, where its first and second float.
+static size_t stripe_term(int64_t i, int group) {
+    const int64_t stripe = i / (16 * group), in = i % (16 * group);
+    return (size_t) (stripe * (group == 16 ? 384 : 640) + in % group / 4 * 64 + in / group * 4 + in % 4);
+}
+
+static float stripe_float(const char * p, int64_t g, int group, int which) {
+    float f;
+    memcpy(&f, p + g / 16 * (group == 16 ? 384 : 640) + group * 16 + which * 64 + g % 16 * 4, sizeof(f));
+    return f;
+}
+
+static size_t stripes_size(int64_t k, int group) {
+    return (size_t) ((k + 16 * group - 1) / (16 * group) * (group == 16 ? 384 : 640));
+}
+
+// Whole blocks; a length that ends anywhere in a stripe.
+static int64_t stripe_length(enum ggml_type type) {
+    const int64_t block = ggml_blck_size(type);
+    return block * test_random_int(1, test_random() % 4 == 0 ? 8192 / (int) block : 1024 / (int) block + 1);
+}
+
+// Memory that ends where the blocks do, for sanitizers; random bytes whose scales are numbers, unless any will do.
+static uint8_t * stripe_blocks(const struct stripe_format * f, int64_t k, bool tame) {
+    const size_t size   = ggml_row_size(f->type, k), block = ggml_type_size(f->type);
+    uint8_t *    blocks = malloc(size);
+    float        values[256];
+    for (size_t at = 0; at < size; at += block) {
+        for (bool fine = false; !fine;) {
+            for (size_t i = 0; i < block; i++) {
+                blocks[at + i] = (uint8_t) test_random();
+            }
+            gb_quant_format_of(f->type)->to_float(blocks + at, values, ggml_blck_size(f->type));
+            fine = true;
+            for (int i = 0; i < ggml_blck_size(f->type); i++) {
+                fine = fine && (!tame || fabsf(values[i]) < 1e8f);
+            }
+        }
+    }
+    return blocks;
+}
+
+static float * stripe_values(int64_t n, enum values v) {
+    static float x[STRIPE_TERMS_MAX];
+    for (int64_t i = 0; i < n; i++) {
+        x[i] = random_value(v);
+    }
+    return x;
+}
+
+static void test_stripe_rows(const struct gb_kernels * k) {
+    static int8_t q[STRIPE_TERMS_MAX];
+    static float  d[STRIPE_TERMS_MAX / 32], s[STRIPE_TERMS_MAX / 16];
+    for (int pass = 0; pass < 200 && k->stripes; pass++) {
+        const int     kind = (pass % 2 ? GB_BYTES_HALVES : 0) | (pass / 2 % 2 ? GB_BYTES_CENTERED : 0), group = pass % 2 ? 16 : 32;
+        const int     zero = pass / 2 % 2 ? (int) test_random_int(1, 128) : 0;
+        const int64_t n    = 32 * (int64_t) test_random_int(1, 64);
+        const size_t  size = stripes_size(n, group);
+        char * const  y    = malloc(size + 1);
+        float *       x    = stripe_values(n, pass % 5 ? TAME : WILD);
+        y[size]            = 0x5a;
+        k->stripe_rows(n, kind, zero, y, x);
+        k->quantize_q8(n, kind, q, d, s, x);
+        CHECK_MSG(y[size] == 0x5a, "%s stripe_rows writes outside", level_name);
+        for (int64_t i = 0; i < (int64_t) (size / (group == 16 ? 384 : 640)) * 16 * group; i++) {
+            CHECK_MSG(((const int8_t *) y)[stripe_term(i, group)] == (i < n ? q[i] : 0), "%s stripe_rows: term %d of %d", level_name, (int) i, (int) n);
+        }
+        for (int64_t g = 0; g < (int64_t) (size / (group == 16 ? 384 : 640)) * 16; g++) {
+            float   scale = g * group < n ? d[g * group / 32] : 0, end = g * group < n ? s[g] : 0, got = stripe_float(y, g, group, 0);
+            int32_t sum;
+            CHECK_MSG(same_array(&got, &scale, 1), "%s stripe_rows: scale %d", level_name, (int) g);
+            if (zero != 0) {
+                memcpy(&sum, &end, sizeof(sum));
+                sum *= -zero;
+                memcpy(&end, &sum, sizeof(sum));
+            }
+            got = stripe_float(y, g, group, 1);
+            CHECK_MSG(zero != 0 ? memcmp(&got, &end, sizeof(got)) == 0 : same_array(&got, &end, 1), "%s stripe_rows: sum %d", level_name, (int) g);
+        }
+        free(y);
+    }
+}
+
+// What the scalar level unpacks, in order; zeros behind it.
+static void test_stripe_columns(const struct gb_kernels * k) {
+    static uint8_t u[2][GB_UNPACK_MAX];
+    static float   d[2][GB_UNPACK_MAX / 16], m[2][GB_UNPACK_MAX / 16];
+    for (int pass = 0; pass < 12 * STRIPE_FORMATS_N && k->stripes; pass++) {
+        const struct stripe_format * f      = &stripe_formats()[pass % STRIPE_FORMATS_N];
+        const int64_t                length = stripe_length(f->type), ld = GB_UNPACK_MAX;
+        const size_t                 size   = stripes_size(length, f->group);
+        uint8_t *                    blocks = stripe_blocks(f, length, false);
+        char *                       y      = malloc(size);
+        CHECK(k->stripe_columns((int) f->type, length, y, blocks));
+        for (int64_t k0 = 0; k0 < length; k0 += ld) {
+            f->unpack(length - k0 < ld ? length - k0 : ld, u[k0 / ld % 2], d[k0 / ld % 2], m[k0 / ld % 2], blocks + ggml_row_size(f->type, k0));
+            for (int64_t i = k0; i < length && i < k0 + ld; i++) {
+                CHECK_MSG((uint8_t) y[stripe_term(i, f->group)] == u[k0 / ld % 2][i - k0], "%s stripe_columns %s: level %d", level_name,
+                          ggml_type_name(f->type), (int) i);
+                const float got_d = stripe_float(y, i / f->group, f->group, 0), got_m = stripe_float(y, i / f->group, f->group, 1);
+                CHECK_MSG(same_array(&got_d, &d[k0 / ld % 2][(i - k0) / f->group], 1), "%s stripe_columns %s: scale of %d", level_name,
+                          ggml_type_name(f->type), (int) i);
+                CHECK_MSG(f->zero != 0 || same_array(&got_m, &m[k0 / ld % 2][(i - k0) / f->group], 1), "%s stripe_columns %s: minimum of %d",
+                          level_name, ggml_type_name(f->type), (int) i);
+            }
+        }
+        for (int64_t g = length / f->group; g < (int64_t) (size / (f->group == 16 ? 384 : 640)) * 16; g++) {
+            const float got_d = stripe_float(y, g, f->group, 0), got_m = f->zero != 0 ? 0 : stripe_float(y, g, f->group, 1);
+            CHECK_MSG(fabsf(got_d) < 1e-37f && got_m == 0, "%s stripe_columns %s: no end", level_name, ggml_type_name(f->type));
+        }
+        free(y);
+        free(blocks);
+    }
+}
+
+// Dot products against double precision on what the blocks and the rounded rows stand for; tiles of any size give the same bits.
+static void check_stripe_products(const struct gb_kernels * k, const struct stripe_format * f, int64_t length) {
+    enum { W = 3, X = 4 };
+    static float   weights[STRIPE_TERMS_MAX], acc[W * X * 16];
+    const int      nw = (int) test_random_int(1, W), nx = (int) test_random_int(1, X);
+    const size_t   size = stripes_size(length, f->group);
+    uint8_t *      blocks[W];
+    char *         rows[X], *columns[W];
+    const void *   w[W], *x[X], *w_blocks[W];
+    float          y[W][X] = { { 0 } }, sums[W * X];
+    for (int j = 0; j < nx; j++) {
+        x[j] = rows[j] = malloc(size);
+        k->stripe_rows(length, stripe_kind(f), f->zero, rows[j], stripe_values(length, TAME));
+    }
+    for (int i = 0; i < nw; i++) {
+        w_blocks[i] = blocks[i] = stripe_blocks(f, length, true);
+        w[i] = columns[i] = calloc(1, size);
+        CHECK(k->stripe_columns((int) f->type, length, columns[i], blocks[i]));
+        CHECK(k->stripe_dots((int) f->type, length, 1, nx, acc, w_blocks + i, x, w_blocks + i, false));
+        k->stripe_sums(1, nx, y[i], acc);
+        gb_quant_format_of(f->type)->to_float(blocks[i], weights, (int) length);
+        for (int j = 0; j < nx; j++) {
+            double sum = 0, bound = 0;
+            for (int64_t p = 0; p < length; p++) {
+                const double q = ((const int8_t *) rows[j])[stripe_term(p, f->group)], scale = stripe_float(rows[j], p / f->group, f->group, 0);
+                const double level = (uint8_t) columns[i][stripe_term(p, f->group)] + (double) f->zero, d = stripe_float(columns[i], p / f->group, f->group, 0);
+                sum += weights[p] * q * scale;
+                bound += fabs(q * scale) * (fabs(level * d) + (f->zero != 0 ? 0 : fabs((double) stripe_float(columns[i], p / f->group, f->group, 1))));
+            }
+            CHECK_MSG(fabs(y[i][j] - sum) <= 4 * (double) (length + 1) * EPS * bound, "%s stripe_dots %s, k %d: %.9g, expected %.9g", level_name,
+                      ggml_type_name(f->type), (int) length, y[i][j], sum);
+        }
+    }
+    if (nw > 1) {
+        float         two[2 * X];
+        const int64_t first = 16 * f->group * (int64_t) test_random_int(1, 4), part = GB_MIN(length, first); // whole stripes at first
+        const size_t  byte = ggml_row_size(f->type, part);
+        const void *  rest[2] = { blocks[0] + byte, blocks[1] + byte }, *x_rest[X];
+        for (int j = 0; j < nx; j++) {
+            x_rest[j] = rows[j] + stripes_size(part, f->group);
+        }
+        CHECK(k->stripe_dots((int) f->type, part, 2, nx, acc, w_blocks, x, rest, false));
+        CHECK(k->stripe_dots((int) f->type, length - part, 2, nx, acc, rest, x_rest, w_blocks, true));
+        k->stripe_sums(2, nx, two, acc);
+        for (int j = 0; j < nx; j++) {
+            CHECK_MSG(same_bits(two[j], y[0][j]) && same_bits(two[4 + j], y[1][j]), "%s stripe_dots %s depends on what is taken together", level_name,
+                      ggml_type_name(f->type));
+        }
+    }
+    k->stripe_tile((int64_t) (size / (f->group == 16 ? 384 : 640)), stripe_kind(f), nw, nx, acc, w, x, false);
+    k->stripe_sums(nw, nx, sums, acc);
+    for (int i = 0; i < nw; i++) {
+        for (int j = 0; j < nx; j++) {
+            CHECK_MSG(same_bits(sums[4 * i + j], y[i][j]), "%s stripe_tile %s, %d x %d: %.9g is not %.9g", level_name, ggml_type_name(f->type), nw, nx,
+                      sums[4 * i + j], y[i][j]);
+        }
+        free(blocks[i]);
+        free(columns[i]);
+    }
+    for (int j = 0; j < nx; j++) {
+        free(rows[j]);
+    }
+}
+
+static void test_stripe_dots(const struct gb_kernels * k) {
+    for (int pass = 0; pass < 10 * STRIPE_FORMATS_N && k->stripes; pass++) {
+        const struct stripe_format * f = &stripe_formats()[pass % STRIPE_FORMATS_N];
+        check_stripe_products(k, f, stripe_length(f->type));
+    }
+    CHECK(!k->stripe_dots((int) GGML_TYPE_F32, 32, 0, 0, NULL, NULL, NULL, NULL, false) && !k->stripe_columns((int) GGML_TYPE_F32, 32, NULL, NULL));
+}
+
+static void test_stripe_tile(const struct gb_kernels * k) { // adds, and only in its part
+    static char  zeros[640];
+    float        acc[12 * 16];
+    const void * columns[3] = { zeros, zeros, zeros }, *rows[4] = { zeros, zeros, zeros, zeros };
+    for (int nw = 1; nw <= 3 && k->stripes; nw++) {
+        for (int nx = 1; nx <= 4; nx++) {
+            for (int i = 0; i < 12 * 16; i++) {
+                acc[i] = (float) i;
+            }
+            k->stripe_tile(1, nw % 2 ? GB_BYTES_HALVES : 0, nw, nx, acc, columns, rows, true);
+            for (int i = 0; i < 12 * 16; i++) {
+                CHECK(acc[i] == (float) i);
+            }
+        }
+    }
+}
+
+static void test_stripe_sums(const struct gb_kernels * k) { // of small integers: exact
+    float acc[12 * 16], y[12];
+    for (int nw = 1; nw <= 3 && k->stripes; nw++) {
+        for (int nx = 1; nx <= 4; nx++) {
+            for (int i = 0; i < 12 * 16; i++) {
+                acc[i] = (float) test_random_int(-1000, 1000);
+            }
+            memset(y, 0, sizeof(y));
+            k->stripe_sums(nw, nx, y, acc);
+            for (int i = 0; i < 12; i++) {
+                float sum = 0;
+                for (int l = 0; l < 16 && i / 4 < nw && i % 4 < nx; l++) {
+                    sum += acc[16 * i + l];
+                }
+                CHECK(y[i] == sum);
+            }
+        }
+    }
+}
+
+// ------------------------------------------------------------------------------------------------- columns times rows
+
+typedef void (*dots_fn)(int64_t k, int nw, float * y, const void * const * w, const float * x, size_t ahead);
+
+static void check_dots(const char * name, dots_fn fn, int width, size_t element, double (*value)(const void *, int64_t)) {
+    enum { K = 300 };
+    static float    x[K + 3], floats[4][K + 3];
+    static uint16_t halves[4][K + 3];
+    CHECK(width >= 1 && width <= 4);
+    for (int pass = 0; pass < 600; pass++) {
+        const int     nw = (int) test_random_int(1, width), at = (int) test_random_int(0, 3);
+        const int64_t k = test_random_int(0, K);
+        const float * row = x + at;
+        const void *  w[4];
+        float         y[5] = { 77, 77, 77, 77, 77 }, alone[1];
+        for (int j = 0; j < K + 3; j++) {
+            x[j] = random_value(TAME);
+            for (int i = 0; i < 4; i++) {
+                floats[i][j] = random_value(TAME);
+                halves[i][j] = (uint16_t) (0x3c00 + test_random() % 0x400 + (test_random() % 2 << 15)); // near 1
+            }
+        }
+        for (int i = 0; i < 4; i++) {
+            w[i] = element == 4 ? (const void *) (floats[i] + at) : (const void *) (halves[i] + at);
+        }
+        fn(k, nw, y, w, row, (size_t) test_random_int(0, 5000));
+        for (int i = 0; i < 5; i++) {
+            double sum = 0, size = 0;
+            for (int64_t p = 0; p < k && i < nw; p++) {
+                const double term = value(w[i], p) * (double) row[p];
+                sum += term;
+                size += fabs(term);
+            }
+            CHECK_MSG(i < nw ? fabs(y[i] - sum) <= 4 * (double) k * EPS * size : y[i] == 77, "%s %s: column %d of %d, k %d: %g, expected %g",
+                      level_name, name, i, nw, (int) k, y[i], sum);
+        }
+        fn(k, 1, alone, w + nw - 1, row, 0);
+        CHECK_MSG(same_bits(alone[0], y[nw - 1]), "%s %s depends on what is taken together", level_name, name);
+    }
+}
+
+static void test_dots_f32(const struct gb_kernels * k) { check_dots("dots_f32", k->dots_f32, k->dots_w, 4, float_bits_value); }
+static void test_dots_f16(const struct gb_kernels * k) { check_dots("dots_f16", k->dots_f16, k->dots_w, 2, half_bits_value); }
+static void test_dots_bf16(const struct gb_kernels * k) { check_dots("dots_bf16", k->dots_bf16, k->dots_w, 2, bfloat_bits_value); }
+
+typedef void (*rows_columns_fn)(int64_t k, int nw, int nx, const void * w, size_t nb_w, const float * x, size_t ldx, float * y, int64_t ldy,
+                                bool accumulate, const char * const * next);
+
+static void check_rows_columns(const char * name, rows_columns_fn fn, int width, size_t element, double (*value)(const void *, int64_t)) {
+    enum { K = 300, LD = K + 7 };
+    static float    x[8 * LD], floats[4 * LD];
+    static uint16_t halves[4 * LD];
+    CHECK(width >= 1 && width <= 8);
+    for (int pass = 0; pass < 600; pass++) {
+        const int     nw = (int) test_random_int(1, 4), nx = (int) test_random_int(1, (uint32_t) width), at = (int) test_random_int(0, 3);
+        const int64_t k = test_random_int(0, K), ldy = test_random_int(4, 9);
+        const bool    accumulate = test_random() % 2;
+        const char *  w = element == 4 ? (const char *) (floats + at) : (const char *) (halves + at);
+        float         y[8 * 9 + 4], alone[1] = { 0 };
+        for (int i = 0; i < 8 * LD; i++) {
+            x[i] = random_value(TAME);
+        }
+        for (int i = 0; i < 4 * LD; i++) {
+            floats[i] = random_value(TAME);
+            halves[i] = (uint16_t) (0x3c00 + test_random() % 0x400 + (test_random() % 2 << 15)); // near 1
+        }
+        for (size_t i = 0; i < sizeof(y) / sizeof(y[0]); i++) {
+            y[i] = 77;
+        }
+        const char * const next[4] = { w, (const char *) x, w, NULL }; // asking changes nothing
+        fn(k, nw, nx, w, LD * element, x, LD, y, ldy, accumulate, test_random() % 2 ? next : NULL);
+        for (int j = 0; j < 8; j++) {
+            for (int i = 0; i < ldy; i++) {
+                double sum = accumulate ? 77 : 0, size = sum;
+                for (int64_t p = 0; p < k && i < 4; p++) {
+                    const double term = value(w + (size_t) i * LD * element, p) * (double) x[j * LD + p];
+                    sum += term;
+                    size += fabs(term);
+                }
+                const float got = y[j * ldy + i];
+                CHECK_MSG(i < nw && j < nx ? fabs(got - sum) <= 4 * (double) (k + 1) * EPS * size : got == 77, "%s %s: %d x %d, k %d: %g, expected %g",
+                          level_name, name, nw, nx, (int) k, got, sum);
+            }
+        }
+        fn(k, 1, 1, w + (size_t) (nw - 1) * LD * element, 0, x + (nx - 1) * LD, 0, alone, 1, false, NULL);
+        CHECK_MSG(accumulate || same_bits(alone[0], y[(nx - 1) * ldy + nw - 1]), "%s %s depends on what is taken together", level_name, name);
+    }
+}
+
+static void test_rows_columns_f32(const struct gb_kernels * k) {
+    check_rows_columns("rows_columns_f32", k->rows_columns_f32, k->rows_x, 4, float_bits_value);
+}
+static void test_rows_columns_f16(const struct gb_kernels * k) {
+    check_rows_columns("rows_columns_f16", k->rows_columns_f16, k->rows_x, 2, half_bits_value);
+}
+static void test_rows_columns_bf16(const struct gb_kernels * k) {
+    check_rows_columns("rows_columns_bf16", k->rows_columns_bf16, k->rows_x, 2, bfloat_bits_value);
+}
+
+#endif // GB_TESTS_TEST_KERNELS_FEW_H
