@@ -1,9 +1,10 @@
 """A Llama-architecture network with a cache of keys and values, on ggml_backend tensors.
 
 * ``Config`` - what the file's metadata says.
-* ``Cache`` - keys and values of all positions so far, in a buffer of its own that no plan reuses.
+* ``Cache`` - keys and values of all positions so far, in buffers of its own that no plan reuses.
 * ``decoder`` - the network: describes the logits of the last token, and the writes into the cache.
-* ``Llama`` - runs it: one graph per step, since the number of cached positions is part of its shapes.
+* ``Window`` - the graph that generates: one token, at any position below a bound, so that it is built and placed once for many tokens.
+* ``Llama`` - runs them: prompts by graphs of their own, then token after token in the present window.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ import numpy.typing as npt
 import ggml_backend as gb
 
 FloatArray = npt.NDArray[np.float32]
+
+WINDOW = 64  # positions: larger ones are built less often, and look at more places that hold nothing yet
 
 
 @dataclass(frozen=True)
@@ -80,34 +83,69 @@ class Config:
         )
 
 
-class Cache:
-    """Keys and values of ``length`` positions, float16, layer by layer on the backend of that layer.
+@dataclass(frozen=True)
+class Part:
+    """The cache of the layers on one backend: keys (layers, kv_heads, position, head), values (layers, kv_heads, head, position). So both
+    products of the attention read rows."""
 
-    Keys lie as (kv_heads, position, head), values transposed as (kv_heads, head, position): both products of the attention then read rows.
-    """
+    backend: gb.Backend
+    layers: range
+    keys: gb.Tensor
+    values: gb.Tensor
+    buffer: gb.Buffer
+
+
+class Cache:
+    """Keys and values of ``length`` positions, float16, each layer's on its backend."""
 
     def __init__(self, c: Config, length: int, backends: Sequence[gb.Backend]) -> None:
         self.length = length
         self.used = 0  # positions that hold something
-        self.keys: list[gb.Tensor] = []
-        self.values: list[gb.Tensor] = []
-        self.contexts: list[gb.Context] = []
-        self.buffers: list[gb.Buffer] = []
+        self.parts: list[Part] = []
         per = [i * len(backends) // c.layers for i in range(c.layers)]
         for index, backend in enumerate(backends):
-            context = gb.Context()
-            for layer in (i for i in range(c.layers) if per[i] == index):
-                self.keys.append(context.tensor((c.kv_heads, length, c.head), gb.float16, name=f"cache.{layer}.k"))
-                self.values.append(context.tensor((c.kv_heads, c.head, length), gb.float16, name=f"cache.{layer}.v"))
-            if index in per:
+            count = per.count(index)
+            if count:
+                context = gb.Context()
+                keys = context.tensor((count, c.kv_heads, length, c.head), gb.float16, name=f"cache.{index}.k")
+                values = context.tensor((count, c.kv_heads, c.head, length), gb.float16, name=f"cache.{index}.v")
                 buffer = context.allocate(backend)
                 buffer.clear(0)  # what is not written yet is multiplied by zero, and must be finite
-                self.contexts.append(context)
-                self.buffers.append(buffer)
+                self.parts.append(Part(backend, range(per.index(index), per.index(index) + count), keys, values, buffer))
+
+    def layers(self, context: gb.Context) -> list[tuple[gb.Tensor, gb.Tensor]]:
+        """Keys and values of each layer, as views that go with the context."""
+        found = []
+        for part in self.parts:
+            keys, values = context.view(part.keys), context.view(part.values)
+            found += [(keys[i], values[i]) for i in range(len(part.layers))]
+        return found
+
+    def move(self, source: int, target: int) -> None:
+        """Copies the keys and values of one position to another, in all layers at once."""
+        for part in self.parts:
+            with gb.Context() as context:
+                keys, values = context.view(part.keys), context.view(part.values)
+                moved = (
+                    gb.cpy(keys[:, :, source : source + 1], keys[:, :, target : target + 1]),
+                    gb.cpy(values[:, :, :, source : source + 1], values[:, :, :, target : target + 1]),
+                )
+                context.graph(*moved).compute(part.backend)
 
     @property
     def nbytes(self) -> int:
-        return sum(b.size for b in self.buffers)
+        return sum(part.buffer.size for part in self.parts)
+
+
+@dataclass(frozen=True)
+class Span:
+    """What of the cache a graph writes and reads: the keys and values of its tokens go to the positions from ``start`` on, and each token
+    looks at the ``total`` positions from 0 on: as far as the mask (1, total) is 0, or, without a mask, to its own."""
+
+    layers: list[tuple[gb.Tensor, gb.Tensor]]
+    start: int
+    total: int
+    mask: gb.Tensor | None = None
 
 
 Tensors = Mapping[str, gb.Tensor]
@@ -121,11 +159,9 @@ def linear(w: Tensors, name: str, x: gb.Tensor) -> gb.Tensor:
     return gb.mul_mat(w[f"{name}.weight"], x)
 
 
-def attention(
-    w: Tensors, c: Config, layer: int, x: gb.Tensor, positions: gb.Tensor, cache: Cache, past: int, writes: list[gb.Tensor]
-) -> gb.Tensor:
-    """Grouped-query attention of x (tokens, embd) to all cached positions and, causally, to its own."""
-    tokens, total, name = x.shape[0], past + x.shape[0], f"blk.{layer}"
+def attention(w: Tensors, c: Config, layer: int, x: gb.Tensor, positions: gb.Tensor, span: Span, writes: list[gb.Tensor]) -> gb.Tensor:
+    """Grouped-query attention of x (tokens, embd)."""
+    tokens, end, name = x.shape[0], span.start + x.shape[0], f"blk.{layer}"
 
     def rotate(t: gb.Tensor) -> gb.Tensor:  # (tokens, heads, head)
         return gb.rope(t, positions, c.rope_dims, "normal", freq_base=c.rope_base, freq_scale=c.rope_scale)
@@ -134,31 +170,72 @@ def attention(
     k = rotate(linear(w, f"{name}.attn_k", x).reshape(tokens, c.kv_heads, c.head))
     v = linear(w, f"{name}.attn_v", x).reshape(tokens, c.kv_heads, c.head)
 
-    keys, values = cache.keys[layer], cache.values[layer]
-    writes.append(gb.cpy(k.transpose(1, 0, 2), keys[:, past:total]))
-    writes.append(gb.cpy(v.transpose(1, 2, 0), values[:, :, past:total]))
+    keys, values = span.layers[layer]
+    writes.append(gb.cpy(k.transpose(1, 0, 2), keys[:, span.start : end]))
+    writes.append(gb.cpy(v.transpose(1, 2, 0), values[:, :, span.start : end]))
 
-    # The writes above stand before these reads in the graph (see Llama._step), so they are done first.
-    scores = gb.mul_mat(keys[:, :total], q.transpose(1, 0, 2))  # (heads, tokens, total): consecutive heads share keys
-    scores = gb.soft_max(gb.diag_mask_inf(scores * (1.0 / c.head**0.5), past))
-    mixed = gb.mul_mat(values[:, :, :total], scores)  # (heads, tokens, head)
+    # The writes above stand before these reads in the graph (see graph_of), so they are done first.
+    scores, scale = gb.mul_mat(keys[:, : span.total], q.transpose(1, 0, 2)), 1.0 / c.head**0.5  # (heads, tokens, total)
+    if span.mask is None:
+        shares = gb.soft_max(gb.diag_mask_inf(scores * scale, span.start))
+    else:
+        shares = gb.soft_max(scores, span.mask, scale)
+    mixed = gb.mul_mat(values[:, :, : span.total], shares)  # (heads, tokens, head); consecutive heads share keys and values
     return linear(w, f"{name}.attn_output", gb.cont(mixed.transpose(1, 0, 2)).reshape(tokens, c.embd))
 
 
-def decoder(
-    w: Tensors, c: Config, ids: gb.Tensor, positions: gb.Tensor, cache: Cache, past: int
-) -> tuple[gb.Tensor, list[gb.Tensor]]:
+def decoder(w: Tensors, c: Config, ids: gb.Tensor, positions: gb.Tensor, span: Span) -> tuple[gb.Tensor, list[gb.Tensor]]:
     """Logits (1, vocab) of the token after the last of ids (tokens,), and the writes into the cache in the order of the layers."""
     writes: list[gb.Tensor] = []
     x = gb.get_rows(w["token_embd.weight"], ids)
     for i in range(c.layers):
         name = f"blk.{i}"
-        x = x + attention(w, c, i, norm(w, f"{name}.attn_norm", x, c), positions, cache, past, writes)
+        x = x + attention(w, c, i, norm(w, f"{name}.attn_norm", x, c), positions, span, writes)
         h = norm(w, f"{name}.ffn_norm", x, c)
         x = x + linear(w, f"{name}.ffn_down", gb.silu(linear(w, f"{name}.ffn_gate", h)) * linear(w, f"{name}.ffn_up", h))
     last = norm(w, "output_norm", x[-1:], c)
     head = w["output.weight"] if "output.weight" in w else w["token_embd.weight"]
     return gb.mul_mat(head, last), writes
+
+
+def graph_of(context: gb.Context, logits: gb.Tensor, writes: Sequence[gb.Tensor]) -> gb.Graph:
+    """Layer by layer: the write of a layer needs the layers before it, so each layer's writes come before its reads."""
+    return context.graph(*writes, logits)
+
+
+class Window:
+    """The graph of one token at any position below ``total``.
+
+    What changes from token to token are inputs: the token, its position, and the mask of those that it looks at. The place that it writes
+    to cannot be an input. So keys and values always go to the last place of the window, where they take part in the attention like all others
+    (they know their position by their rotation; the order in the cache does not matter), and are moved to their own place afterwards.
+    """
+
+    def __init__(self, w: Tensors, c: Config, cache: Cache, scheduler: gb.Scheduler, total: int) -> None:
+        self.total, self.cache, self.scheduler = total, cache, scheduler
+        self.context = context = gb.Context()
+        self.id = context.tensor((1,), gb.int32, name="id")
+        self.position = context.tensor((1,), gb.int32, name="position")
+        self.mask = context.tensor((1, total), gb.float32, name="mask")
+        span = Span(cache.layers(context), total - 1, total, self.mask)
+        self.logits, writes = decoder(w, c, self.id, self.position, span)
+        self.graph = graph_of(context, self.logits, writes)
+
+    def step(self, token: int, position: int) -> FloatArray:
+        """Logits (vocab,) after a token at a position, which the cache holds then."""
+        mask = np.full((1, self.total), -np.inf, np.float32)
+        mask[0, :position] = mask[0, -1] = 0
+        self.scheduler.allocate(self.graph)  # does nothing but the first time, and after a prompt
+        self.id.set([token])
+        self.position.set([position])
+        self.mask.set(mask)
+        self.scheduler.compute(self.graph)
+        if position != self.total - 1:
+            self.cache.move(self.total - 1, position)
+        return np.array(self.logits.numpy()[0])
+
+    def close(self) -> None:
+        self.context.close()
 
 
 @dataclass
@@ -197,23 +274,37 @@ class Llama:
         self.batch = batch
         self.scheduler = gb.Scheduler(self.backends)
         self.stats = Stats()
+        self._window: Window | None = None
 
-    def _step(self, ids: Sequence[int]) -> FloatArray:
+    def _prompt(self, ids: Sequence[int]) -> FloatArray:
         """Logits (vocab,) after these tokens, which are added to the cache."""
         past, tokens = self.cache.used, len(ids)
         with gb.Context() as context:
             id_input = context.tensor((tokens,), gb.int32, name="ids")
             positions = context.tensor((tokens,), gb.int32, name="positions")
-            logits, writes = decoder(self.weights, self.config, id_input, positions, self.cache, past)
-            # Layer by layer: the write of a layer needs the layers before it, so each layer's writes come before its reads.
-            graph = context.graph(*writes, logits)
+            span = Span(self.cache.layers(context), past, past + tokens)
+            logits, writes = decoder(self.weights, self.config, id_input, positions, span)
+            graph = graph_of(context, logits, writes)
             self.scheduler.allocate(graph)
             id_input.set(np.asarray(ids, np.int32))
             positions.set(np.arange(past, past + tokens, dtype=np.int32))
             self.scheduler.compute(graph)
-            result = np.array(logits.numpy()[0])
-        self.cache.used = past + tokens
-        return result
+            return np.array(logits.numpy()[0])
+
+    def _next(self, token: int) -> FloatArray:
+        """The same of a single one, by the window that its position lies in."""
+        position = self.cache.used
+        total = min((position // WINDOW + 1) * WINDOW, self.cache.length)
+        if self._window is None or self._window.total != total:
+            if self._window is not None:
+                self._window.close()
+            self._window = Window(self.weights, self.config, self.cache, self.scheduler, total)
+        return self._window.step(token, position)
+
+    def _step(self, ids: Sequence[int]) -> FloatArray:
+        out = self._next(ids[0]) if len(ids) == 1 else self._prompt(ids)
+        self.cache.used += len(ids)
+        return out
 
     def logits(self, ids: Sequence[int]) -> FloatArray:
         """Adds tokens to the cache, in batches, and returns the logits (vocab,) of the next one."""

@@ -13,7 +13,7 @@ import numpy as np
 
 from ._callbacks import Compare, CustomOp, Run, customs_of, raise_abort_errors, raise_kept
 from ._data import read_device
-from ._errors import InvalidArgumentError, StateError, check, non_null, raise_last
+from ._errors import InvalidArgumentError, StateError, check, expect, non_null, raise_last
 from ._ffi import ffi, lib
 from ._handles import ContextCore, Core, OwnerCore, Use, buffers_of, find_owner, reap
 from .backend import Backend, BackendCore
@@ -109,6 +109,19 @@ class Context(TensorPool):
             lib.gbpy_flag_leafs(pointer, keep_inputs)
         return Graph(self, GraphCore(pointer, core), outputs)
 
+    def view(self, tensor: Tensor) -> Tensor:
+        """A view of all of a tensor of another context, which belongs to this one, as does then what is made of it alone.
+
+        For graphs that come and go over memory that stays, a cache of keys and values, say: slices of the cache itself would stay as
+        long as the cache does.
+        """
+        core, (other, pointer) = self._live(), _of(tensor, "Context.view")
+        core.adopt(other)
+        with core.lock:
+            found = non_null(lib.ggml_view_tensor(core.ptr, pointer), "Context.view")
+        lib.gbpy_set_ndim(found, lib.gbpy_ndim(pointer))
+        return Tensor(self, found)
+
     def __enter__(self) -> Context:
         self._live()
         return self
@@ -121,6 +134,12 @@ class Context(TensorPool):
         if core is None:
             return "<Context closed>"
         return f"<Context {self.used_bytes} bytes used>"
+
+
+def _of(tensor: Tensor, what: str) -> tuple[ContextCore, Any]:
+    """A tensor's context and pointer."""
+    expect(tensor, Tensor, f"{what}: tensor")
+    return tensor._ctx._live(), tensor._live()
 
 
 @dataclass(frozen=True)
