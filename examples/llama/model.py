@@ -93,6 +93,7 @@ class Part:
     keys: gb.Tensor
     values: gb.Tensor
     buffer: gb.Buffer
+    arrays: tuple[Any, Any] | None  # keys and values as NumPy sees them, in host memory
 
 
 class Cache:
@@ -111,7 +112,8 @@ class Cache:
                 values = context.tensor((count, c.kv_heads, c.head, length), gb.float16, name=f"cache.{index}.v")
                 buffer = context.allocate(backend)
                 buffer.clear(0)  # what is not written yet is multiplied by zero, and must be finite
-                self.parts.append(Part(backend, range(per.index(index), per.index(index) + count), keys, values, buffer))
+                arrays = (keys.numpy(), values.numpy()) if buffer.is_host else None
+                self.parts.append(Part(backend, range(per.index(index), per.index(index) + count), keys, values, buffer, arrays))
 
     def layers(self, context: gb.Context) -> list[tuple[gb.Tensor, gb.Tensor]]:
         """Keys and values of each layer, as views that go with the context."""
@@ -124,7 +126,12 @@ class Cache:
     def move(self, source: int, target: int) -> None:
         """Copies the keys and values of one position to another, in all layers at once."""
         for part in self.parts:
-            with gb.Context() as context:
+            if part.arrays is not None:
+                keys, values = part.arrays
+                keys[:, :, target] = keys[:, :, source]
+                values[..., target] = values[..., source]
+                continue
+            with gb.Context() as context:  # on the device
                 keys, values = context.view(part.keys), context.view(part.values)
                 moved = (
                     gb.cpy(keys[:, :, source : source + 1], keys[:, :, target : target + 1]),

@@ -320,3 +320,29 @@ def test_interpreter_exit_with_everything_open(script, ending):
 
 def test_import_in_a_fresh_interpreter_twice(script):
     script("import importlib, ggml_backend, sys\nimport ggml_backend.cli\nassert 'CPU' in ggml_backend.backends()")
+
+
+def test_views_in_another_context_live_with_it(cpu):
+    """A cache in one context; graphs over it come and go, and leave nothing in it."""
+    home = gb.Context()
+    cache = home.tensor((2, 3, 4), name="cache")
+    home.allocate(cpu)
+    cache.set(np.arange(24, dtype=np.float32).reshape(2, 3, 4))
+    used = home.used_bytes
+    for i in range(3):
+        with gb.Context() as ctx:
+            view = ctx.view(cache)
+            assert (view.shape, view.dtype, view.view_of, view.context) == (cache.shape, cache.dtype, cache, ctx)
+            doubled = gb.scale(gb.cont(view[:, i : i + 1]), 2.0)
+            scheduler = gb.Scheduler([cpu])
+            assert scheduler.compute(ctx.graph(doubled))
+            np.testing.assert_array_equal(doubled.numpy(), cache.numpy()[:, i : i + 1] * 2)
+    assert home.used_bytes == used
+    ctx = gb.Context()
+    view = ctx.view(cache)
+    home.close()
+    np.testing.assert_array_equal(view.numpy().reshape(-1), np.arange(24))  # it keeps what it looks into
+    with pytest.raises(gb.StateError, match="closed"):
+        ctx.view(cache)
+    with pytest.raises(TypeError, match=r"Context.view: tensor must be a Tensor"):
+        ctx.view(np.zeros(3))  # type: ignore[arg-type]

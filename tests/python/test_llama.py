@@ -13,6 +13,7 @@ import pytest
 import ggml_backend as gb
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
+from examples.llama import model as llama_model
 from examples.llama.model import Config, Llama, Sampler
 from examples.llama.tokenizer import ByteLevel, SentencePiece, tokenizer_of
 
@@ -105,6 +106,40 @@ def test_logits_equal_a_network_without_cache(file, weights, devices, batch):
         np.testing.assert_allclose(model.logits([IDS[i]]), expected[i], atol=6e-3)
     model.reset()
     np.testing.assert_allclose(model.logits(IDS[:3]), expected[2], atol=6e-3)
+
+
+@pytest.mark.parametrize("devices", [("CPU",), ("SIM", "CPU")])
+def test_windows_equal_prompts(file, devices, monkeypatch):
+    """Token by token, over the ends of windows, back and forth: as if all tokens so far were a prompt."""
+    monkeypatch.setattr(llama_model, "WINDOW", 8)
+    whole, steps = Llama(file, devices, n_threads=2), Llama(file, devices, n_threads=2)
+
+    def expected(ids: list[int]) -> np.ndarray:
+        whole.reset()
+        return whole.logits(ids)
+
+    close = {"atol": 2e-3}  # keys and values are float16
+    steps.logits(IDS[:2])
+    before = [p.keys.context.used_bytes for p in steps.cache.parts]
+    for i in range(2, 30):
+        np.testing.assert_allclose(steps.logits([IDS[i]]), expected(IDS[: i + 1]), **close)
+    steps.cache.used = 5
+    np.testing.assert_allclose(steps.logits([IDS[7]]), expected([*IDS[:5], IDS[7]]), **close)
+    np.testing.assert_allclose(steps.logits(IDS[10:14]), expected([*IDS[:5], IDS[7], *IDS[10:14]]), **close)
+    np.testing.assert_allclose(steps.logits([1]), expected([*IDS[:5], IDS[7], *IDS[10:14], 1]), **close)
+    assert [p.keys.context.used_bytes for p in steps.cache.parts] == before  # no slices pile up
+
+
+def test_a_window_is_planned_once(file):
+    model = Llama(file, n_threads=2)
+    model.logits(IDS[:3])
+    model.logits([1])
+    before = model.scheduler.stats
+    for _ in range(10):
+        model.logits([1])
+    after = model.scheduler.stats
+    assert after.plans_made == before.plans_made
+    assert after.plans_found >= before.plans_found + 10
 
 
 def test_same_tokens_on_all_devices(file):
