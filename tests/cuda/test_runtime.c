@@ -503,7 +503,7 @@ static void every_call_may_fail(void) {
     static const char * const calls[] = { "cudaMalloc",          "cudaMemcpyAsync",       "cudaMemsetAsync",      "cudaStreamCreateWithFlags",
                                           "cudaStreamSynchronize", "cudaDeviceSynchronize", "cudaGraphInstantiate", "cudaGraphLaunch",
                                           "cudaStreamBeginCapture", "cudaStreamEndCapture", "cudaGraphExecUpdate", "cudaLaunchKernel",
-                                          "cudaEventCreateWithFlags", "cudaEventRecord" };
+                                          "cudaEventCreateWithFlags", "cudaEventRecord", "cudaHostAlloc" };
     ggml_backend_cuda_trim(0);
     const struct gb_emu_counts before = gb_emu_count();
     for (size_t k = 0; k < sizeof(calls) / sizeof(calls[0]); k++) {

@@ -4,6 +4,7 @@
 //   cuda_buffer.cu    buffers on a device and in pinned host memory, copies     gb_cuda_buffer
 //   cuda_backend.cu   the backend hooks: streams, events, registration          gb_cuda_backend
 //   cuda_graph.cu     running graphs, capturing and replaying them              gb_cuda_graphs
+//   cuda_index.cu     indices that kernels find to be out of range            gb_cuda_index
 //   cuda_blas.cu      products by cuBLAS, where that is wished and there        gb_cuda_blas
 //   ops.cu            the table of operators, and what supports_op answers      gb_cuda_op
 //   ops/<family>.cu   host code of operators: checks, sizes of grids, launches
@@ -77,6 +78,7 @@ bool             gb_cuda_is_sticky(cudaError_t error); // nothing works any more
 
 struct gb_cuda_graphs; // captured graphs, cuda_graph.cu
 struct gb_cuda_blas;   // cuda_blas.h
+struct gb_cuda_index_watch; // cuda_index.cu
 
 struct gb_cuda_scratch_memory {
     char * memory;   // owned; of a dry run: an address that nobody follows
@@ -101,6 +103,7 @@ struct gb_cuda_backend {
     gb_cuda_scratch_memory scratch;
     gb_cuda_graphs *       graphs; // owned
     gb_cuda_blas *         blas;   // owned; NULL: not used
+    gb_cuda_index_watch *  index;  // owned; NULL in a dry run
     char                   blas_text[256];
     // a point in time that both clocks know, for event_time
     cudaEvent_t base_event; // NULL: not made yet
@@ -129,6 +132,29 @@ void * gb_cuda_scratch(gb_cuda_backend & b, size_t bytes);
 // Makes room for `size` bytes of it. When that takes another block, it waits for the stream and forgets captured graphs, which point to
 // the old one. False on failure, reported; then there is none.
 bool gb_cuda_scratch_reserve(gb_cuda_backend & b, size_t size);
+
+// -------------------------------------------------------------------------------------------------------------- wrong indices
+
+enum { GB_CUDA_INDEX_TEXT = 160 };
+
+struct gb_cuda_index_note { // in pinned memory; a kernel writes it
+    unsigned     claimed;  // 0: all indices were in range
+    int          complete; // the rest is there
+    int          id, which; // which: of MUL_MAT_ID, the column of ids; -1: GET_ROWS
+    int64_t      place[3], limit;
+    const void * dst;
+    char         text[GB_CUDA_INDEX_TEXT]; // the operator and its result
+};
+
+struct gb_index_reader; // kernels/wrong_index.cuh
+
+gb_cuda_index_watch * gb_cuda_index_new(const char * device); // NULL on failure, reported
+void                  gb_cuda_index_free(gb_cuda_index_watch * watch);
+gb_index_reader       gb_cuda_index_reader(const gb_cuda_backend & b, const ggml_tensor * dst, int which, int64_t limit);
+bool                  gb_cuda_index_check(gb_cuda_backend & b);          // when the queue is empty: false, once, reported: there was a wrong index
+bool                  gb_cuda_index_is_noted(const gb_cuda_backend & b); // at any time
+// When the device is idle: false, reported: what a kernel wrote there was made with a wrong index.
+bool                  gb_cuda_index_check_memory(const char * device, const char * memory, size_t size);
 
 // ------------------------------------------------------------------------------------------------------------------ operators
 

@@ -166,16 +166,23 @@ static GGML_CALL bool copy_peer_async(ggml_backend_t backend, const ggml_tensor 
            queue_copy(b, src, dst);
 }
 
+// False, reported: the device failed, or a kernel found something wrong in what was queued.
+static bool wait_for_queue(gb_cuda_backend & b) {
+    const cudaError_t error = cudaStreamSynchronize(b.stream);
+    if (error != cudaSuccess) {
+        gb_cuda_fail(b, "waiting for queued work", error);
+        return false;
+    }
+    return gb_cuda_index_check(b);
+}
+
 static GGML_CALL void synchronize(ggml_backend_t backend) {
     gb_cuda_backend & b = state_of(backend);
     if (!gb_cuda_is_usable(b)) {
         return;
     }
     gb_cuda_on_device on(b.device->id);
-    const cudaError_t error = cudaStreamSynchronize(b.stream);
-    if (error != cudaSuccess) {
-        gb_cuda_fail(b, "waiting for queued work", error);
-    }
+    wait_for_queue(b);
 }
 
 // -------------------------------------------------------------------------------------------------------------- graphs
@@ -186,6 +193,9 @@ static GGML_CALL bool graph_compute(ggml_backend_t backend, ggml_cgraph * graph)
         return false;
     }
     gb_cuda_on_device on(b.device->id);
+    if (gb_cuda_index_is_noted(b) && !wait_for_queue(b)) {
+        return false; // nobody has heard of it yet
+    }
     return gb_cuda_graph_compute(b, graph) == GGML_STATUS_SUCCESS;
 }
 
@@ -351,6 +361,7 @@ static GGML_CALL void backend_free(ggml_backend_t backend) {
     (void) cudaStreamSynchronize(b.stream); // nobody is left to be told
     gb_cuda_graphs_free(b.graphs);
     gb_cuda_blas_free(b.blas);
+    gb_cuda_index_free(b.index);
     gb_cuda_pool_free(b.device, b.scratch.memory, b.scratch.capacity);
     if (b.base_event != nullptr) {
         (void) cudaEventDestroy(b.base_event);
@@ -389,8 +400,9 @@ bool gb_cuda_is_backend(ggml_backend_t backend) {
 }
 
 static ggml_backend_t no_backend(gb_cuda_backend * b, ggml_backend_t backend) {
-    if (b != nullptr && b->graphs != nullptr) {
+    if (b != nullptr) {
         gb_cuda_graphs_free(b->graphs);
+        gb_cuda_index_free(b->index);
     }
     delete b;
     delete backend;
@@ -410,6 +422,10 @@ static ggml_backend_t new_backend(gb_cuda_device * device) {
     }
     if (backend == nullptr || b == nullptr || b->graphs == nullptr) {
         ggml_report_error(GGML_STATUS_ALLOC_FAILED, "%s: no host memory for a backend", device->name);
+        return no_backend(b, backend);
+    }
+    b->index = gb_cuda_index_new(device->name);
+    if (b->index == nullptr) {
         return no_backend(b, backend);
     }
     const cudaError_t error = cudaStreamCreateWithFlags(&b->stream, cudaStreamNonBlocking);

@@ -175,9 +175,13 @@ static GGML_CALL void buffer_set(ggml_backend_buffer_t buffer, ggml_tensor * ten
 }
 
 static GGML_CALL void buffer_get(ggml_backend_buffer_t buffer, const ggml_tensor * tensor, void * data, size_t offset, size_t size) {
-    do_now(context_of(buffer)->device, "getting a tensor", [=](cudaStream_t stream) {
+    const cuda_buffer * b  = context_of(buffer);
+    const bool          ok = do_now(b->device, "getting a tensor", [=](cudaStream_t stream) {
         return cudaMemcpyAsync(data, static_cast<const char *>(tensor->data) + offset, size, cudaMemcpyDeviceToHost, stream);
     });
+    if (ok) {
+        (void) gb_cuda_index_check_memory(b->device->name, b->memory, buffer->size);
+    }
 }
 
 static GGML_CALL void buffer_clear(ggml_backend_buffer_t buffer, uint8_t value) {

@@ -110,6 +110,9 @@ bool write_signature(gb_cuda_graphs & g) {
         const tensor_key    k = key_of(t);
         w.put(&k, sizeof(k));
         w.put(t->op_params, sizeof(t->op_params));
+        if (t->op == GGML_OP_GET_ROWS || t->op == GGML_OP_MUL_MAT_ID) { // messages about indices have it
+            w.put(t->name, strnlen(t->name, sizeof(t->name)));
+        }
         for (int j = 0; j < GGML_MAX_SRC; j++) {
             const bool there = t->src[j] != nullptr;
             w.put(&there, 1);

@@ -9,6 +9,7 @@
 //   gb_sync_block gb_sync_warp   instead of __syncthreads, __syncwarp: by all threads of the block, of the warp; none may have returned
 //   gb_shfl* gb_ballot gb_any gb_all gb_warp_sum gb_warp_max     by all 32 lanes; so blocks have a multiple of 32 threads
 //   gb_cp_async_* gb_ldmatrix_* gb_mma_* gb_dp4a gb_atomic_*     as in the PTX manual
+//   gb_fence_system              instead of __threadfence_system
 //   gb_needs_code                only code for this capability (80, say) may come here: the emulation looks
 //
 // Not allowed: device lambdas, recursion, printf, asserts, warp-level code under a condition that lanes disagree on, __constant__ (use

@@ -108,6 +108,10 @@ static __device__ __forceinline__ bool gb_all(bool x) {
 template <class T> static __device__ __forceinline__ T gb_atomic_add(T * p, T x) { // int, unsigned, float; the old value
     return atomicAdd(p, x);
 }
+// What the thread has written so far is seen by the host before what it writes after.
+static __device__ __forceinline__ void gb_fence_system(void) {
+    __threadfence_system();
+}
 template <class T> static __device__ __forceinline__ T gb_atomic_max(T * p, T x) { // int, unsigned
     return atomicMax(p, x);
 }

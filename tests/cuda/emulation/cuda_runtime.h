@@ -127,6 +127,7 @@ struct cudaFuncAttributes {
 #define cudaEventDefault          0u
 #define cudaEventDisableTiming    2u
 #define cudaHostAllocPortable     1u
+#define cudaHostAllocMapped       2u
 #define cudaHostAllocDefault      0u
 #define cudaHostRegisterPortable  1u
 #define cudaHostRegisterReadOnly  8u

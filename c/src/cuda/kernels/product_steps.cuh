@@ -41,7 +41,7 @@ GB_KERNEL GB_BOUNDS(256, 1) gb_gemm_add_parts(float * dst, const float * part, i
 }
 
 // One block sorts the tokens by expert, in their order: first[e] .. first[e + 1] in `tokens`. Rows of dst whose id is out of range are
-// not in the list and become NaN.
+// not in the list and become NaN; the first is noted.
 GB_KERNEL GB_BOUNDS(256, 1) gb_route(gb_weights w, int n, int * first, int * tokens, float * dst, int64_t m) {
     GB_SHARED(int, counts, 256);
     GB_SHARED(int, next, GGML_MAX_SRC + 1);
@@ -75,6 +75,10 @@ GB_KERNEL GB_BOUNDS(256, 1) gb_route(gb_weights w, int n, int * first, int * tok
     }
     if ((int) threadIdx.x <= w.n_experts) {
         first[threadIdx.x] = next[threadIdx.x];
+    }
+    if (threadIdx.x == 0 && next[w.n_experts] < n) {
+        const int token = tokens[next[w.n_experts]];
+        gb_note_wrong_index(w.reader, *(const int *) (const void *) (w.ids + token * (int64_t) w.ids_nb), token, 0, 0);
     }
     for (int i = next[w.n_experts]; i < n; i++) {
         for (int64_t c = threadIdx.x; c < m; c += 256) {

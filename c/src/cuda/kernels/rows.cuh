@@ -7,6 +7,7 @@
 
 #include "cuda/kernels/bits.cuh"
 #include "cuda/kernels/unpack.cuh"
+#include "cuda/kernels/wrong_index.cuh"
 #include "ggml.h"
 
 struct gb_weights {
@@ -17,16 +18,23 @@ struct gb_weights {
     const char * ids;             // NULL, or the expert of each token
     size_t       ids_nb;          // bytes from one token to the next
     int          n_experts;
+    gb_index_reader reader; // with ids
 };
 
 GB_DEVICE const char * gb_weights_of_slice(const gb_weights & w, int64_t z) {
     return w.a[0] + z % w.ne2 / w.r2 * (int64_t) w.nb2 + z / w.ne2 / w.r3 * (int64_t) w.nb3;
 }
 
-// NULL: there is no such expert.
+// NULL: there is no such expert, which one thread of the grid notes.
 GB_DEVICE const char * gb_weights_of_token(const gb_weights & w, int64_t token) {
     const int id = *(const int *) (const void *) (w.ids + token * (int64_t) w.ids_nb);
-    return id >= 0 && id < w.n_experts ? w.a[id] : NULL;
+    if (id >= 0 && id < w.n_experts) {
+        return w.a[id];
+    }
+    if (threadIdx.x == 0 && blockIdx.x == 0) {
+        gb_note_wrong_index(w.reader, id, token, 0, 0);
+    }
+    return NULL;
 }
 
 // F32, F16 or BF16.

@@ -1,7 +1,7 @@
 // mul_mat_id.cu - MUL_MAT_ID: the weights of a row of dst are those of its token's expert, which only the device knows.
 //
 // Few tokens: each block reads the id of its token. Many: the device sorts the tokens by expert first. A token whose id is out of range
-// cannot be reported without waiting for the device: its row becomes NaN.
+// gets a row of NaN, and who waits for the device is told (cuda_index.cu).
 #include "cuda/ops/products.h"
 
 static const char * mul_mat_id_supports(const gb_cuda_device &, const ggml_tensor * dst) {
@@ -32,6 +32,7 @@ static enum ggml_status mul_mat_id_run(gb_cuda_backend & b, ggml_tensor * dst) {
     }
     p.w.ids    = gb_cuda_data(ids) + dst->op_params[0] * (int64_t) ids->nb[0];
     p.w.ids_nb = ids->nb[1];
+    p.w.reader = gb_cuda_index_reader(b, dst, dst->op_params[0], p.w.n_experts);
     return gb_product_run(b, p);
 }
 

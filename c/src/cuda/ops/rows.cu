@@ -1,22 +1,29 @@
 // rows.cu - GET_ROWS (rows chosen by an index tensor) and DIAG.
 //
-// An index that is out of range cannot be reported without waiting for the device: its row becomes NaN (zeros, if integers).
+// An index that is out of range makes a row of NaN (zeros, if integers), and who waits for the device is told (cuda_index.cu).
 #include "cuda/kernels/copies.cuh"
+#include "cuda/kernels/wrong_index.cuh"
 #include "cuda/ops/elements.h"
 
 // Where row (i1, i2, i3) of the result comes from; NULL: the index is bad.
-GB_DEVICE const char * gb_chosen_row(const gb_view & a, const gb_view & ids, const gb_index & at) {
+GB_DEVICE const char * gb_chosen_row(const gb_view & a, const gb_view & ids, const gb_index & at, const gb_index_reader & reader) {
     const int32_t id = *(const int32_t *) (const void *) (ids.p + at.i[1] * ids.nb[0] + at.i[2] * ids.nb[1] + at.i[3] * ids.nb[2]);
-    return id >= 0 && id < a.ne[1] ? gb_at(a, 0, id, at.i[2], at.i[3]) : NULL;
+    if (id >= 0 && id < a.ne[1]) {
+        return gb_at(a, 0, id, at.i[2], at.i[3]);
+    }
+    if (at.i[0] == 0) {
+        gb_note_wrong_index(reader, id, at.i[1], at.i[2], at.i[3]);
+    }
+    return NULL;
 }
 
-template<class I> GB_KERNEL GB_BOUNDS(256, 1) gb_rows_plain(gb_view y, gb_view a, gb_view ids, int size, int64_t n) {
+template<class I> GB_KERNEL GB_BOUNDS(256, 1) gb_rows_plain(gb_view y, gb_view a, gb_view ids, gb_index_reader reader, int size, int64_t n) {
     const int64_t k = gb_thread();
     if (k >= n) {
         return;
     }
     const gb_index at  = gb_unravel<I>((I) k, y.ne);
-    const char *   row = gb_chosen_row(a, ids, at);
+    const char *   row = gb_chosen_row(a, ids, at, reader);
     char *         to  = gb_at(y, at);
     if (row != NULL && y.type == a.type) {
         gb_move(size, to, row + at.i[0] * a.nb[0]);
@@ -29,16 +36,16 @@ template<class I> GB_KERNEL GB_BOUNDS(256, 1) gb_rows_plain(gb_view y, gb_view a
     }
 }
 
-template<int TYPE> GB_KERNEL GB_BOUNDS(256, 1) gb_rows_quantized(gb_view y, gb_view a, gb_view ids, int64_t n_groups) {
+template<int TYPE> GB_KERNEL GB_BOUNDS(256, 1) gb_rows_quantized(gb_view y, gb_view a, gb_view ids, gb_index_reader reader, int64_t n_groups) {
     const int64_t k = gb_thread();
     if (k >= n_groups) {
         return;
     }
     const int64_t  per_row = y.ne[0] / 32, first = k % per_row;
     gb_index       at  = gb_unravel_row<uint64_t>((uint64_t) (k / per_row), y.ne);
-    const char *   row = gb_chosen_row(a, ids, at);
+    at.i[0]            = first * 32;
+    const char *   row = gb_chosen_row(a, ids, at, reader);
     gb_group       o;
-    at.i[0] = first * 32;
     if (row != NULL) {
         gb_dequantize_group<TYPE>(row, first, o);
     }
@@ -47,11 +54,11 @@ template<int TYPE> GB_KERNEL GB_BOUNDS(256, 1) gb_rows_quantized(gb_view y, gb_v
     }
 }
 
-static cudaError_t launch_quantized(const ggml_tensor * dst, cudaStream_t stream) {
+static cudaError_t launch_quantized(const ggml_tensor * dst, const gb_index_reader & reader, cudaStream_t stream) {
     const gb_view y = gb_view_of(dst), a = gb_view_of(dst->src[0]), ids = gb_view_of(dst->src[1]);
     const int64_t n = gb_count(dst) / 32;
 #define GB_CASE(name) \
-    case GGML_TYPE_##name: return GB_LAUNCH((gb_rows_quantized<GGML_TYPE_##name>), gb_blocks(n), GB_BLOCK, 0, stream, y, a, ids, n);
+    case GGML_TYPE_##name: return GB_LAUNCH((gb_rows_quantized<GGML_TYPE_##name>), gb_blocks(n), GB_BLOCK, 0, stream, y, a, ids, reader, n);
     switch (a.type) {
         GB_QUANT_TYPES(GB_CASE)
         default: return cudaErrorInvalidValue;
@@ -59,19 +66,19 @@ static cudaError_t launch_quantized(const ggml_tensor * dst, cudaStream_t stream
 #undef GB_CASE
 }
 
-static cudaError_t launch_rows(const ggml_tensor * dst, cudaStream_t stream) {
+static cudaError_t launch_rows(const ggml_tensor * dst, const gb_index_reader & reader, cudaStream_t stream) {
     const gb_view y = gb_view_of(dst), a = gb_view_of(dst->src[0]), ids = gb_view_of(dst->src[1]);
     const int64_t n    = gb_count(dst);
     const int     size = (int) ggml_type_size(dst->type);
     if (ggml_is_quantized(dst->src[0]->type)) {
-        return launch_quantized(dst, stream);
+        return launch_quantized(dst, reader, stream);
     }
-    return gb_is_small(n) ? GB_LAUNCH((gb_rows_plain<uint32_t>), gb_blocks(n), GB_BLOCK, 0, stream, y, a, ids, size, n)
-                          : GB_LAUNCH((gb_rows_plain<uint64_t>), gb_blocks(n), GB_BLOCK, 0, stream, y, a, ids, size, n);
+    return gb_is_small(n) ? GB_LAUNCH((gb_rows_plain<uint32_t>), gb_blocks(n), GB_BLOCK, 0, stream, y, a, ids, reader, size, n)
+                          : GB_LAUNCH((gb_rows_plain<uint64_t>), gb_blocks(n), GB_BLOCK, 0, stream, y, a, ids, reader, size, n);
 }
 
 static enum ggml_status get_rows_run(gb_cuda_backend & b, ggml_tensor * dst) {
-    GB_CUDA_TRY(b, launch_rows(dst, b.stream));
+    GB_CUDA_TRY(b, launch_rows(dst, gb_cuda_index_reader(b, dst, -1, dst->src[0]->ne[1]), b.stream));
     return GGML_STATUS_SUCCESS;
 }
 

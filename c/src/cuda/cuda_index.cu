@@ -1,0 +1,121 @@
+// cuda_index.cu - indices that were out of range: kernels note the first one (kernels/wrong_index.cuh), and who waits reports it.
+//
+// No call waits for the device because of that: the note lies in pinned host memory, and is looked at by those who wait anyway. Those are
+// synchronize of the backend, reading the memory that the wrong result lies in, and the next graph, if the note is complete by then.
+#include <stdio.h>
+#include <string.h>
+
+#include <mutex>
+#include <new>
+
+#include "kernels/wrong_index.cuh"
+
+struct gb_cuda_index_watch {
+    gb_cuda_index_note *  note;     // owned, pinned
+    bool                  reported; // already, but not cleared
+    gb_cuda_index_watch * next;
+};
+
+namespace {
+
+struct {
+    std::mutex            lock;
+    gb_cuda_index_watch * first = nullptr;
+} all; // of all backends
+
+bool is_complete(const gb_cuda_index_watch * w) {
+    return *static_cast<const volatile int *>(&w->note->complete) != 0;
+}
+
+void report(const char * device, gb_cuda_index_watch * w) {
+    const gb_cuda_index_note & n = *w->note;
+    char                       where[96];
+    if (n.which < 0) {
+        snprintf(where, sizeof(where), "index %d at [%lld,%lld,%lld]", n.id, (long long) n.place[0], (long long) n.place[1], (long long) n.place[2]);
+    } else {
+        snprintf(where, sizeof(where), "ids[%d] of row %lld is %d,", n.which, (long long) n.place[0], n.id);
+    }
+    w->reported = true;
+    ggml_report_error(GGML_STATUS_INVALID_ARGUMENT, "%s: %.*s: %s out of range 0..%lld", device, GB_CUDA_INDEX_TEXT, n.text, where, (long long) n.limit - 1);
+}
+
+} // namespace
+
+gb_cuda_index_watch * gb_cuda_index_new(const char * device) {
+    gb_cuda_index_watch * w      = new (std::nothrow) gb_cuda_index_watch();
+    void *                memory = nullptr;
+    if (w == nullptr) {
+        ggml_report_error(GGML_STATUS_ALLOC_FAILED, "%s: no host memory for a backend", device);
+        return nullptr;
+    }
+    const cudaError_t error = cudaHostAlloc(&memory, sizeof(gb_cuda_index_note), cudaHostAllocPortable | cudaHostAllocMapped);
+    if (error != cudaSuccess) {
+        gb_cuda_report(device, "cudaHostAlloc", error);
+        delete w;
+        return nullptr;
+    }
+    memset(memory, 0, sizeof(gb_cuda_index_note));
+    w->note = static_cast<gb_cuda_index_note *>(memory);
+    const std::lock_guard<std::mutex> held(all.lock);
+    w->next   = all.first;
+    all.first = w;
+    return w;
+}
+
+void gb_cuda_index_free(gb_cuda_index_watch * w) {
+    if (w == nullptr) {
+        return;
+    }
+    {
+        const std::lock_guard<std::mutex> held(all.lock);
+        gb_cuda_index_watch **            at = &all.first;
+        while (*at != w) {
+            at = &(*at)->next;
+        }
+        *at = w->next;
+    }
+    (void) cudaFreeHost(w->note);
+    delete w;
+}
+
+gb_index_reader gb_cuda_index_reader(const gb_cuda_backend & b, const ggml_tensor * dst, int which, int64_t limit) {
+    gb_index_reader r = {};
+    r.note            = b.index != nullptr ? b.index->note : nullptr; // none in a dry run
+    r.dst             = gb_cuda_data(dst);
+    r.which           = which;
+    r.limit           = limit;
+    snprintf(r.text, sizeof(r.text), "%s %s[%lld, %lld, %lld, %lld] '%s'", ggml_op_desc(dst), ggml_type_name(dst->type), (long long) dst->ne[0],
+             (long long) dst->ne[1], (long long) dst->ne[2], (long long) dst->ne[3], dst->name);
+    return r;
+}
+
+bool gb_cuda_index_check(gb_cuda_backend & b) {
+    const std::lock_guard<std::mutex> held(all.lock);
+    gb_cuda_index_watch *             w = b.index;
+    if (w->note->claimed == 0) {
+        return true;
+    }
+    const bool known = w->reported;
+    if (!known) {
+        report(b.device->name, w);
+    }
+    memset(static_cast<void *>(w->note), 0, sizeof(*w->note));
+    w->reported = false;
+    return known;
+}
+
+bool gb_cuda_index_is_noted(const gb_cuda_backend & b) {
+    return is_complete(b.index);
+}
+
+bool gb_cuda_index_check_memory(const char * device, const char * memory, size_t size) {
+    const std::lock_guard<std::mutex> held(all.lock);
+    for (gb_cuda_index_watch * w = all.first; w != nullptr; w = w->next) {
+        const char * dst = is_complete(w) ? static_cast<const char *>(w->note->dst) : nullptr;
+        if (dst != nullptr && dst >= memory && dst < memory + size && !w->reported) {
+            report(device, w);
+            return false;
+        }
+    }
+    return true;
+}

@@ -1,0 +1,165 @@
+// test_index.cpp - indices out of range: an error that says what the CPU says, where somebody waits, once, and the device works on.
+#include <cmath>
+#include <functional>
+
+#include "device_graph.h"
+
+struct lookup { // rows of `table`, or products with experts, by `ids`
+    ggml_context *        ctx;
+    ggml_tensor *         ids, *y;
+    ggml_cgraph *         graph;
+    ggml_backend_buffer_t buffer;
+};
+
+enum { N_IDS = 12, LIMIT = 7 };
+enum kind { ROWS, QUANTIZED_ROWS, FEW_TOKENS, MANY_TOKENS, N_KINDS };
+
+static lookup build(ggml_backend_t backend, kind k) {
+    lookup l;
+    l.ctx           = ggml_init({ 1 << 18, NULL, true });
+    const int64_t n = k == MANY_TOKENS ? N_IDS : 5;
+    l.ids           = ggml_new_tensor_1d(l.ctx, GGML_TYPE_I32, n);
+    if (k == ROWS || k == QUANTIZED_ROWS) {
+        ggml_tensor * table = ggml_new_tensor_2d(l.ctx, k == ROWS ? GGML_TYPE_F32 : GGML_TYPE_Q8_0, 64, LIMIT);
+        l.y                 = ggml_get_rows(l.ctx, table, l.ids);
+    } else {
+        ggml_tensor * experts[LIMIT];
+        for (ggml_tensor *& e : experts) {
+            e = ggml_new_tensor_2d(l.ctx, GGML_TYPE_F16, 64, 40);
+        }
+        ggml_tensor * ids = ggml_reshape_2d(l.ctx, l.ids, 1, n);
+        l.y               = ggml_mul_mat_id(l.ctx, experts, LIMIT, ids, 0, ggml_new_tensor_2d(l.ctx, GGML_TYPE_F32, 64, n));
+    }
+    ggml_set_name(l.y, "the lookup");
+    ggml_tensor * end = ggml_sqr(l.ctx, ggml_neg(l.ctx, l.y)); // enough nodes to be recorded
+    l.graph           = ggml_new_graph(l.ctx);
+    ggml_build_forward_expand(l.graph, end);
+    l.buffer = ggml_backend_alloc_ctx_tensors(l.ctx, backend);
+    ggml_backend_buffer_clear(l.buffer, 0);
+    return l;
+}
+
+static void release(lookup & l) {
+    ggml_backend_buffer_free(l.buffer);
+    ggml_free(l.ctx);
+}
+
+static void set_ids(const lookup & l, int64_t at, int32_t id) { // all others are right
+    std::vector<int32_t> v((size_t) ggml_nelements(l.ids));
+    for (size_t i = 0; i < v.size(); i++) {
+        v[i] = (int64_t) i == at ? id : (int32_t) (i % LIMIT);
+    }
+    CHECK_INT(ggml_backend_tensor_set(l.ids, v.data(), 0, ggml_nbytes(l.ids)), GGML_STATUS_SUCCESS);
+}
+
+static enum ggml_status run(ggml_backend_t cuda, const lookup & l) {
+    CHECK(ggml_backend_graph_compute(cuda, l.graph));
+    return ggml_backend_synchronize(cuda);
+}
+
+// "'the lookup'" and the numbers, in any words.
+static void check_message(kind k, int64_t at, int32_t id) {
+    char number[24], place[24], limit[24];
+    snprintf(number, sizeof(number), "%d", id);
+    snprintf(place, sizeof(place), k < FEW_TOKENS ? "[%d,0,0]" : "row %d", (int) at);
+    snprintf(limit, sizeof(limit), "%d", LIMIT - 1);
+    for (const char * part : { "'the lookup'", k < FEW_TOKENS ? "GET_ROWS" : "MUL_MAT_ID", (const char *) number, (const char *) place, (const char *) limit }) {
+        CHECK_MSG(strstr(ggml_last_error(), part) != NULL, "'%s' is not in '%s'", part, ggml_last_error());
+    }
+    CHECK(ggml_last_status() == GGML_STATUS_INVALID_ARGUMENT);
+    ggml_clear_error();
+}
+
+static void each_kind(const std::function<void(ggml_backend_t, kind, const lookup &)> & check) {
+    ggml_backend_t cuda = cuda_open(0);
+    for (int k = 0; k < N_KINDS; k++) {
+        lookup l = build(cuda, (kind) k);
+        check(cuda, (kind) k, l);
+        release(l);
+    }
+    ggml_backend_free(cuda);
+}
+
+static void waiting_reports_it_once(void) {
+    CUDA_OR_SKIP();
+    each_kind([](ggml_backend_t cuda, kind k, const lookup & l) {
+        for (int i = 0; i < 8; i++) { // launched, recorded, replayed, wrong and right
+            const int32_t id = i % 2 ? 3 : i % 4 == 0 ? LIMIT : -2;
+            set_ids(l, 4, id);
+            CHECK_INT(run(cuda, l), i % 2 ? GGML_STATUS_SUCCESS : GGML_STATUS_INVALID_ARGUMENT);
+            if (i % 2 == 0) {
+                check_message(k, 4, id);
+            }
+            CHECK_INT(ggml_backend_synchronize(cuda), GGML_STATUS_SUCCESS); // told already
+        }
+    });
+}
+
+// As the CPU says it, apart from the shapes that are given with the operator.
+static void the_cpu_says_the_same(void) {
+    CUDA_OR_SKIP();
+    ggml_backend_t cpu = ggml_backend_cpu_init();
+    for (int k = 0; k < N_KINDS; k++) {
+        lookup l = build(cpu, (kind) k);
+        set_ids(l, 4, LIMIT + 90);
+        CHECK(!ggml_backend_graph_compute(cpu, l.graph));
+        check_message((kind) k, 4, LIMIT + 90);
+        release(l);
+    }
+    ggml_backend_free(cpu);
+}
+
+static void reading_the_result_reports_it(void) {
+    CUDA_OR_SKIP();
+    each_kind([](ggml_backend_t cuda, kind k, const lookup & l) {
+        float one = 0;
+        set_ids(l, 4, 1000000);
+        CHECK(ggml_backend_graph_compute(cuda, l.graph));
+        CHECK_INT(ggml_backend_tensor_get(l.y, &one, 0, sizeof(one)), GGML_STATUS_INVALID_ARGUMENT);
+        check_message(k, 4, 1000000);
+        CHECK_INT(ggml_backend_tensor_get(l.y, &one, l.y->nb[1] * 4, sizeof(one)), GGML_STATUS_SUCCESS); // once
+        CHECK(std::isnan(one));
+        set_ids(l, 4, 0);
+        CHECK_INT(run(cuda, l), GGML_STATUS_SUCCESS);
+    });
+}
+
+// Other memory and other backends have nothing to do with it.
+static void others_are_not_disturbed(void) {
+    CUDA_OR_SKIP();
+    each_kind([](ggml_backend_t cuda, kind k, const lookup & l) {
+        ggml_backend_t other = cuda_open(0);
+        lookup         mine  = build(other, k);
+        float          one   = 0;
+        set_ids(mine, 0, 0);
+        set_ids(l, 2, -1);
+        CHECK(ggml_backend_graph_compute(cuda, l.graph));
+        CHECK_INT(run(other, mine), GGML_STATUS_SUCCESS);
+        CHECK_INT(ggml_backend_tensor_get(mine.y, &one, 0, sizeof(one)), GGML_STATUS_SUCCESS);
+        CHECK_INT(ggml_backend_synchronize(cuda), GGML_STATUS_INVALID_ARGUMENT);
+        check_message(k, 2, -1);
+        release(mine);
+        ggml_backend_free(other);
+    });
+}
+
+// Nobody waited: the next graph does not start as if nothing had been.
+static void the_next_graph_reports_it(void) {
+    CUDA_OR_SKIP();
+    each_kind([](ggml_backend_t cuda, kind k, const lookup & l) {
+        ggml_backend_t other = cuda_open(0);
+        lookup         away  = build(other, k);
+        float          one   = 0;
+        set_ids(l, 1, LIMIT);
+        CHECK(ggml_backend_graph_compute(cuda, l.graph));
+        CHECK_INT(ggml_backend_tensor_get(away.y, &one, 0, sizeof(one)), GGML_STATUS_SUCCESS); // waits for the device
+        CHECK(!ggml_backend_graph_compute(cuda, l.graph));
+        check_message(k, 1, LIMIT);
+        set_ids(l, 1, 0);
+        CHECK_INT(run(cuda, l), GGML_STATUS_SUCCESS);
+        release(away);
+        ggml_backend_free(other);
+    });
+}
+
+TEST_MAIN(TEST(waiting_reports_it_once), TEST(the_cpu_says_the_same), TEST(reading_the_result_reports_it), TEST(others_are_not_disturbed), TEST(the_next_graph_reports_it))
