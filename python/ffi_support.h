@@ -41,7 +41,7 @@ GBPY_PYTHON void gbpy_custom2(struct ggml_tensor * dst, const struct ggml_tensor
 GBPY_PYTHON void gbpy_custom3(struct ggml_tensor * dst, const struct ggml_tensor * a, const struct ggml_tensor * b, const struct ggml_tensor * c, int ith, int nth, void * userdata);
 
 static inline enum ggml_status gbpy_install_stop(struct ggml_backend * cpu, struct gbpy_stop * stop);
-static inline enum ggml_status gbpy_graph_compute(struct ggml_backend * backend, struct ggml_cgraph * graph, struct gbpy_stop * stop);
+static inline enum ggml_status gbpy_graph_compute(struct ggml_backend * backend, struct gbpy_stop * stop, struct ggml_cgraph * graph);
 static inline const char *     gbpy_version(void);
 static inline const char *     gbpy_build(void);
 
@@ -95,7 +95,7 @@ static inline enum ggml_status gbpy_install_stop(struct ggml_backend * cpu, stru
 }
 
 // Computes to the end, in one call from Python. A wish to stop is served by then, whether it came in time or not.
-static inline enum ggml_status gbpy_graph_compute(struct ggml_backend * backend, struct ggml_cgraph * graph, struct gbpy_stop * stop) {
+static inline enum ggml_status gbpy_graph_compute(struct ggml_backend * backend, struct gbpy_stop * stop, struct ggml_cgraph * graph) {
     enum ggml_status status = GGML_STATUS_SUCCESS;
     if (!ggml_backend_graph_compute(backend, graph)) {
         status = ggml_last_status();

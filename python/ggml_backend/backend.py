@@ -6,6 +6,7 @@ import os
 import threading
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -118,11 +119,12 @@ def cpu_levels() -> dict[str, bool]:
 class BackendCore(Core):
     """A ``ggml_backend``. ``stop`` lets any thread end a running computation (CPU only)."""
 
-    __slots__ = ("abort", "is_cpu", "name", "pending", "stop")
+    __slots__ = ("abort", "is_cpu", "name", "pending", "run", "stop")
 
     def __init__(self, ptr: Any) -> None:
         self.stop = ffi.new("struct gbpy_stop *")
         super().__init__(ptr, (), calling(lib.ggml_backend_free, ptr), self.stop)
+        self.run = partial(lib.gbpy_graph_compute, ptr, self.stop)  # of the pointer of a graph
         self.name = text(lib.ggml_backend_name(ptr))
         self.is_cpu = bool(lib.ggml_backend_is_cpu(ptr))
         self.abort: Any = None  # what stop.handle refers to

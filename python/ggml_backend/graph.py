@@ -28,12 +28,13 @@ ABORTED: int = lib.GGML_STATUS_ABORTED
 class GraphCore(Core):
     """A ``ggml_cgraph``; it lives in the memory of its context. ``parents``: all contexts whose tensors it uses."""
 
-    __slots__ = ("customs", "epoch", "owners")
+    __slots__ = ("customs", "epoch", "only", "owners")
 
     def __init__(self, ptr: Any, context: ContextCore) -> None:
         super().__init__(ptr, context.family())
         self.customs: list[CustomOp] = customs_of(ptr)
         self.owners: list[weakref.ref[OwnerCore]] = []  # as of `epoch`
+        self.only: weakref.ref[OwnerCore] | None = None  # of `owners`, if there is one: most graphs
         self.epoch = -1
 
     def contexts(self) -> Iterator[ContextCore]:
@@ -45,10 +46,6 @@ class GraphCore(Core):
         StateError if one of them is being freed, or would be written to and is read-only.
         """
         if self.epoch == OwnerCore.epoch:
-            if len(self.owners) == 1:  # most graphs
-                one = self.owners[0]()
-                if one is not None and not one.closed:
-                    return [one]
             found = [owner for ref in self.owners if (owner := ref()) is not None and not owner.closed]
             if len(found) == len(self.owners):
                 return found
@@ -67,6 +64,7 @@ class GraphCore(Core):
                 name, op = text(lib.ggml_get_name(writer)), text(lib.ggml_op_desc(writer))
                 raise StateError(f"the node {name!r} ({op}) would write to a read-only buffer")
         self.owners, self.epoch = [o.ref for o in held.values()], epoch
+        self.only = self.owners[0] if len(self.owners) == 1 else None
         return list(held.values())
 
 
@@ -240,21 +238,25 @@ class Graph:
 
         Returns True; or False when :meth:`Backend.stop` or an abort callback ended it early.
         """
-        core = self._live()
-        device = backend._live()
+        device = backend._core
+        if device is None or self._ctx._core is None:
+            self._live()
+            device = backend._live()
         if device.pending is not None and (pending := device.pending()) is not None:
             with pending.lock:
                 pending.synchronize()
-        memory = core.hold()
+        core = self._core
+        one = core.only() if core.only is not None and core.epoch == OwnerCore.epoch else None
+        memory = one if one is not None and not one.closed else core.hold()
         with device.lock:  # as Use does, for one core: half of the time that a small graph takes
             if device.busy:
                 raise StateError("Graph.compute: is computing, and was called from one of its own callbacks")
             device.busy = True
             try:
-                run = start(core, (device,), device) if core.customs else None
-                status = lib.gbpy_graph_compute(device.ptr, core.ptr, device.stop)
-                if run is not None or device.abort is not None:
-                    finish(core, run, (device,))
+                if core.customs or device.abort is not None:
+                    status = _compute_with_callbacks(core, device)
+                else:
+                    status = device.run(core.ptr)
             finally:
                 device.busy = False
         del memory
@@ -392,6 +394,13 @@ class CopyContext(ContextCore):
         super().__init__(ffi.NULL, (owner,))
         self.owner = owner
         self.buffers = (owner,)
+
+
+def _compute_with_callbacks(graph: GraphCore, device: BackendCore) -> int:
+    run = start(graph, (device,), device)
+    status = int(device.run(graph.ptr))
+    finish(graph, run, (device,))
+    return status
 
 
 def start(graph: GraphCore, backends: tuple[BackendCore, ...], memory: Core) -> Run | None:
