@@ -3,6 +3,7 @@
 #ifndef GBPY_FFI_SUPPORT_H
 #define GBPY_FFI_SUPPORT_H
 
+#include <stdatomic.h>
 #include <string.h>
 
 #include "ggml-alloc.h"
@@ -11,6 +12,8 @@
 #include "ggml.h"
 #include "gguf/gguf_impl.h"
 #include "backend/backend.h"
+#include "base/mem.h"
+#include "base/thread.h"
 #include "cpu/limits.h"
 #include "ffi_build.h"
 #include "sched/sched.h"
@@ -41,7 +44,18 @@ GBPY_PYTHON void gbpy_custom2(struct ggml_tensor * dst, const struct ggml_tensor
 GBPY_PYTHON void gbpy_custom3(struct ggml_tensor * dst, const struct ggml_tensor * a, const struct ggml_tensor * b, const struct ggml_tensor * c, int ith, int nth, void * userdata);
 
 static inline enum ggml_status gbpy_install_stop(struct ggml_backend * cpu, struct gbpy_stop * stop);
-static inline enum ggml_status gbpy_graph_compute(struct ggml_backend * backend, struct gbpy_stop * stop, struct ggml_cgraph * graph);
+
+// A backend as Python uses it: by one thread at a time.
+struct gbpy_device;
+enum { GBPY_AGAIN = 1000 }; // instead of a status: the thread has the device already, and calls from one of its own callbacks
+static inline struct gbpy_device * gbpy_device_new(struct ggml_backend * backend, struct gbpy_stop * stop);
+static inline void                 gbpy_device_free(struct gbpy_device * d);
+static inline bool                 gbpy_device_enter(struct gbpy_device * d);
+static inline void                 gbpy_device_leave(struct gbpy_device * d);
+static inline bool                 gbpy_device_is_busy(const struct gbpy_device * d);
+static inline int                  gbpy_device_compute(struct gbpy_device * d, struct ggml_cgraph * graph);
+static inline int                  gbpy_device_compute_inside(struct gbpy_device * d, struct ggml_cgraph * graph);
+
 static inline const char *     gbpy_version(void);
 static inline const char *     gbpy_build(void);
 
@@ -94,16 +108,77 @@ static inline enum ggml_status gbpy_install_stop(struct ggml_backend * cpu, stru
     return ggml_backend_cpu_set_abort_callback(cpu, gbpy_abort, stop);
 }
 
-// Computes to the end, in one call from Python. A wish to stop is served by then, whether it came in time or not.
-static inline enum ggml_status gbpy_graph_compute(struct ggml_backend * backend, struct gbpy_stop * stop, struct ggml_cgraph * graph) {
+struct gbpy_device {
+    gb_mutex              mutex;
+    _Atomic(const void *) owner; // the thread that has it, by the address of a variable of its own; NULL: none
+    struct ggml_backend * backend; // borrowed, as is `stop`
+    struct gbpy_stop *    stop;
+};
+
+static inline const void * gbpy_this_thread(void) {
+    static _Thread_local char mine;
+    return &mine;
+}
+
+// NULL: no memory.
+static inline struct gbpy_device * gbpy_device_new(struct ggml_backend * backend, struct gbpy_stop * stop) {
+    struct gbpy_device * d = (struct gbpy_device *) gb_calloc(1, sizeof(*d));
+    if (d && !gb_mutex_init(&d->mutex)) {
+        gb_free(d);
+        return NULL;
+    }
+    if (d) {
+        d->backend = backend;
+        d->stop    = stop;
+    }
+    return d;
+}
+
+static inline void gbpy_device_free(struct gbpy_device * d) {
+    gb_mutex_destroy(&d->mutex);
+    gb_free(d);
+}
+
+// Waits until no other thread has the device. False: this one has it already.
+static inline bool gbpy_device_enter(struct gbpy_device * d) {
+    const void * me = gbpy_this_thread();
+    if (atomic_load_explicit(&d->owner, memory_order_relaxed) == me) { // nobody else writes that
+        return false;
+    }
+    gb_mutex_lock(&d->mutex);
+    atomic_store_explicit(&d->owner, me, memory_order_relaxed);
+    return true;
+}
+
+static inline void gbpy_device_leave(struct gbpy_device * d) {
+    atomic_store_explicit(&d->owner, NULL, memory_order_relaxed);
+    gb_mutex_unlock(&d->mutex);
+}
+
+static inline bool gbpy_device_is_busy(const struct gbpy_device * d) {
+    return atomic_load_explicit(&d->owner, memory_order_relaxed) != NULL;
+}
+
+// Computes to the end. A wish to stop is served by then, whether it came in time or not.
+static inline int gbpy_device_compute_inside(struct gbpy_device * d, struct ggml_cgraph * graph) {
     enum ggml_status status = GGML_STATUS_SUCCESS;
-    if (!ggml_backend_graph_compute(backend, graph)) {
+    if (!ggml_backend_graph_compute(d->backend, graph)) {
         status = ggml_last_status();
         status = status == GGML_STATUS_SUCCESS ? GGML_STATUS_FAILED : status;
     } else {
-        status = ggml_backend_synchronize(backend);
+        status = ggml_backend_synchronize(d->backend);
     }
-    stop->stop = 0;
+    d->stop->stop = 0;
+    return status;
+}
+
+// The same with the device to itself, in one call from Python: a small graph takes no longer than its locks would.
+static inline int gbpy_device_compute(struct gbpy_device * d, struct ggml_cgraph * graph) {
+    if (!gbpy_device_enter(d)) {
+        return GBPY_AGAIN;
+    }
+    const int status = gbpy_device_compute_inside(d, graph);
+    gbpy_device_leave(d);
     return status;
 }
 

@@ -76,6 +76,9 @@ _table: dict[int, Entry] = {}
 make_token = _make_token(_table)
 
 
+AGAIN = "is computing, and was called from one of its own callbacks"
+
+
 class Core:
     """A C object, the cores that it needs, and the lock under which it is used."""
 
@@ -90,6 +93,19 @@ class Core:
         self.busy = False
         self.closed = False
         self.token, self.entry = make_token(free or _nothing, tuple(p.token for p in parents), keep)
+
+    def enter(self, what: str) -> None:
+        """Takes exclusive use; see :class:`Use`."""
+        self.lock.acquire()
+        if self.busy:
+            self.lock.release()
+            raise StateError(f"{what}: {AGAIN}")
+        self.busy = True
+
+    def leave(self) -> None:
+        """Gives it back."""
+        self.busy = False
+        self.lock.release()
 
 
 def _nothing() -> None:
@@ -118,21 +134,16 @@ class Use:
         done = 0
         try:
             for core in self.cores:
-                core.lock.acquire()
+                core.enter(self.what)
                 done += 1
-                if core.busy:
-                    raise StateError(f"{self.what}: is computing, and was called from one of its own callbacks")
         except BaseException:
             for core in self.cores[:done]:
-                core.lock.release()
+                core.leave()
             raise
-        for core in self.cores:
-            core.busy = True
 
     def __exit__(self, *exc: object) -> None:
         for core in self.cores:
-            core.busy = False
-            core.lock.release()
+            core.leave()
 
 
 # ---------------------------------------------------------------------------------------------------------------- contexts

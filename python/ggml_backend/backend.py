@@ -10,9 +10,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ._errors import InvalidArgumentError, StateError, check, non_null
+from ._errors import InvalidArgumentError, StateError, check, non_null, raise_last
 from ._ffi import ffi, lib
-from ._handles import Core, Use, calling, reap
+from ._handles import AGAIN, Core, Use, reap
 from .buffer import Buffer, BufferType, text
 
 if TYPE_CHECKING:
@@ -116,21 +116,47 @@ def cpu_levels() -> dict[str, bool]:
     return {text(lib.ggml_cpu_level_name(i)): bool(lib.ggml_cpu_level_usable(i)) for i in range(lib.ggml_cpu_level_count())}
 
 
-class BackendCore(Core):
-    """A ``ggml_backend``. ``stop`` lets any thread end a running computation (CPU only)."""
+_enter = lib.gbpy_device_enter
+_leave = lib.gbpy_device_leave
 
-    __slots__ = ("abort", "is_cpu", "name", "pending", "run", "stop")
+
+class BackendCore(Core):
+    """A ``ggml_backend``. ``stop`` lets any thread end a running computation (CPU only).
+
+    Its lock is in C, so that one call can take it, compute and give it back: ``run(graph)`` does. ``run_inside(graph)`` is for who has
+    entered.
+    """
+
+    __slots__ = ("abort", "device", "is_cpu", "name", "pending", "run", "run_inside", "stop")
 
     def __init__(self, ptr: Any) -> None:
         self.stop = ffi.new("struct gbpy_stop *")
-        super().__init__(ptr, (), calling(lib.ggml_backend_free, ptr), self.stop)
-        self.run = partial(lib.gbpy_graph_compute, ptr, self.stop)  # of the pointer of a graph
+        device = lib.gbpy_device_new(ptr, self.stop)
+        if not device:
+            lib.ggml_backend_free(ptr)
+            raise_last("Backend")
+
+        def free() -> None:
+            lib.ggml_backend_free(ptr)
+            lib.gbpy_device_free(device)
+
+        super().__init__(ptr, (), free, self.stop)
+        self.device = device
+        self.run = partial(lib.gbpy_device_compute, device)
+        self.run_inside = partial(lib.gbpy_device_compute_inside, device)
         self.name = text(lib.ggml_backend_name(ptr))
         self.is_cpu = bool(lib.ggml_backend_is_cpu(ptr))
         self.abort: Any = None  # what stop.handle refers to
         self.pending: Any = None  # weakly: a scheduler that computes asynchronously on this backend
         if self.is_cpu:
             check(lib.gbpy_install_stop(ptr, self.stop), "Backend")
+
+    def enter(self, what: str) -> None:
+        if not _enter(self.device):
+            raise StateError(f"{what}: {AGAIN}")
+
+    def leave(self) -> None:
+        _leave(self.device)
 
 
 def _parameter(key: str, value: object) -> str:
@@ -265,7 +291,7 @@ class Backend:
         """Ends a computation that runs on this CPU backend in another thread, before its next node. Its ``compute`` then
         returns False. A backend that computes nothing is not affected."""
         core = self._cpu()
-        if core.busy:
+        if lib.gbpy_device_is_busy(core.device):
             core.stop.stop = 1
 
     def close(self) -> None:

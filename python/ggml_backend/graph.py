@@ -15,7 +15,7 @@ from ._callbacks import Compare, CustomOp, Run, customs_of, raise_abort_errors, 
 from ._data import read_device
 from ._errors import InvalidArgumentError, StateError, check, expect, non_null, raise_last
 from ._ffi import ffi, lib
-from ._handles import ContextCore, Core, OwnerCore, Use, buffers_of, find_owner, reap
+from ._handles import AGAIN, ContextCore, Core, OwnerCore, Use, buffers_of, find_owner, reap
 from .backend import Backend, BackendCore
 from .buffer import text
 from .tensor import Tensor, TensorPool
@@ -248,20 +248,15 @@ class Graph:
         core = self._core
         one = core.only() if core.only is not None and core.epoch == OwnerCore.epoch else None
         memory = one if one is not None and not one.closed else core.hold()
-        with device.lock:  # as Use does, for one core: half of the time that a small graph takes
-            if device.busy:
-                raise StateError("Graph.compute: is computing, and was called from one of its own callbacks")
-            device.busy = True
-            try:
-                if core.customs or device.abort is not None:
-                    status = _compute_with_callbacks(core, device)
-                else:
-                    status = device.run(core.ptr)
-            finally:
-                device.busy = False
+        if core.customs or device.abort is not None:
+            status = _compute_with_callbacks(core, device)
+        else:
+            status = device.run(core.ptr)
         del memory
         if status == 0:
             return True
+        if status == lib.GBPY_AGAIN:
+            raise StateError(f"Graph.compute: {AGAIN}")
         if status != ABORTED:
             raise_last("Graph.compute", status)
         return False
@@ -397,9 +392,10 @@ class CopyContext(ContextCore):
 
 
 def _compute_with_callbacks(graph: GraphCore, device: BackendCore) -> int:
-    run = start(graph, (device,), device)
-    status = int(device.run(graph.ptr))
-    finish(graph, run, (device,))
+    with Use("Graph.compute", device):
+        run = start(graph, (device,), device)
+        status = int(device.run_inside(graph.ptr))
+        finish(graph, run, (device,))
     return status
 
 
