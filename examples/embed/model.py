@@ -188,6 +188,7 @@ class Embedder:
         self.scheduler = gb.Scheduler(self.backends)
         self.stats = Stats()
         self._shape: tuple[int, int] | None = None
+        self._lengths: list[int] = []
 
     def _load_quantized(self, source: Path, dtype: str) -> Tensors:
         from .quantized import cached_file
@@ -216,34 +217,44 @@ class Embedder:
         self._out = encoder(self.weights, self.config, self._ids, self._positions, self._mask, self._pool)
         self._graph = self._context.graph(self._out)
         self.scheduler.allocate(self._graph)
+        self._positions.set(np.tile(np.arange(tokens, dtype=np.int32), batch))
         self._shape = (batch, tokens)
+        self._lengths = []
 
         memory = [self.scheduler.memory(b) for b in self.backends]
         self.stats.compute_bytes = max(self.stats.compute_bytes, sum(m.peak for m in memory))
         self.stats.intermediate_bytes = max(self.stats.intermediate_bytes, sum(m.no_reuse for m in memory))
+
+    def _set_lengths(self, lengths: list[int]) -> None:
+        """What is real and what is padding. Inputs keep their data from run to run, so this is for new lengths only."""
+        if lengths == self._lengths:
+            return
+        n = np.array(lengths)[:, None]
+        real = np.arange(max(lengths)) < n
+        self._mask.set(np.where(real, 0, -np.inf).astype(np.float32)[:, None, None])
+        self._pool.set((real / n).astype(np.float32)[:, None])
+        self._lengths = lengths
 
     def tokenize(self, texts: Sequence[str]) -> list[list[int]]:
         return [e.ids for e in self.tokenizer.encode_batch(list(texts))]
 
     def embed_tokens(self, sequences: Sequence[Sequence[int]]) -> FloatArray:
         """One batch of token sequences, padded to the longest; float32 (n, hidden)."""
-        lengths = np.array([len(s) for s in sequences])
-        batch, tokens = len(sequences), int(lengths.max())
-        real = np.arange(tokens) < lengths[:, None]
+        lengths = [len(s) for s in sequences]
+        batch, tokens = len(lengths), max(lengths)
         ids = np.zeros((batch, tokens), np.int32)
-        ids[real] = np.concatenate([np.asarray(s, np.int32) for s in sequences])
+        for row, s in zip(ids, sequences, strict=True):
+            row[: len(s)] = s
 
         start = time.perf_counter()
         self._build(batch, tokens)
         self._ids.set(ids.reshape(-1))
-        self._positions.set(np.tile(np.arange(tokens, dtype=np.int32), batch))
-        self._mask.set(np.where(real, 0, -np.inf).astype(np.float32).reshape(batch, 1, 1, tokens))
-        self._pool.set((real / lengths[:, None]).astype(np.float32).reshape(batch, 1, tokens))
+        self._set_lengths(lengths)
         self.scheduler.compute(self._graph)
         out = np.array(self._out.numpy())  # a copy: the next batch reuses the memory
         self.stats.seconds += time.perf_counter() - start
         self.stats.sentences += batch
-        self.stats.tokens += int(lengths.sum())
+        self.stats.tokens += sum(lengths)
         return out
 
     def embed(
