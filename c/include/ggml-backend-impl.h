@@ -124,6 +124,10 @@ struct ggml_backend {
 
 typedef ggml_backend_t (*GGML_CALL ggml_backend_init_fn)(const char * params, void * user_data);
 
+// Whether a node's result need not be stored by who computes it together with the one node that reads it: a graph allocator or a scheduler
+// placed it, found that reader alone, and its memory is of no interest afterwards.
+GGML_API bool ggml_backend_may_leave_out(const struct ggml_tensor * node);
+
 // name is copied. An existing name is an error.
 GGML_API GGML_CALL enum ggml_status ggml_backend_register(const char * name, ggml_backend_init_fn init_fn, ggml_backend_buffer_type_t default_buffer_type, void * user_data);
 

@@ -179,6 +179,12 @@ bool ggml_backend_graph_compute(ggml_backend_t backend, struct ggml_cgraph * cgr
            run_graph(__func__, backend, cgraph) == GGML_STATUS_SUCCESS;
 }
 
+bool ggml_backend_may_leave_out(const struct ggml_tensor * node) {
+    const struct ggml_tensor * root = node ? gb_root(node) : NULL;
+    return node && (gb_tensor_is_surely_read_once(node) ||
+                    (gb_tensor_is_read_once(node) && gb_tensor_is_read_once(root) && root->buffer && root->buffer->arena));
+}
+
 // What callers get: the backend's own plan, or, of a backend that has none, the graph with its own copy of the node list.
 struct plan {
     ggml_backend_t            backend; // that made it; only compared

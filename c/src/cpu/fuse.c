@@ -60,9 +60,7 @@ const struct gb_fusion * gb_fusion_of(enum gb_fusion_kind kind) {
 // ---------------------------------------------------------------------------------------------------------------- memory
 
 bool gb_fuse_may_leave_out(const struct ggml_tensor * node) {
-    const struct ggml_tensor * root = gb_root(node);
-    return gb_tensor_is_surely_read_once(node) ||
-           (gb_tensor_is_read_once(node) && gb_tensor_is_read_once(root) && root->buffer != NULL && root->buffer->arena);
+    return ggml_backend_may_leave_out(node);
 }
 
 bool gb_fuse_is_disjoint(const struct ggml_tensor * a, const struct ggml_tensor * b) {

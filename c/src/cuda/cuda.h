@@ -97,6 +97,7 @@ struct gb_cuda_backend {
     gb_cuda_device *       device;
     cudaStream_t           stream; // owned; GB_NOWHERE: launches do nothing
     enum gb_cuda_run       kind;
+    bool                   fusing; // nodes of the graph at hand may be taken together
     bool                   failed; // a sticky error: everything is refused
     char                   reason[512];
     const ggml_tensor *    node; // being queued, for messages; else NULL
@@ -167,7 +168,8 @@ struct gb_cuda_op {
     // Queues it. dst has elements; what `supports` refuses does not come here.
     enum ggml_status (*run)(gb_cuda_backend & b, ggml_tensor * dst);
     // Optional, tried before run, for the nodes [i, i + result): how many it queued together, 0: none, -1: failed. The results of all of them
-    // are as if they had run one by one (anything may be read later), and their memory may overlap: gb_cuda_overlap.
+    // are as if they had run one by one, those apart that nobody can look at (ggml_backend_may_leave_out), and their memory may overlap:
+    // gb_cuda_overlap.
     int (*fuse)(gb_cuda_backend & b, const gb_cuda_nodes & nodes, int i);
 };
 

@@ -1,6 +1,6 @@
 // cuda_graph.cu - running graphs: node by node at first, replayed as a CUDA graph when they come again.
 //
-// What a graph would queue follows from its signature alone: operators, parameters, types, shapes, strides and addresses, node by node. The
+// What a graph would queue follows from its signature alone: operators, parameters, types, shapes, strides, addresses and who may look, node by node. The
 // first time a signature comes, its nodes are launched; the second time they are captured; from then on the executable graph is launched.
 // A new signature with the operators of one that is executable takes that one's executable graph over, updated.
 //
@@ -102,13 +102,16 @@ struct writer {
     }
 };
 
-bool write_signature(gb_cuda_graphs & g) {
+bool write_signature(gb_cuda_graphs & g, bool fusing) {
     writer w{ g.signature };
     g.signature.n = 0;
+    w.put(&fusing, sizeof(fusing));
     for (size_t i = 0; i < g.nodes.n; i++) {
         const ggml_tensor * t = g.nodes.data[i];
         const tensor_key    k = key_of(t);
+        const bool          unseen = ggml_backend_may_leave_out(t);
         w.put(&k, sizeof(k));
+        w.put(&unseen, sizeof(unseen));
         w.put(t->op_params, sizeof(t->op_params));
         if (t->op == GGML_OP_GET_ROWS || t->op == GGML_OP_MUL_MAT_ID) { // messages about indices have it
             w.put(t->name, strnlen(t->name, sizeof(t->name)));
@@ -271,7 +274,7 @@ static enum ggml_status collect(const gb_cuda_backend & b, const ggml_cgraph * g
 static int queue_some(gb_cuda_backend & b, const gb_cuda_nodes & nodes, int i) {
     const gb_cuda_op * op = gb_cuda_op_get(nodes.node[i]->op);
     b.scratch.used        = 0;
-    int n                 = op->fuse != nullptr ? op->fuse(b, nodes, i) : 0;
+    int n                 = op->fuse != nullptr && b.fusing ? op->fuse(b, nodes, i) : 0;
     if (b.kind == GB_CUDA_PLAN && n > 0) { // it may be decided otherwise in the end
         b.scratch.used = 0;
         n              = 0;
@@ -296,6 +299,7 @@ static enum ggml_status measure(const gb_cuda_backend & b, const array<ggml_tens
     dry.device           = b.device;
     dry.stream           = GB_NOWHERE;
     dry.kind             = kind;
+    dry.fusing           = kind == GB_CUDA_PLAN || b.fusing;
     dry.blas             = b.blas;
     dry.scratch.memory   = reinterpret_cast<char *>((uintptr_t) 1 << 40);
     dry.scratch.capacity = SIZE_MAX / 4;
@@ -385,7 +389,8 @@ enum ggml_status gb_cuda_graph_compute(gb_cuda_backend & b, const ggml_cgraph * 
     if (status != GGML_STATUS_SUCCESS) {
         return status;
     }
-    const bool worth = g.on && g.nodes.n > FEW && write_signature(g);
+    b.fusing         = ggml_cpu_get_fusion();
+    const bool worth = g.on && g.nodes.n > FEW && write_signature(g, b.fusing);
     captured * same  = worth ? find_same(g) : nullptr;
     if (same != nullptr && same->exec != nullptr) {
         g.stats.n_replayed++;

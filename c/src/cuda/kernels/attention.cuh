@@ -9,43 +9,31 @@
 #ifndef GB_CUDA_KERNELS_ATTENTION_CUH
 #define GB_CUDA_KERNELS_ATTENTION_CUH
 
+#include "cuda/kernels/attention_args.h"
 #include "cuda/kernels/bits.cuh"
 #include "cuda/kernels/rows.cuh"
 
 enum { GB_ATTENTION_ROWS = 64, GB_ATTENTION_THREADS = 128 };
-
-struct gb_attention_input {
-    const char * x;
-    int          type;
-    size_t       nb0, nb1, nb2, nb3;
-    int64_t      ne2, ne3; // heads and batch of queries map to theirs modulo
-};
-
-struct gb_attention {
-    gb_attention_input q, k, v;
-    float *            dst; // [D, n, heads, batch]
-    int64_t            d, n, m, heads, outer; // outer: groups of heads that share keys, of heads / outer each; head = group + outer i
-    bool               masked;
-    float              scale; // of a score
-    int                parts, part_keys;
-    float *            partial; // NULL, or for each part and row of dst d sums, then the largest score, then the sum of exponentials
-    int                stages;  // 1 or 2
-};
 
 struct gb_attention_row { // row r of a group: queries first, then heads
     int64_t i1, i2;
 };
 
 GB_DEVICE gb_attention_row gb_attention_row_of(const gb_attention & p, int64_t group, int64_t r) {
-    return { r % p.n, group + r / p.n * p.outer };
+    return { r % p.n, group * p.group_step + r / p.n * p.head_step };
 }
 
 GB_DEVICE const char * gb_attention_at(const gb_attention_input & t, int64_t i1, int64_t i2, int64_t i3) {
-    return t.x + i1 * (int64_t) t.nb1 + i2 % t.ne2 * (int64_t) t.nb2 + i3 % t.ne3 * (int64_t) t.nb3;
+    return t.x + i1 * (int64_t) t.nb1 + i2 / t.r2 % t.ne2 * (int64_t) t.nb2 + i3 / t.r3 % t.ne3 * (int64_t) t.nb3;
+}
+
+// Of a query: what is added to its score with key c lies c nb0 further.
+GB_DEVICE const char * gb_attention_mask_row(const gb_attention_mask & t, int64_t i1, int64_t i2, int64_t i3) {
+    return t.x + i1 % t.ne1 * (int64_t) t.nb1 + i2 % t.ne2 * (int64_t) t.nb2 + i3 % t.ne3 * (int64_t) t.nb3;
 }
 
 GB_DEVICE int64_t gb_keys_seen(const gb_attention & p, int64_t query) {
-    return p.masked ? gb_max<int64_t>(0, gb_min(p.m, p.m - p.n + query + 1)) : p.m;
+    return p.masked ? gb_max<int64_t>(0, gb_min(p.m, p.past + query + 1)) : p.m;
 }
 
 // --------------------------------------------------------------------------------------------------------------- tensor cores
@@ -113,7 +101,7 @@ template<int TILES> GB_DEVICE void gb_attention_softmax(float (&s)[TILES][4], gb
 }
 
 // DP: D rounded up; KEYS: of a tile. grid: x tiles of rows times parts, y groups, z batch.
-template<int KIND, int DP, int KEYS> GB_KERNEL GB_BOUNDS(GB_ATTENTION_THREADS, DP == 64 ? 3 : 1) gb_attention_halves(gb_attention p) {
+template<int KIND, int DP, int KEYS, bool MASK> GB_KERNEL GB_BOUNDS(GB_ATTENTION_THREADS, DP > 64 ? 1 : MASK ? 2 : 3) gb_attention_halves(gb_attention p) {
     constexpr int STAGE = 2 * DP * KEYS; // halves: keys, values
     GB_DYNAMIC_SHARED(uint16_t, shared);
     uint16_t * const q_tile = shared;
@@ -124,8 +112,8 @@ template<int KIND, int DP, int KEYS> GB_KERNEL GB_BOUNDS(GB_ATTENTION_THREADS, D
     const int64_t    first = tile * GB_ATTENTION_ROWS, last = gb_min(rows, first + GB_ATTENTION_ROWS);
     const bool       one_head = first / p.n == (last - 1) / p.n;
     const int64_t    end = gb_min(gb_keys_seen(p, one_head ? (last - 1) % p.n : p.n - 1), (part + 1) * p.part_keys);
-    const char *     k = gb_attention_at(p.k, 0, group, i3);
-    const char *     v = gb_attention_at(p.v, 0, group, i3);
+    const char *     k = gb_attention_at(p.k, 0, group * p.group_step, i3);
+    const char *     v = gb_attention_at(p.v, 0, group * p.group_step, i3);
     int64_t          key = part * p.part_keys;
 
     for (int i = (int) threadIdx.x; i < GB_ATTENTION_ROWS * DP / 8; i += GB_ATTENTION_THREADS) {
@@ -143,11 +131,16 @@ template<int KIND, int DP, int KEYS> GB_KERNEL GB_BOUNDS(GB_ATTENTION_THREADS, D
     float            out[DP / 8][4] = {};
     gb_softmax_state state          = { { -INFINITY, -INFINITY }, { 0, 0 } };
     int64_t          seen[2];
+    const char *     mask[2] = {};
     GB_UNROLL for (int h = 0; h < 2; h++) {
         const int64_t r = first + warp * 16 + lane / 4 + 8 * h;
         seen[h]         = r < rows ? gb_keys_seen(p, r % p.n) : 0;
+        if (MASK) {
+            const gb_attention_row at = gb_attention_row_of(p, group, r < rows ? r : 0);
+            mask[h]                   = gb_attention_mask_row(p.mask, at.i1, at.i2, i3);
+        }
     }
-    const float to_exponent = p.scale * 1.44269504088896f; // exponentials are taken to base 2
+    const float base = 1.44269504088896f, to_exponent = p.scale * base; // exponentials are taken to base 2
     for (int stage = 0; key < end; key += KEYS) {
         const int64_t next = p.stages == 2 ? key + KEYS : key;
         const int     to   = p.stages == 2 ? 1 - stage : 0;
@@ -180,6 +173,9 @@ template<int KIND, int DP, int KEYS> GB_KERNEL GB_BOUNDS(GB_ATTENTION_THREADS, D
             GB_UNROLL for (int e = 0; e < 4; e++) {
                 const int64_t c = key + 8 * j + 2 * (lane % 4) + e % 2;
                 s[j][e]         = c < seen[e / 2] ? s[j][e] * to_exponent : -INFINITY;
+                if (MASK && c < seen[e / 2]) {
+                    s[j][e] += base * gb_load_float(p.mask.type, mask[e / 2] + c * (int64_t) p.mask.nb0);
+                }
             }
         }
         float shrink[2];
@@ -312,8 +308,14 @@ template<int DP, int ROWS> GB_KERNEL GB_BOUNDS(GB_ATTENTION_FLOAT_THREADS, 1) gb
             }
         }
         GB_UNROLL for (int i = 0; i < MINE; i++) {
-            shared[room::w + tk * room::weights + tq + 16 * i]        = s[i][0] * p.scale;
-            shared[room::w + (tk + 16) * room::weights + tq + 16 * i] = s[i][1] * p.scale;
+            GB_UNROLL for (int half = 0; half < 2; half++) {
+                const int64_t row = first + tq + 16 * i, c = key + tk + 16 * half;
+                float         x = s[i][half] * p.scale;
+                if (p.mask.x != NULL && row < last && c < end) {
+                    x += gb_load_float(p.mask.type, gb_attention_mask_row(p.mask, row, i2, i3) + c * (int64_t) p.mask.nb0);
+                }
+                shared[room::w + (tk + 16 * half) * room::weights + tq + 16 * i] = x;
+            }
         }
         gb_sync_block();
         float largest = shared[room::largest + my_row], sum = 0;

@@ -1,4 +1,4 @@
-// attention.cu - FLASH_ATTN: attention as one operator; scores are never stored.
+// attention.cu - FLASH_ATTN: attention as one operator; scores are never stored. Which kernel, also for chains (attention_chain.cu).
 //
 // Halves with rows that can be copied 16 bytes at a time go to the tensor cores, everything else is computed in float. Where the query
 // rows alone would leave the device idle, as when one token is decoded, the keys are cut into parts.
@@ -6,19 +6,15 @@
 #include <cmath>
 
 #include "cuda/kernels/attention.cuh"
-#include "cuda/ops/elements.h"
+#include "cuda/ops/attention.h"
 
-enum { MAX_GRID = 65535, MAX_HEAD = 1024, MAX_HEAD_HALVES = 256, LEAST_KEYS = 256, MAX_PARTS = 64, FEW_ROWS = 8 };
-
-static bool is_float(const ggml_tensor * t) {
-    return t->type == GGML_TYPE_F32 || t->type == GGML_TYPE_F16 || t->type == GGML_TYPE_BF16;
-}
+enum { MAX_HEAD = 1024, MAX_HEAD_HALVES = 256, LEAST_KEYS = 256, MAX_PARTS = 64, FEW_ROWS = 8 };
 
 static const char * flash_attn_supports(const gb_cuda_device &, const ggml_tensor * dst) {
     for (int i = 0; i < 3; i++) {
         const ggml_tensor * t    = dst->src[i];
         const size_t        bits = t->nb[0] | t->nb[1] | t->nb[2] | t->nb[3];
-        if (!is_float(t) || bits % ggml_type_size(t->type) != 0) {
+        if (!gb_is_float_type(t->type) || bits % ggml_type_size(t->type) != 0) {
             return "sources must be f32, f16 or bf16, with strides of whole elements";
         }
         if (t->ne[2] <= 0 || t->ne[3] <= 0) {
@@ -31,25 +27,33 @@ static const char * flash_attn_supports(const gb_cuda_device &, const ggml_tenso
     if (dst->ne[0] > MAX_HEAD) {
         return "heads of more than 1024 elements";
     }
-    return dst->ne[2] > MAX_GRID || dst->ne[3] > MAX_GRID || dst->ne[1] > INT32_MAX / 1024 ? "more rows or heads than a grid has" : NULL;
+    return gb_attention_fits(dst) ? NULL : "more rows or heads than a grid has";
 }
 
-static gb_attention_input input_of(const ggml_tensor * t) {
-    return { gb_cuda_data(t), t->type, t->nb[0], t->nb[1], t->nb[2], t->nb[3], t->ne[2], t->ne[3] };
+bool gb_attention_fits(const ggml_tensor * dst) {
+    enum { MAX_GRID = 65535 };
+    return dst->ne[2] <= MAX_GRID && dst->ne[3] <= MAX_GRID && dst->ne[1] <= INT32_MAX / 1024;
+}
+
+gb_attention_input gb_attention_input_of(const ggml_tensor * t) {
+    return { gb_cuda_data(t), t->type, t->nb[0], t->nb[1], t->nb[2], t->nb[3], t->ne[2], t->ne[3], 1, 1 };
 }
 
 static gb_attention describe(const ggml_tensor * dst) {
     gb_attention p = {};
-    p.q      = input_of(dst->src[0]);
-    p.k      = input_of(dst->src[1]);
-    p.v      = input_of(dst->src[2]);
+    p.q      = gb_attention_input_of(dst->src[0]);
+    p.k      = gb_attention_input_of(dst->src[1]);
+    p.v      = gb_attention_input_of(dst->src[2]);
     p.dst    = (float *) (void *) gb_cuda_data(dst);
     p.d      = dst->ne[0];
     p.n      = dst->ne[1];
     p.m      = dst->src[1]->ne[1];
     p.heads  = dst->ne[2];
     p.outer  = p.k.ne2 == p.v.ne2 && p.heads % p.k.ne2 == 0 ? p.k.ne2 : p.heads;
+    p.group_step = 1;
+    p.head_step  = p.outer;
     p.masked = dst->op_params[0] != 0;
+    p.past   = p.m - p.n;
     p.scale  = (float) (1 / std::sqrt((double) p.d));
     p.parts  = 1;
     return p;
@@ -59,7 +63,7 @@ static bool is_aligned(const gb_attention_input & t) {
     return t.nb0 == 2 && ((uintptr_t) t.x | t.nb1 | t.nb2 | t.nb3) % 16 == 0;
 }
 
-static bool for_tensor_cores(const gb_cuda_device & device, const gb_attention & p) {
+bool gb_attention_for_tensor_cores(const gb_cuda_device & device, const gb_attention & p) {
     const int type = p.q.type;
     if (type != p.k.type || type != p.v.type || p.d % 8 != 0 || p.d > MAX_HEAD_HALVES || p.m > INT32_MAX / 2) {
         return false;
@@ -67,7 +71,7 @@ static bool for_tensor_cores(const gb_cuda_device & device, const gb_attention &
     return is_aligned(p.q) && is_aligned(p.k) && is_aligned(p.v) && (type == GGML_TYPE_F16 || (type == GGML_TYPE_BF16 && device.cc >= 80));
 }
 
-template<int KIND, int DP, int KEYS> static enum ggml_status run_halves(gb_cuda_backend & b, gb_attention p, int64_t batch) {
+template<int KIND, int DP, int KEYS, bool MASK> static enum ggml_status run_halves(gb_cuda_backend & b, gb_attention p, int64_t batch) {
     const int64_t tiles = gb_cuda_ceil_div(p.n * (p.heads / p.outer), GB_ATTENTION_ROWS), blocks = tiles * p.outer * batch;
     const int64_t rows = p.n * p.heads * batch, key_tiles = gb_cuda_ceil_div(p.m, KEYS);
     const int64_t wanted = std::min<int64_t>(std::min<int64_t>(2 * b.device->n_sm / blocks, p.m / LEAST_KEYS), MAX_PARTS);
@@ -82,15 +86,21 @@ template<int KIND, int DP, int KEYS> static enum ggml_status run_halves(gb_cuda_
         }
     }
     const dim3 grid((unsigned) (tiles * p.parts), (unsigned) p.outer, (unsigned) batch);
-    GB_CUDA_TRY(b, GB_LAUNCH((gb_attention_halves<KIND, DP, KEYS>), grid, GB_ATTENTION_THREADS, fixed + (size_t) p.stages * stage, b.stream, p));
+    GB_CUDA_TRY(b, GB_LAUNCH((gb_attention_halves<KIND, DP, KEYS, MASK>), grid, GB_ATTENTION_THREADS, fixed + (size_t) p.stages * stage, b.stream, p));
     if (p.parts > 1) {
         GB_CUDA_TRY(b, GB_LAUNCH(gb_attention_join, (unsigned) gb_cuda_ceil_div(rows, GB_ATTENTION_THREADS / GB_WARP), GB_ATTENTION_THREADS, 0, b.stream, p, rows));
     }
     return GGML_STATUS_SUCCESS;
 }
 
-template<int KIND> static enum ggml_status run_head_size(gb_cuda_backend & b, const gb_attention & p, int64_t batch) {
-    return p.d <= 64 ? run_halves<KIND, 64, 64>(b, p, batch) : p.d <= 128 ? run_halves<KIND, 128, 64>(b, p, batch) : run_halves<KIND, 256, 32>(b, p, batch);
+template<int KIND, bool MASK> static enum ggml_status run_head_size(gb_cuda_backend & b, const gb_attention & p, int64_t batch) {
+    return p.d <= 64    ? run_halves<KIND, 64, 64, MASK>(b, p, batch)
+           : p.d <= 128 ? run_halves<KIND, 128, 64, MASK>(b, p, batch)
+                        : run_halves<KIND, 256, 32, MASK>(b, p, batch);
+}
+
+template<int KIND> static enum ggml_status run_kind(gb_cuda_backend & b, const gb_attention & p, int64_t batch) {
+    return p.mask.x != NULL ? run_head_size<KIND, true>(b, p, batch) : run_head_size<KIND, false>(b, p, batch);
 }
 
 static enum ggml_status run_exact(gb_cuda_backend & b, const gb_attention & p, int64_t rows) {
@@ -107,11 +117,19 @@ template<int DP, int ROWS> static enum ggml_status run_floats(gb_cuda_backend & 
     return GGML_STATUS_SUCCESS;
 }
 
+enum ggml_status gb_attention_run_floats(gb_cuda_backend & b, const gb_attention & p, int64_t batch) {
+    return p.d <= 64 ? run_floats<64, 64>(b, p, batch) : run_floats<128, 32>(b, p, batch);
+}
+
+enum ggml_status gb_attention_run_halves(gb_cuda_backend & b, const gb_attention & p, int64_t batch) {
+    return p.q.type == GGML_TYPE_F16 ? run_kind<GB_HALF_F16>(b, p, batch) : run_kind<GB_HALF_BF16>(b, p, batch);
+}
+
 static enum ggml_status run(gb_cuda_backend & b, const gb_attention & p, int64_t batch) {
-    if (!for_tensor_cores(*b.device, p)) {
-        return p.n < FEW_ROWS || p.d > 128 ? run_exact(b, p, p.n * p.heads * batch) : p.d <= 64 ? run_floats<64, 64>(b, p, batch) : run_floats<128, 32>(b, p, batch);
+    if (gb_attention_for_tensor_cores(*b.device, p)) {
+        return gb_attention_run_halves(b, p, batch);
     }
-    return p.q.type == GGML_TYPE_F16 ? run_head_size<GB_HALF_F16>(b, p, batch) : run_head_size<GB_HALF_BF16>(b, p, batch);
+    return p.n < FEW_ROWS || p.d > GB_ATTENTION_FLOAT_HEAD ? run_exact(b, p, p.n * p.heads * batch) : gb_attention_run_floats(b, p, batch);
 }
 
 // Kernels write dense f32; another result is converted from that.

@@ -1,4 +1,5 @@
-// mul_mat.cu - MUL_MAT: see products.h.
+// mul_mat.cu - MUL_MAT: see products.h; two of them with a softmax between may be one: attention_chain.cu.
+#include "cuda/ops/attention.h"
 #include "cuda/ops/products.h"
 
 static const char * mul_mat_supports(const gb_cuda_device &, const ggml_tensor * dst) {
@@ -12,4 +13,4 @@ static enum ggml_status mul_mat_run(gb_cuda_backend & b, ggml_tensor * dst) {
     return gb_product_run(b, p);
 }
 
-GB_CUDA_FAMILY_DEFINE(mul_mat, { GGML_OP_MUL_MAT, mul_mat_supports, mul_mat_run, nullptr })
+GB_CUDA_FAMILY_DEFINE(mul_mat, { GGML_OP_MUL_MAT, mul_mat_supports, mul_mat_run, gb_attention_fuse })

@@ -1,0 +1,218 @@
+// attention_chain.cu - the chain of operators that models build attention from, as one launch:
+//
+//     MUL_MAT(keys, queries) [SCALE | DIAG_MASK_INF | ADD]* SOFT_MAX MUL_MAT(values, .)
+//
+// Scores are not stored, which is allowed only where nobody can look at them (ggml_backend_may_leave_out). Results differ from the chain's by
+// rounding, of the kind that its products have: halves where they would have made halves of queries and of probabilities.
+//
+// Halves are always worth it. In float the two products have larger tiles than gb_attention_floats, so that is taken only where the scores
+// are more than the device's cache holds.
+//
+// The result may lie where queries, keys, values or the mask lie, which are dead only when the whole chain is: then it goes through scratch memory.
+#include "cuda/kernels/rows.cuh"
+#include "cuda/ops/attention.h"
+
+enum { FEW_ROWS = 8 }; // products of more rows make halves of them
+
+namespace {
+
+struct chain {
+    gb_attention        p;
+    const ggml_tensor * mask; // NULL: none
+    bool                exact;
+    int                 length; // nodes
+};
+
+} // namespace
+
+// -------------------------------------------------------------------------------------------------------------------- matching
+
+static bool is_dense(const ggml_tensor * t) {
+    return t->type == GGML_TYPE_F32 && ggml_is_contiguous(t);
+}
+
+// What is masked already must stay so.
+static bool add_scale(chain & c, float factor) {
+    if (factor == 1) {
+        return true;
+    }
+    c.p.scale *= factor;
+    return c.mask == NULL && (factor > 0 || !c.p.masked);
+}
+
+// One row of t for each of the scores, or repeated.
+static bool add_mask(chain & c, const ggml_tensor * t, const ggml_tensor * scores) {
+    if (c.mask != NULL || !gb_is_float_type(t->type) || gb_unaligned(t) != NULL || t->ne[0] != scores->ne[0] || gb_count(t) == 0 || scores->ne[1] % t->ne[1] != 0) {
+        return false;
+    }
+    c.mask   = t;
+    c.p.mask = { gb_cuda_data(t), t->type, t->nb[0], t->nb[1], t->nb[2], t->nb[3], t->ne[1], t->ne[2], t->ne[3] };
+    return true;
+}
+
+static bool add_sum(chain & c, const ggml_tensor * node, const ggml_tensor * before) {
+    const ggml_tensor * other = node->src[0] == before ? node->src[1] : node->src[0];
+    return other != before && (node->src[0] == before || gb_same_shape(other, node)) && add_mask(c, other, node);
+}
+
+static bool add_causal(chain & c, const ggml_tensor * node) {
+    const int64_t past = node->op_params[0];
+    c.p.past           = c.p.masked ? (past < c.p.past ? past : c.p.past) : past;
+    c.p.masked         = true;
+    return true;
+}
+
+static bool add_soft_max(chain & c, const ggml_tensor * node) {
+    const ggml_tensor * mask = node->src[1];
+    return node->src[2] == NULL && add_scale(c, gb_param_float(node, 0)) &&
+           (mask == NULL || (mask != node->src[0] && mask->ne[2] == 1 && mask->ne[3] == 1 && add_mask(c, mask, node)));
+}
+
+// An operator between the products.
+static bool add_node(chain & c, const ggml_tensor * node, const ggml_tensor * before) {
+    if (!is_dense(node) || !gb_same_shape(node, before) || (node->src[0] != before && !(node->op == GGML_OP_ADD && node->src[1] == before))) {
+        return false;
+    }
+    switch (node->op) {
+        case GGML_OP_SCALE: return add_scale(c, gb_param_float(node, 0));
+        case GGML_OP_DIAG_MASK_INF: return add_causal(c, node);
+        case GGML_OP_ADD: return add_sum(c, node, before);
+        case GGML_OP_SOFT_MAX: return add_soft_max(c, node);
+        default: return false;
+    }
+}
+
+static bool is_product(const ggml_tensor * node) {
+    return node->op == GGML_OP_MUL_MAT && is_dense(node);
+}
+
+// The n-th operand of a product, whose heads and batches share as products have it.
+static bool describe_input(gb_attention_input & in, const ggml_tensor * t, const ggml_tensor * scores) {
+    in    = gb_attention_input_of(t);
+    in.r2 = t->ne[2] > 0 ? scores->ne[2] / t->ne[2] : 0;
+    in.r3 = t->ne[3] > 0 ? scores->ne[3] / t->ne[3] : 0;
+    return gb_is_float_type(t->type) && gb_unaligned(t) == NULL && in.r2 > 0 && in.r3 > 0;
+}
+
+// What the products and their order say, once the chain is known to be one.
+static bool describe(chain & c, const ggml_tensor * first, const ggml_tensor * last) {
+    gb_attention & p = c.p;
+    if (!describe_input(p.q, first->src[1], first) || !describe_input(p.k, first->src[0], first) || !describe_input(p.v, last->src[0], first)) {
+        return false;
+    }
+    p.d          = last->ne[0];
+    p.n          = last->ne[1];
+    p.m          = first->ne[0];
+    p.heads      = last->ne[2];
+    p.outer      = p.k.ne2 == p.v.ne2 ? p.k.ne2 : p.heads;
+    p.group_step = p.heads / p.outer;
+    p.head_step  = 1;
+    p.parts      = 1;
+    p.dst        = (float *) (void *) gb_cuda_data(last);
+    c.exact      = first->op_params[0] == GGML_PREC_F32 || last->op_params[0] == GGML_PREC_F32;
+    return first->src[0]->ne[0] == p.d && last->src[1] != last->src[0] && gb_attention_fits(last) && gb_rows(last) < (int64_t) 1 << 31;
+}
+
+static bool follow(chain & c, const gb_cuda_nodes & nodes, int i) {
+    const ggml_tensor * first = nodes.node[i];
+    int                 at    = i;
+    c                         = {};
+    c.p.scale                 = 1;
+    if (!is_product(first)) {
+        return false;
+    }
+    do {
+        at++;
+        if (at >= nodes.n || !add_node(c, nodes.node[at], nodes.node[at - 1])) {
+            return false;
+        }
+    } while (nodes.node[at]->op != GGML_OP_SOFT_MAX);
+    at++;
+    c.length = at - i + 1;
+    return at < nodes.n && is_product(nodes.node[at]) && nodes.node[at]->src[1] == nodes.node[at - 1] && describe(c, first, nodes.node[at]);
+}
+
+// -------------------------------------------------------------------------------------------------------------------- deciding
+
+static bool nobody_looks(const gb_cuda_backend & b, const gb_cuda_nodes & nodes, int i, int length) {
+    bool unseen = true;
+    for (int j = i; j < i + length - 1 && unseen; j++) {
+        unseen = b.kind == GB_CUDA_PLAN || ggml_backend_may_leave_out(nodes.node[j]); // who plans has no memory, so nobody said it yet
+    }
+    return unseen;
+}
+
+// Queries as the tensor cores want them: dense halves of the type of the keys.
+static gb_attention_input dense_queries(const gb_attention & p) {
+    const size_t row = (size_t) p.d * 2, matrix = row * (size_t) p.n;
+    return { NULL, p.k.type, 2, row, matrix, matrix * (size_t) p.heads, p.heads, p.q.ne3, 1, 1 };
+}
+
+static bool takes_halves(const gb_cuda_backend & b, const chain & c) {
+    gb_attention p = c.p;
+    p.q            = dense_queries(p);
+    return !c.exact && gb_attention_for_tensor_cores(*b.device, p);
+}
+
+static bool takes_floats(const gb_cuda_backend & b, const chain & c, int64_t batch) {
+    const double scores = (double) c.p.m * (double) c.p.n * (double) (c.p.heads * batch) * sizeof(float);
+    return c.p.d <= GB_ATTENTION_FLOAT_HEAD && scores > (double) b.device->l2_bytes;
+}
+
+// --------------------------------------------------------------------------------------------------------------------- running
+
+static enum ggml_status make_queries(gb_cuda_backend & b, gb_attention & p, int64_t batch) {
+    gb_make_rows       q = { p.q.type, p.q.x, p.q.nb0, p.q.nb1, p.q.nb2, p.q.nb3, p.n, p.heads, p.d, NULL, p.d };
+    const int64_t      rows = p.n * p.heads * batch;
+    const dim3         grid((unsigned) rows, (unsigned) gb_cuda_ceil_div(p.d, 256));
+    gb_attention_input made = dense_queries(p);
+    q.y    = gb_cuda_scratch(b, (size_t) (rows * p.d) * 2);
+    made.x = (const char *) q.y;
+    p.q    = made;
+    if (q.y == NULL) {
+        return GGML_STATUS_ALLOC_FAILED;
+    }
+    GB_CUDA_TRY(b, p.k.type == GGML_TYPE_F16 ? GB_LAUNCH((gb_rows_of_floats<GB_ROWS_F16>), grid, 256, 0, b.stream, q)
+                                             : GB_LAUNCH((gb_rows_of_floats<GB_ROWS_BF16>), grid, 256, 0, b.stream, q));
+    return GGML_STATUS_SUCCESS;
+}
+
+static enum ggml_status run(gb_cuda_backend & b, gb_attention & p, int64_t batch, bool halves) {
+    if (!halves) {
+        return gb_attention_run_floats(b, p, batch);
+    }
+    const enum ggml_status status = p.q.type == p.k.type && gb_attention_for_tensor_cores(*b.device, p) ? GGML_STATUS_SUCCESS : make_queries(b, p, batch);
+    return status == GGML_STATUS_SUCCESS ? gb_attention_run_halves(b, p, batch) : status;
+}
+
+static bool is_over_sources(const chain & c, const ggml_tensor * first, const ggml_tensor * last) {
+    return gb_cuda_overlap(last, first->src[0]) || gb_cuda_overlap(last, first->src[1]) || gb_cuda_overlap(last, last->src[0]) ||
+           (c.mask != NULL && gb_cuda_overlap(last, c.mask));
+}
+
+static enum ggml_status run_apart(gb_cuda_backend & b, gb_attention & p, const ggml_tensor * last, bool halves) {
+    gb_view out;
+    if (!gb_scratch_floats(b, last, &out)) {
+        return GGML_STATUS_ALLOC_FAILED;
+    }
+    p.dst                         = (float *) (void *) out.p;
+    const enum ggml_status status = run(b, p, last->ne[3], halves);
+    if (status == GGML_STATUS_SUCCESS) {
+        GB_CUDA_TRY(b, gb_launch_copy(gb_view_of(last), out, b.stream));
+    }
+    return status;
+}
+
+int gb_attention_fuse(gb_cuda_backend & b, const gb_cuda_nodes & nodes, int i) {
+    chain c;
+    if (!follow(c, nodes, i) || c.p.n <= FEW_ROWS || !nobody_looks(b, nodes, i, c.length)) {
+        return 0;
+    }
+    const ggml_tensor * first = nodes.node[i], *last = nodes.node[i + c.length - 1];
+    const bool          halves = takes_halves(b, c);
+    if (!halves && !takes_floats(b, c, last->ne[3])) {
+        return 0;
+    }
+    const enum ggml_status status = is_over_sources(c, first, last) ? run_apart(b, c.p, last, halves) : run(b, c.p, last->ne[3], halves);
+    return status == GGML_STATUS_SUCCESS ? c.length : -1;
+}
