@@ -26,7 +26,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 from ._errors import StateError
 from ._ffi import ffi, lib
@@ -35,6 +35,7 @@ _cast = ffi.cast
 _new = ffi.new
 _buffer_array: Any = ffi.typeof("struct ggml_backend_buffer *[]")
 _token_type: Any = ffi.typeof("char[1]")
+_H = TypeVar("_H", bound="Handle")
 
 
 def address(pointer: Any) -> int:
@@ -357,6 +358,33 @@ class BufferCore(OwnerCore):
     def __init__(self, ptr: Any, parents: tuple[Core, ...] = (), exporter: object = None) -> None:
         super().__init__(ptr, parents, lib.ggml_backend_buffer_free, exporter)
         self.own(ptr)
+
+
+class Handle:
+    """What public objects that hold a core have in common: closing, and the ``with`` statement."""
+
+    __slots__ = ()
+    _core: Any
+
+    def _live(self) -> Any:
+        """The core; StateError if the object is closed."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Ends its use; what is behind it is given back when nothing needs it any more. Closing twice is fine."""
+        self._core = None
+        reap()
+
+    @property
+    def closed(self) -> bool:
+        return self._core is None
+
+    def __enter__(self: _H) -> _H:
+        self._live()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
 
 
 def buffers_of(graph: Any) -> list[Any]:

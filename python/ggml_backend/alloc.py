@@ -7,7 +7,7 @@ from typing import Any
 
 from ._errors import InvalidArgumentError, StateError, check, non_null, raise_last
 from ._ffi import ffi, lib
-from ._handles import Core, calling, reap
+from ._handles import Core, Handle, calling, reap
 from .backend import Backend
 from .buffer import Buffer, BufferType
 from .graph import Graph, GraphCore
@@ -27,7 +27,7 @@ class _TallocrCore(Core):
         super().__init__(ptr, parents, calling(lib.ggml_tallocr_free, ptr))
 
 
-class TensorAllocator:
+class TensorAllocator(Handle):
     """Places tensors, one by one, in one buffer: in the best-fitting free block.
 
     target: a :class:`Buffer`; or a backend or buffer type, on which ``size`` bytes are allocated
@@ -100,20 +100,13 @@ class TensorAllocator:
         """Ends its use. The buffer stays for the tensors in it."""
         self._core = None
 
-    def __enter__(self) -> TensorAllocator:
-        self._live()
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
-
     def __repr__(self) -> str:
         if self._core is None:
             return "<TensorAllocator closed>"
         return f"<TensorAllocator {'measuring' if self.is_measure else self._buffer!r} max_size={self.max_size}>"
 
 
-class GraphAllocator:
+class GraphAllocator(Handle):
     """Places the tensors of a graph in one buffer, reusing the memory of those no longer needed.
 
     target: backend or buffer type. The buffer is made, and made larger, as graphs need it.
@@ -198,13 +191,6 @@ class GraphAllocator:
         self._graph = None
         if self._buffer is not None:
             self._buffer.close()
-
-    def __enter__(self) -> GraphAllocator:
-        self._live()
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         return "<GraphAllocator closed>" if self._core is None else f"<GraphAllocator {self._buft.name} {self.size} bytes>"

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from ._errors import InvalidArgumentError, StateError, check, non_null, raise_last
 from ._ffi import ffi, lib
-from ._handles import AGAIN, Core, Use, reap
+from ._handles import AGAIN, Core, Handle, Use, reap
 from .buffer import Buffer, BufferType, text
 
 if TYPE_CHECKING:
@@ -173,7 +173,7 @@ def _parameter(key: str, value: object) -> str:
     return f"{key}={shown}"
 
 
-class Backend:
+class Backend(Handle):
     """A device that computes.
 
     ``Backend("CPU", n_threads=2)``, ``Backend("SIM:mem=64M,ops=mul_mat+add")`` or the same by keywords,
@@ -293,22 +293,6 @@ class Backend:
         core = self._cpu()
         if lib.gbpy_device_is_busy(core.device):
             core.stop.stop = 1
-
-    def close(self) -> None:
-        """Gives the device back when nothing uses it any more. Closing twice is fine."""
-        self._core = None
-        reap()
-
-    @property
-    def closed(self) -> bool:
-        return self._core is None
-
-    def __enter__(self) -> Backend:
-        self._live()
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         core = self._core

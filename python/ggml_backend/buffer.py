@@ -8,7 +8,7 @@ import numpy as np
 
 from ._errors import InvalidArgumentError, StateError, check, non_null
 from ._ffi import ffi, lib
-from ._handles import BufferCore, Core, OwnerCore, reap
+from ._handles import BufferCore, Core, Handle, OwnerCore, reap
 
 if TYPE_CHECKING:
     from .backend import Backend
@@ -105,7 +105,7 @@ def make_buffer(ptr: Any, parent: Core | None, usage: int) -> Buffer:
     return Buffer(core)
 
 
-class Buffer:
+class Buffer(Handle):
     """One allocation.
 
     ``close()`` gives the memory back: tensors in it lose their place (and raise :class:`StateError` when accessed). Arrays made by
@@ -231,13 +231,6 @@ class Buffer:
     @property
     def closed(self) -> bool:
         return self._core is None or self._core.closed
-
-    def __enter__(self) -> Buffer:
-        self._live()
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Buffer) and self._core is not None and self._core is other._core

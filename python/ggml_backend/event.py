@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ._errors import StateError, check, non_null
 from ._ffi import lib
-from ._handles import Core, Use, calling, reap
+from ._handles import Core, Handle, Use, calling, reap
 from .backend import Backend, BackendCore
 
 __all__ = ["Event", "EventCore"]
@@ -27,7 +27,7 @@ class EventCore(Core):
         check(lib.ggml_backend_event_synchronize(self.ptr), "Event.synchronize")
 
 
-class Event:
+class Event(Handle):
     """A mark in the work that is queued on a backend. ``Event(sim).record()`` sets it behind everything queued so far.
 
     With it one waits for a part of what :meth:`Scheduler.compute_async` has started, instead of for all of it. An event that was never
@@ -70,22 +70,6 @@ class Event:
         core = self._live()
         with Use("Event.synchronize", core.backend):
             core.synchronize()
-
-    def close(self) -> None:
-        """Gives it back. Closing twice is fine."""
-        self._core = None
-        reap()
-
-    @property
-    def closed(self) -> bool:
-        return self._core is None
-
-    def __enter__(self) -> Event:
-        self._live()
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         return "<Event closed>" if self._core is None else f"<Event of {self._backend.name}>"

@@ -120,13 +120,6 @@ class Context(TensorPool):
         lib.gbpy_set_ndim(found, lib.gbpy_ndim(pointer))
         return Tensor(self, found)
 
-    def __enter__(self) -> Context:
-        self._live()
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
-
     def __repr__(self) -> str:
         core = self._core
         if core is None:

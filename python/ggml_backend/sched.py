@@ -13,7 +13,7 @@ from ._errors import InvalidArgumentError, StateError, expect, non_null, raise_l
 from ._errors import check as _check
 from ._fallbacks import heavy_fallbacks, warn_of
 from ._ffi import ffi, lib
-from ._handles import ContextCore, OwnerCore, Use, address, reap
+from ._handles import ContextCore, Handle, OwnerCore, Use, address, reap
 from ._sched_core import SchedCore
 from .backend import Backend, BackendCore
 from .buffer import BufferType, text
@@ -62,7 +62,7 @@ class Split:
         return f"<Split {self.index} on {self.backend.name}: {len(self.nodes)} nodes, {len(self.inputs)} inputs, {self.input_bytes} bytes>"
 
 
-class Scheduler:
+class Scheduler(Handle):
     """Runs graphs on several backends: assigns nodes to them, cuts the graph into splits, gives tensors memory, copies what crosses.
 
     backends: in order of priority, the highest first; the last is the fallback, usually the CPU
@@ -571,17 +571,6 @@ class Scheduler:
             self._lock = None
             del core
             reap()
-
-    @property
-    def closed(self) -> bool:
-        return self._core is None
-
-    def __enter__(self) -> Scheduler:
-        self._live()
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         names = ", ".join(b.name for b in self._backends)

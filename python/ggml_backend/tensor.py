@@ -17,7 +17,7 @@ import numpy as np
 from ._data import dtype_of_array, exact_array
 from ._errors import InvalidArgumentError, StateError, clear_error, raise_last
 from ._ffi import ffi, lib
-from ._handles import ContextCore, Core, address, reap
+from ._handles import ContextCore, Core, Handle, address, reap
 from ._tensor_base import MAX_DIMS
 from ._tensor_data import TensorData
 from .backend import Backend
@@ -66,7 +66,7 @@ def shape_tuple(shape: Any) -> tuple[int, ...]:
 # ---------------------------------------------------------------------------------------------------------------- contexts
 
 
-class TensorPool:
+class TensorPool(Handle):
     """What :class:`Context` is for this module: the pool in which tensors are made. See there."""
 
     __slots__ = ("__weakref__", "_core", "_shapes", "_writable")
@@ -174,10 +174,6 @@ class TensorPool:
     def used_bytes(self) -> int:
         """Bytes that the context itself takes, without the memory of its tensors."""
         return int(lib.ggml_used_mem(self._live().ptr))
-
-    @property
-    def closed(self) -> bool:
-        return self._core is None
 
     def close(self) -> None:
         """Ends the use of the context and of its tensors and graphs, which raise :class:`StateError` from now on.

@@ -74,15 +74,20 @@ def test_inputs_are_set_while_the_graph_runs(line, rng, cpu, slow, n_copies, on_
         np.testing.assert_allclose(line.y.numpy(), line.expected(inputs[-1]), rtol=1e-4, atol=1e-4)
 
 
+def place_all(sched, line, device, rng):
+    """All nodes on one device, with random weights."""
+    for node in line.graph.nodes:
+        sched.set_backend(node, device)
+    sched.allocate(line.graph)
+    line.set_weights(rng)
+
+
 @unchecked
 def test_two_copies_do_not_wait(line, rng, cpu):
     """Setting the next input and starting the next run returns while the device still works on the first."""
     device = gb.Backend("SIM:delay=80ms")
     with gb.Scheduler([device, cpu], n_copies=2) as sched:
-        for node in line.graph.nodes:
-            sched.set_backend(node, device)
-        sched.allocate(line.graph)
-        line.set_weights(rng)
+        place_all(sched, line, device, rng)
         line.x.set(0)
         sched.compute(line.graph)
         first, second = batches(rng, 2)
@@ -187,10 +192,7 @@ def test_only_outputs_can_be_fetched(line, rng, cpu, slow):
 def test_failure_of_a_run(line, rng, cpu):
     bad = gb.Backend("SIM:delay=1ms,fail_op=sqr")
     with gb.Scheduler([bad, cpu], n_copies=2) as sched:
-        for node in line.graph.nodes:
-            sched.set_backend(node, bad)
-        sched.allocate(line.graph)
-        line.set_weights(rng)
+        place_all(sched, line, bad, rng)
         line.x.set(1)
         pending = [sched.compute_async(line.graph, [line.y]) for _ in range(2)]
         with pytest.raises(gb.DeviceError):
@@ -266,10 +268,7 @@ def test_events(line, rng, cpu, slow):
     with gb.Event(slow) as event, gb.Scheduler([slow, cpu]) as sched:
         event.synchronize()  # never recorded: complete
         assert event.backend is slow
-        for node in line.graph.nodes:
-            sched.set_backend(node, slow)
-        sched.allocate(line.graph)
-        line.set_weights(rng)
+        place_all(sched, line, slow, rng)
         line.x.set(1)
         start = time.perf_counter()
         sched.compute_async(line.graph)
