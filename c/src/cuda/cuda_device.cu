@@ -17,8 +17,8 @@
 
 bool gb_cuda_is_sticky(cudaError_t error) {
     const int n = (int) error;
-    // 214: uncorrectable memory error; 220: link; 46, 710, 714 to 720: what kernels do wrong; 999: unknown
-    return n == 214 || n == 220 || n == (int) cudaErrorIllegalAddress || n == 702 || n == 710 || (n >= 714 && n <= 719) || n == 721 ||
+    // 214, 226: memory errors; 220: link; 702: too long; 710, 714 to 719: what kernels do wrong; 721: tensor memory left; 999: unknown
+    return n == 214 || n == 220 || n == 226 || n == (int) cudaErrorIllegalAddress || n == 702 || n == 710 || (n >= 714 && n <= 719) || n == 721 ||
            n == (int) cudaErrorUnknown;
 }
 

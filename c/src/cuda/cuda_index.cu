@@ -21,7 +21,7 @@ namespace {
 struct {
     std::mutex            lock;
     gb_cuda_index_watch * first = nullptr;
-} all; // of all backends
+} watches; // of all backends
 
 bool is_complete(const gb_cuda_index_watch * w) {
     return *static_cast<const volatile int *>(&w->note->complete) != 0;
@@ -56,9 +56,9 @@ gb_cuda_index_watch * gb_cuda_index_new(const char * device) {
     }
     memset(memory, 0, sizeof(gb_cuda_index_note));
     w->note = static_cast<gb_cuda_index_note *>(memory);
-    const std::lock_guard<std::mutex> held(all.lock);
-    w->next   = all.first;
-    all.first = w;
+    const std::lock_guard<std::mutex> held(watches.lock);
+    w->next   = watches.first;
+    watches.first = w;
     return w;
 }
 
@@ -67,8 +67,8 @@ void gb_cuda_index_free(gb_cuda_index_watch * w) {
         return;
     }
     {
-        const std::lock_guard<std::mutex> held(all.lock);
-        gb_cuda_index_watch **            at = &all.first;
+        const std::lock_guard<std::mutex> held(watches.lock);
+        gb_cuda_index_watch **            at = &watches.first;
         while (*at != w) {
             at = &(*at)->next;
         }
@@ -90,7 +90,7 @@ gb_index_reader gb_cuda_index_reader(const gb_cuda_backend & b, const ggml_tenso
 }
 
 bool gb_cuda_index_check(gb_cuda_backend & b) {
-    const std::lock_guard<std::mutex> held(all.lock);
+    const std::lock_guard<std::mutex> held(watches.lock);
     gb_cuda_index_watch *             w = b.index;
     if (w->note->claimed == 0) {
         return true;
@@ -109,8 +109,8 @@ bool gb_cuda_index_is_noted(const gb_cuda_backend & b) {
 }
 
 bool gb_cuda_index_check_memory(const char * device, const char * memory, size_t size) {
-    const std::lock_guard<std::mutex> held(all.lock);
-    for (gb_cuda_index_watch * w = all.first; w != nullptr; w = w->next) {
+    const std::lock_guard<std::mutex> held(watches.lock);
+    for (gb_cuda_index_watch * w = watches.first; w != nullptr; w = w->next) {
         const char * dst = is_complete(w) ? static_cast<const char *>(w->note->dst) : nullptr;
         if (dst != nullptr && dst >= memory && dst < memory + size && !w->reported) {
             report(device, w);
