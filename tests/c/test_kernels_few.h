@@ -1,4 +1,4 @@
-// test_kernels_few.h - tests of the kernels for few rows: quantized columns in stripes, and columns of floats.
+// test_kernels_few.h - tests of the kernels for few rows: quantized columns in stripes, columns of floats, short columns of Q8_0.
 // Included by test_kernels.c behind test_kernels_bytes.h, whose helpers it uses.
 #ifndef GB_TESTS_TEST_KERNELS_FEW_H
 #define GB_TESTS_TEST_KERNELS_FEW_H
@@ -358,6 +358,66 @@ static void test_rows_columns_f16(const struct gb_kernels * k) {
 }
 static void test_rows_columns_bf16(const struct gb_kernels * k) {
     check_rows_columns("rows_columns_bf16", k->rows_columns_bf16, k->rows_x, 2, bfloat_bits_value);
+}
+
+// Columns of random blocks, apart by more than their size, times random bytes; sums in double precision.
+static void test_dots_q8_0(const struct gb_kernels * k) {
+    enum { K = 288, COLUMNS = 11, ROWS = 16, APART = K / 32 * 34 + 6 };
+    static char  w[COLUMNS * APART];
+    static int8_t q[ROWS][K];
+    static float  d[ROWS][K / 32], y[ROWS * (COLUMNS + 1)];
+    CHECK(k->q8_0_rows >= 0 && k->q8_0_rows <= ROWS);
+    if (k->q8_0_rows == 0) {
+        CHECK(!k->dots_q8_0(32, 1, 1, w, 0, NULL, NULL, y, 0));
+        printf("     %s has no dots_q8_0\n", level_name);
+        return;
+    }
+    for (int pass = 0; pass < 300; pass++) {
+        const int     n = (int) test_random_int(0, COLUMNS), nx = (int) test_random_int(1, ROWS), ldy = COLUMNS + pass % 2;
+        const int64_t depth = 32 * (int64_t) test_random_int(0, K / 32);
+        const size_t  apart = (size_t) (pass % 3 == 0 ? depth / 32 * 34 : APART);
+        const int8_t * rows[ROWS];
+        const float *  scales[ROWS];
+        for (size_t i = 0; i < sizeof(w); i++) {
+            w[i] = pass % 4 == 0 ? (char) (test_random() % 2 ? -128 : 127) : (char) test_random();
+        }
+        for (int i = 0; i < COLUMNS; i++) {
+            for (int64_t g = 0; g < depth / 32; g++) {
+                const uint16_t half = (uint16_t) (0x2c00 + test_random() % 0x400 + (test_random() % 2 << 15)); // near 1/16
+                memcpy(w + (size_t) i * apart + (size_t) g * 34, &half, sizeof(half));
+            }
+        }
+        for (int j = 0; j < ROWS; j++) {
+            for (int i = 0; i < K; i++) {
+                q[j][i]      = (int8_t) (pass % 4 == 0 ? (test_random() % 2 ? -127 : 127) : test_random_int(-127, 127));
+                d[j][i / 32] = random_value(TAME);
+            }
+            rows[j]   = q[j];
+            scales[j] = d[j];
+        }
+        for (size_t i = 0; i < sizeof(y) / sizeof(y[0]); i++) {
+            y[i] = 77;
+        }
+        CHECK(k->dots_q8_0(depth, n, nx, w, apart, rows, scales, y, ldy));
+        for (int at = 0; at < ROWS * (COLUMNS + 1); at++) {
+            const int j = at / ldy, i = at % ldy;
+            double    sum = 0, size = 0;
+            for (int64_t p = 0; p < depth && i < n && j < nx; p++) {
+                const char * block = w + (size_t) i * apart + (size_t) (p / 32) * 34;
+                const double term  = half_bits_value(block, 0) * d[j][p / 32] * (signed char) block[2 + p % 32] * q[j][p];
+                sum += term;
+                size += fabs(term);
+            }
+            // 128 more in each weight, taken off again as integers, cost nothing
+            CHECK_MSG(i < n && j < nx ? fabs(y[at] - sum) <= 4 * (double) (depth + 1) * EPS * size : y[at] == 77, "%s dots_q8_0 %d x %d, k %d: %g, expected %g",
+                      level_name, n, nx, (int) depth, y[at], sum);
+        }
+        for (int i = 0; i < n; i++) {
+            float alone = 0;
+            k->dots_q8_0(depth, 1, 1, w + (size_t) i * apart, 0, rows + nx - 1, scales + nx - 1, &alone, 0);
+            CHECK_MSG(same_bits(alone, y[(nx - 1) * ldy + i]), "%s dots_q8_0 depends on what is taken together", level_name);
+        }
+    }
 }
 
 #endif // GB_TESTS_TEST_KERNELS_FEW_H

@@ -98,9 +98,9 @@ static size_t fewest(struct gb_plan_item * all, int * of, size_t n, size_t place
 static void against_brute_force(void) {
     int more = 0, proved = 0;
     for (int round = 0; round < 300; round++) {
-        struct gb_plan_item   copy[8];
+        struct gb_plan_item   copy[16];
         struct gb_plan_chunks result;
-        int                   of[8];
+        int                   of[16];
         const size_t          n = (size_t) test_random_int(1, 5), chunk = (size_t) test_random_int(6, 12);
         random_items(n, 5, 6);
         memcpy(copy, items, n * sizeof(*copy));

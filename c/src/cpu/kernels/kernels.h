@@ -27,6 +27,7 @@ struct gb_kernels {
     int gemm_q8_mr, gemm_q8_nr; // of gemm_tile_q8
     int dots_w;                 // columns that dots_f32, dots_f16, dots_bf16 take at a time, at most 4
     bool stripes;               // stripe_* do what they say
+    int q8_0_rows;              // rows at most that dots_q8_0 is faster for, up to 16; 0: it does nothing
     int rows_x;                 // rows that rows_columns_* take at a time
     int64_t (*limit_f32)(int64_t steps); // limits.tpl.h: for measuring
     int64_t (*limit_bytes)(int64_t steps);

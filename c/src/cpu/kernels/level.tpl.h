@@ -19,6 +19,7 @@
 #include "unpack.tpl.h"
 #include "grids.tpl.h"
 #include "int8.tpl.h"
+#include "dots_q8_0.tpl.h"
 #include "columns.tpl.h"
 #include "stripes.tpl.h"
 #include "limits.tpl.h"
@@ -37,6 +38,7 @@ const struct gb_kernels LEVEL_KERNELS = {
     .dots_w = DOTS_W,
     .rows_x = RC_X,
     .stripes = HAVE_STRIPES,
+    .q8_0_rows = DQ_ROWS,
     .limit_f32 = limit_f32,
     .limit_bytes = limit_bytes,
     .limit_bf16 = limit_bf16,

@@ -109,8 +109,9 @@ int gb_gemm_n_tasks(const struct gb_gemm * p, int n_threads) {
 
 size_t gb_gemm_work_size(const struct gb_gemm * p, int n_tasks) {
     const size_t stripes = gb_gemm_may_use_stripes(p) ? gb_gemm_stripes_work_size(p) : 0; // as the level will have it
+    const size_t few     = GB_MAX(stripes, gb_gemm_may_be_short(p) ? gb_gemm_short_work_size(p) : 0);
     if (gb_gemm_uses_dots(p)) {
-        return GB_MAX(stripes, gb_gemm_dots_work_size(p));
+        return GB_MAX(few, gb_gemm_dots_work_size(p));
     }
     // Levels differ in gemm_mr (at least 4): a row's share of what belongs to its panel is below ROW_EXTRA for all of them.
     enum { ROW_EXTRA = (sizeof(struct panel) + sizeof(struct block)) / 4 + 1 };
@@ -120,7 +121,7 @@ size_t gb_gemm_work_size(const struct gb_gemm * p, int n_tasks) {
     const size_t least  = GB_MAX(MR_MAX, GB_MIN(ROUND_ROWS, ROUND_BYTES_MAX / row));
     const size_t round  = GB_MAX(least, (size_t) n_tasks * ROUND_BYTES / row);
     const size_t own    = (KC * NC + rows_floats(p)) * sizeof(float);
-    return GB_MAX(stripes, sizeof(struct shared) + (size_t) n_tasks * own + GB_MIN(padded, round) * row + 3 * 64);
+    return GB_MAX(few, sizeof(struct shared) + (size_t) n_tasks * own + GB_MIN(padded, round) * row + 3 * 64);
 }
 
 static char * align_up(char * p) {
@@ -517,7 +518,10 @@ void gb_gemm_run(const struct gb_cpu_call * call, const struct gb_gemm * p) {
     if (p->m <= 0 || p->total <= 0) {
         return;
     }
-    if (gb_gemm_uses_stripes(p, call->k)) {
+    if (gb_gemm_is_short(p, call->k)) {
+        gb_gemm_run_short(call, p);
+        gb_gemm_finish_all(call, p);
+    } else if (gb_gemm_uses_stripes(p, call->k)) {
         gb_gemm_run_stripes(call, p);
         gb_gemm_finish_all(call, p);
     } else if (gb_gemm_uses_dots(p)) {

@@ -194,16 +194,6 @@ static void dots_dense_many(const struct dense * d, int64_t k, int64_t j, int64_
     }
 }
 
-static int64_t dst_stride(const struct gb_gemm_row * row, int rows) {
-    const int64_t ld = rows > 1 ? row[1].dst - row[0].dst : 0;
-    for (int r = 2; r < rows; r++) {
-        if (row[r].dst - row[r - 1].dst != ld) {
-            return 0;
-        }
-    }
-    return ld;
-}
-
 static void dots_dense(const struct gb_kernels * kernels, const struct gb_gemm * p, const struct gb_gemm_matrix * w,
                        const struct gb_gemm_row * row, int rows, int64_t j, int64_t end) {
     if (!copies_rows(p)) {
@@ -219,7 +209,7 @@ static void dots_dense(const struct gb_kernels * kernels, const struct gb_gemm *
             .x    = (const float *) row[0].x,
             .ldx  = copied_row_floats(p),
             .row  = row,
-            .ldy  = dst_stride(row, rows),
+            .ldy  = gb_gemm_dst_stride(row, rows),
             .rows = rows,
             .part = (rows + parts - 1) / parts,
     };

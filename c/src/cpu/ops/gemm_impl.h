@@ -1,4 +1,4 @@
-// gemm_impl.h - what the two halves of the engine share: gemm.c (blocked products) and gemm_dots.c (few rows).
+// gemm_impl.h - what the parts of the engine share: gemm.c (blocked products), and for few rows gemm_dots.c, gemm_stripes.c, gemm_short.c.
 #ifndef GB_CPU_OPS_GEMM_IMPL_H
 #define GB_CPU_OPS_GEMM_IMPL_H
 
@@ -49,5 +49,22 @@ bool   gb_gemm_may_use_stripes(const struct gb_gemm * p);
 bool   gb_gemm_uses_stripes(const struct gb_gemm * p, const struct gb_kernels * kernels);
 size_t gb_gemm_stripes_work_size(const struct gb_gemm * p);
 void   gb_gemm_run_stripes(const struct gb_cpu_call * call, const struct gb_gemm * p);
+
+// Few rows of floats and short columns of Q8_0, as they lie, at levels with a kernel for it (gemm_short.c).
+bool   gb_gemm_may_be_short(const struct gb_gemm * p);
+bool   gb_gemm_is_short(const struct gb_gemm * p, const struct gb_kernels * kernels);
+size_t gb_gemm_short_work_size(const struct gb_gemm * p);
+void   gb_gemm_run_short(const struct gb_cpu_call * call, const struct gb_gemm * p);
+
+// Floats from one row's dst to the next; 0: they are anywhere.
+static inline int64_t gb_gemm_dst_stride(const struct gb_gemm_row * row, int rows) {
+    const int64_t ld = rows > 1 ? row[1].dst - row[0].dst : 0;
+    for (int r = 2; r < rows; r++) {
+        if (row[r].dst - row[r - 1].dst != ld) {
+            return 0;
+        }
+    }
+    return ld;
+}
 
 #endif // GB_CPU_OPS_GEMM_IMPL_H
