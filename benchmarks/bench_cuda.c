@@ -14,6 +14,7 @@
 
 #include "ggml-backend.h"
 #include "ggml-backend-impl.h"
+#include "ggml-cpu.h"
 #include "ggml-cuda.h"
 
 enum ggml_status gb_cuda_register_linked(void);
@@ -22,8 +23,14 @@ enum { ROUNDS = 5 };
 
 static ggml_backend_t backend;
 static bool           first = true;
+static int            n_failed;
 
 static void put(const char * name, const char * unit, double value) {
+    if (!(value > 0)) { // a time of -1: it was not computed
+        fprintf(stderr, "failed: %s\n", name);
+        n_failed++;
+        return;
+    }
     printf("%s\n  {\"name\": \"%s\", \"%s\": %.4g}", first ? "" : ",", name, unit, value);
     first = false;
     fflush(stdout);
@@ -122,6 +129,39 @@ static void attention(enum ggml_type type, int64_t n, int64_t heads, bool masked
         put(name, "TFLOP_per_s", (masked ? 2.0 : 4.0) * D * (double) n * (double) n * (double) heads / time_graph(graph, 4) / 1e12);
     }
     ggml_backend_buffer_free(buffer);
+    ggml_free(ctx);
+}
+
+// The same, made of operators: taken together, or one by one with all scores stored.
+static void attention_of_operators(enum ggml_type type, int64_t d, int64_t n, int64_t heads, bool together) {
+    struct ggml_context * ctx   = new_context(8);
+    struct ggml_cgraph *  graph = ggml_new_graph(ctx);
+    struct ggml_tensor *  q     = ggml_new_tensor_3d(ctx, GGML_TYPE_F32, d, n, heads);
+    struct ggml_tensor *  k     = ggml_new_tensor_3d(ctx, type, d, n, heads);
+    struct ggml_tensor *  v     = ggml_new_tensor_3d(ctx, type, n, d, heads);
+    struct ggml_tensor *  p     = ggml_diag_mask_inf(ctx, ggml_scale(ctx, ggml_mul_mat(ctx, k, q), 0.1f), 0);
+    struct ggml_tensor *  y     = ggml_mul_mat(ctx, v, ggml_soft_max(ctx, p));
+    struct ggml_tensor *  in[]  = { q, k, v };
+    char                  name[96];
+    ggml_set_output(y);
+    ggml_build_forward_expand(graph, y);
+    for (size_t i = 0; i < 3; i++) {
+        ggml_set_input(in[i]);
+    }
+    ggml_cpu_set_fusion(together); // of all backends
+    ggml_backend_sched_t sched = ggml_backend_sched_new(&backend, NULL, 1, 16);
+    snprintf(name, sizeof(name), "attention of operators %s n=%lld heads=%lld d=%lld causal, %s", ggml_type_name(type), (long long) n, (long long) heads,
+             (long long) d, together ? "together" : "one by one");
+    if (ggml_backend_sched_alloc_graph(sched, graph) == GGML_STATUS_SUCCESS) {
+        for (size_t i = 0; i < 3; i++) {
+            fill(in[i]);
+        }
+        put(name, "TFLOP_per_s", 2.0 * (double) d * (double) n * (double) n * (double) heads / time_graph(graph, 4) / 1e12);
+    } else {
+        fprintf(stderr, "%s: %s\n", name, ggml_last_error());
+    }
+    ggml_backend_sched_free(sched);
+    ggml_cpu_set_fusion(true);
     ggml_free(ctx);
 }
 
@@ -228,6 +268,10 @@ int main(void) {
     attention(GGML_TYPE_F16, 4096, 32, true);
     attention(GGML_TYPE_BF16, 4096, 32, false);
     large_products("");
+    for (int together = 1; together >= 0; together--) {
+        attention_of_operators(GGML_TYPE_F16, 128, 4096, 32, together != 0);
+        attention_of_operators(GGML_TYPE_F32, 64, 4096, 16, together != 0);
+    }
     ggml_backend_free(backend);
     setenv("GGML_CUDA_CUBLAS", "1", 0);
     backend = ggml_backend_cuda_init(0);
@@ -238,5 +282,5 @@ int main(void) {
     }
     printf("\n]}\n");
     ggml_backend_free(backend);
-    return 0;
+    return n_failed > 0;
 }

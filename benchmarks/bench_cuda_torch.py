@@ -36,6 +36,11 @@ def main() -> int:
         return best
 
     results: list[dict[str, Any]] = []
+    host = torch.ones(2 << 30, dtype=torch.int8, pin_memory=True)
+    device = torch.empty_like(host, device="cuda")
+    seconds = best_time(lambda to=device, host=host: to.copy_(host, non_blocking=True), 1)
+    results.append({"name": "upload of 2 GiB, pinned memory", "GB_per_s": host.numel() / seconds / 1e9})
+    del host, device
     for name, dtype in (("f16", torch.float16), ("bf16", torch.bfloat16)):
         for n in (8192, 512):
             w, x = torch.randn(8192, 8192, device="cuda", dtype=dtype), torch.randn(n, 8192, device="cuda", dtype=dtype)

