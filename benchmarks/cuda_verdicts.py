@@ -12,7 +12,7 @@ from pathlib import Path
 
 Figures = dict[str, float]
 
-WEIGHTS = ("f16", "bf16", "q8_0", "q4_0", "q4_K", "q6_K", "iq4_XS")
+WEIGHTS = ("f16", "bf16", "q8_0", "q4_0", "q4_K", "q6_K", "iq4_xs")
 
 
 def figures(path: str) -> Figures:

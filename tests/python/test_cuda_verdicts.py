@@ -24,7 +24,7 @@ def run(folder: Path, ours: dict[str, float], torch: dict[str, float]) -> tuple[
 def good() -> tuple[dict[str, float], dict[str, float]]:
     ours = {"device copy, bytes read and written": 4000.0, "1000 nodes, replayed": 0.5, "upload of 2 GiB, pinned memory": 50.0}
     torch = {"upload of 2 GiB, pinned memory": 52.0}
-    for kind in ("f16", "bf16", "q8_0", "q4_0", "q4_K", "q6_K", "iq4_XS"):
+    for kind in ("f16", "bf16", "q8_0", "q4_0", "q4_K", "q6_K", "iq4_xs"):
         ours[f"mul_mat {kind} m=8192 n=1 k=8192"] = 3300.0
         ours[f"mul_mat {kind} m=8192 n=512 k=8192"] = 300.0
         torch[f"dequantize {kind}, then mul_mat m=8192 n=512 k=8192"] = 200.0
