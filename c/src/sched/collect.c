@@ -6,84 +6,98 @@
 
 #include <string.h>
 
-static enum ggml_status add(struct gb_sched_plan * p, struct ggml_tensor * t) {
-    if (gb_ptrmap_get(&p->map, t) != GB_PTRMAP_ABSENT) {
-        return GGML_STATUS_SUCCESS;
+// The id of a tensor, which gets one now if it has none. -1: no memory, or too many.
+static int32_t id_of(struct gb_sched_plan * p, struct ggml_tensor * t) {
+    const int64_t known = gb_ptrmap_get(&p->map, t);
+    if (known != GB_PTRMAP_ABSENT) {
+        return (int32_t) known;
     }
-    GB_FAIL_IF(p->ids.n >= INT32_MAX, GGML_STATUS_INVALID_ARGUMENT, GGML_STATUS_INVALID_ARGUMENT, "ggml_backend_sched: the graph has too many tensors");
+    GB_FAIL_IF(p->ids.n >= INT32_MAX, -1, GGML_STATUS_INVALID_ARGUMENT, "ggml_backend_sched: the graph has too many tensors");
     const struct gb_id id = { .tensor = t, .root = -1 };
-    if (!gb_ptrmap_set(&p->map, t, (int64_t) p->ids.n) || !gb_vec_push(&p->ids, id)) {
-        return GGML_STATUS_ALLOC_FAILED;
-    }
-    return GGML_STATUS_SUCCESS;
-}
-
-static int id_of(const struct gb_sched_plan * p, const struct ggml_tensor * t) {
-    return (int) gb_ptrmap_get(&p->map, t);
+    return gb_ptrmap_set(&p->map, t, (int64_t) p->ids.n) && gb_vec_push(&p->ids, id) ? (int32_t) p->ids.n - 1 : -1;
 }
 
 static enum ggml_status add_nodes(struct gb_sched_plan * p, const struct ggml_cgraph * graph) {
+    const size_t n = (size_t) graph->n_nodes + (size_t) graph->n_leafs;
+    if (!gb_ptrmap_reserve(&p->map, n) || !gb_vec_reserve(&p->ids, n)) {
+        return GGML_STATUS_ALLOC_FAILED;
+    }
     for (int i = 0; i < graph->n_nodes; i++) {
         struct ggml_tensor * t = graph->nodes[i];
         GB_FAIL_IF(t == NULL, GGML_STATUS_INVALID_ARGUMENT, GGML_STATUS_INVALID_ARGUMENT, "ggml_backend_sched: node %d of the graph is NULL", i);
-        GB_FAIL_IF(gb_ptrmap_get(&p->map, t) != GB_PTRMAP_ABSENT, GGML_STATUS_INVALID_ARGUMENT, GGML_STATUS_INVALID_ARGUMENT,
+        const int32_t id = id_of(p, t);
+        GB_FAIL_IF(id >= 0 && id != i, GGML_STATUS_INVALID_ARGUMENT, GGML_STATUS_INVALID_ARGUMENT,
                    "ggml_backend_sched: node %d of the graph, '%s', occurs twice", i, t->name);
-        GB_TRY(add(p, t));
+        if (id < 0) {
+            return ggml_last_status();
+        }
     }
     for (int i = 0; i < graph->n_leafs; i++) {
         struct ggml_tensor * t = graph->leafs[i];
         GB_FAIL_IF(t == NULL, GGML_STATUS_INVALID_ARGUMENT, GGML_STATUS_INVALID_ARGUMENT, "ggml_backend_sched: leaf %d of the graph is NULL", i);
-        GB_TRY(add(p, t));
+        if (id_of(p, t) < 0) {
+            return ggml_last_status();
+        }
     }
     return GGML_STATUS_SUCCESS;
 }
 
-// Sources of nodes, and roots of everything.
-static enum ggml_status add_reached(struct gb_sched_plan * p) {
-    for (size_t i = 0; i < p->ids.n; i++) {
-        const struct ggml_tensor * t = p->ids.data[i].tensor;
-        for (int s = 0; s < GGML_MAX_SRC && i < (size_t) p->n_nodes; s++) {
-            if (t->src[s]) {
-                GB_TRY(add(p, t->src[s]));
+typedef GB_VEC(int32_t) id_list;
+
+static bool add_sources(struct gb_sched_plan * p, struct ggml_tensor * t, id_list * list) {
+    for (int s = 0; s < GGML_MAX_SRC; s++) {
+        if (t->src[s]) {
+            const int32_t id = id_of(p, t->src[s]);
+            if (id < 0 || (t->src[s] != t && !gb_vec_push(list, id))) {
+                return false;
             }
         }
-        if (t->view_src) {
-            GB_TRY(add(p, t->view_src));
-        }
     }
-    return GGML_STATUS_SUCCESS;
+    return true;
 }
 
-static enum ggml_status find_roots(struct gb_sched_plan * p) {
+// Sources of nodes, and roots of everything: each is looked up once, and gets an id where it is met first.
+static bool add_reached(struct gb_sched_plan * p, id_list * list) {
+    for (size_t i = 0; i < p->ids.n; i++) {
+        struct ggml_tensor * t = p->ids.data[i].tensor;
+        if (i < (size_t) p->n_nodes) {
+            if (!add_sources(p, t, list)) {
+                return false;
+            }
+            p->src_begin[i + 1] = (uint32_t) list->n;
+        }
+        const int32_t root = t->view_src ? id_of(p, t->view_src) : (int32_t) i;
+        if (root < 0) {
+            return false;
+        }
+        p->ids.data[i].root = root;
+    }
+    return true;
+}
+
+static enum ggml_status find_sources(struct gb_sched_plan * p) {
+    id_list list = { 0 };
+    p->src_begin = gb_calloc((size_t) p->n_nodes + 1, sizeof(*p->src_begin));
+    const bool ok = p->src_begin != NULL && add_reached(p, &list);
+    p->srcs       = list.data; // NULL when there are none
+    p->n_ids      = (int) p->ids.n;
+    return ok ? GGML_STATUS_SUCCESS : ggml_last_status();
+}
+
+static enum ggml_status check_roots(struct gb_sched_plan * p) {
     for (int i = 0; i < p->n_ids; i++) {
         struct gb_id *             id   = &p->ids.data[i];
         const struct ggml_tensor * t    = id->tensor;
         const struct ggml_tensor * root = gb_root(t);
         GB_FAIL_IF(root->view_src != NULL, GGML_STATUS_INVALID_ARGUMENT, GGML_STATUS_INVALID_ARGUMENT,
                    "ggml_backend_sched: tensor '%s' is a view of '%s', which is a view itself", t->name, root->name);
-        const size_t bytes = ggml_nbytes(t), available = ggml_nbytes(root);
+        const size_t bytes = root != t ? ggml_nbytes(t) : 0, available = root != t ? ggml_nbytes(root) : 0;
         GB_FAIL_IF(root != t && (t->view_offs > available || bytes > available - t->view_offs), GGML_STATUS_INVALID_ARGUMENT,
                    GGML_STATUS_INVALID_ARGUMENT, "ggml_backend_sched: view '%s': offset %zu and size %zu reach past the %zu bytes of '%s'",
                    t->name, t->view_offs, bytes, available, root->name);
-        id->root     = id_of(p, root);
         id->computes = i < p->n_nodes && !gb_op_is_view(t->op);
     }
     return GGML_STATUS_SUCCESS;
-}
-
-static enum ggml_status list_sources(struct gb_sched_plan * p) {
-    GB_VEC(int32_t) list = { 0 };
-    p->src_begin = gb_calloc((size_t) p->n_nodes + 1, sizeof(*p->src_begin));
-    bool ok      = p->src_begin != NULL;
-    for (int i = 0; ok && i < p->n_nodes; i++) {
-        const struct ggml_tensor * t = p->ids.data[i].tensor;
-        for (int s = 0; ok && s < GGML_MAX_SRC; s++) {
-            ok = t->src[s] == NULL || t->src[s] == t || gb_vec_push(&list, id_of(p, t->src[s]));
-        }
-        p->src_begin[i + 1] = (uint32_t) list.n;
-    }
-    p->srcs = list.data; // NULL when there are none
-    return ok ? GGML_STATUS_SUCCESS : GGML_STATUS_ALLOC_FAILED;
 }
 
 // Results that nobody reads are what the user wants: their memory is kept, as is what was flagged.
@@ -243,10 +257,8 @@ enum ggml_status gb_sched_collect(struct ggml_backend_sched * s, struct gb_sched
     p->n_backends = s->n_backends;
     p->policy     = s->policy;
     GB_TRY(add_nodes(p, graph));
-    GB_TRY(add_reached(p));
-    p->n_ids = (int) p->ids.n;
-    GB_TRY(find_roots(p));
-    GB_TRY(list_sources(p));
+    GB_TRY(find_sources(p));
+    GB_TRY(check_roots(p));
     GB_TRY(find_outputs(p));
     GB_TRY(allocate_tables(s, p));
     GB_TRY(copy_leafs(p, graph));
