@@ -310,4 +310,94 @@ static void in_the_scheduler(void) {
     ggml_backend_free(backends[1]);
 }
 
-TEST_MAIN(TEST(halves), TEST(floats), TEST(not_taken), TEST(replayed), TEST(in_the_scheduler))
+// Keys are rotated and copied into a part of their cache, in its type: the same bits, and one launch for both.
+struct cache {
+    ggml_context * ctx;
+    ggml_tensor *  x, *positions, *rotated, *keys, *copy;
+    ggml_cgraph *  graph;
+    ggml_allocr_t  memory;
+};
+
+enum into { FLAT, SAME_SHAPE, RESHAPED, CONTINUOUS, N_INTO };
+
+static cache build_cache(ggml_backend_t cuda, ggml_type type, enum into how, bool seen) {
+    enum { D = 32, HEADS = 3, N = 5 };
+    cache c     = {};
+    c.ctx       = ggml_init({ 1 << 18, NULL, true });
+    c.x         = ggml_new_tensor_3d(c.ctx, GGML_TYPE_F32, D, HEADS, N);
+    c.positions = ggml_new_tensor_1d(c.ctx, GGML_TYPE_I32, N);
+    c.keys      = ggml_new_tensor_3d(c.ctx, type, D, HEADS + 1, 2 * N);
+    for (ggml_tensor * t : { c.x, c.positions, c.keys }) {
+        ggml_set_input(t);
+    }
+    c.rotated = ggml_rope(c.ctx, c.x, c.positions, D, how == SAME_SHAPE ? 2 : 0, 0);
+    switch (how) {
+        case FLAT: c.copy = ggml_cpy(c.ctx, c.rotated, ggml_view_1d(c.ctx, c.keys, D * HEADS * N, 7 * ggml_type_size(type))); break;
+        case SAME_SHAPE: c.copy = ggml_cpy(c.ctx, c.rotated, ggml_view_3d(c.ctx, c.keys, D, HEADS, N, c.keys->nb[1], c.keys->nb[2], c.keys->nb[1])); break;
+        case RESHAPED: c.copy = ggml_cpy(c.ctx, ggml_reshape_2d(c.ctx, c.rotated, D * HEADS, N), ggml_view_2d(c.ctx, c.keys, D * HEADS, N, D * HEADS * ggml_type_size(type), 0)); break;
+        default: c.copy = ggml_cont(c.ctx, c.rotated); break;
+    }
+    ggml_set_output(c.copy);
+    ggml_set_output(c.x); // its memory is not the copy's
+    if (seen) {
+        ggml_set_output(c.rotated);
+    }
+    c.graph = ggml_new_graph(c.ctx);
+    ggml_build_forward_expand(c.graph, c.copy);
+    c.memory = ggml_allocr_new_from_backend(cuda, 1 << 20);
+    CHECK(ggml_allocr_alloc_graph(c.memory, c.graph) > 0);
+    return c;
+}
+
+static std::vector<char> rotate(ggml_backend_t cuda, const cache & c, bool together, int n_copies) {
+    const ggml_tensor *  y = c.copy->view_src != NULL ? c.keys : c.copy;
+    std::vector<char>    bytes(ggml_nbytes(y), 7);
+    std::vector<float>   x((size_t) ggml_nelements(c.x));
+    std::vector<int32_t> positions((size_t) ggml_nelements(c.positions));
+    test_seed = 5;
+    for (float & v : x) {
+        v = test_random_float(-3, 3);
+    }
+    for (size_t i = 0; i < positions.size(); i++) {
+        positions[i] = (int32_t) (3 * i + 1);
+    }
+    ggml_backend_tensor_set(c.x, x.data(), 0, ggml_nbytes(c.x));
+    ggml_backend_tensor_set(c.positions, positions.data(), 0, ggml_nbytes(c.positions));
+    if (y == c.keys) {
+        ggml_backend_tensor_set(c.keys, bytes.data(), 0, bytes.size());
+    }
+    ggml_cpu_set_fusion(together);
+#ifdef GB_CUDA_EMULATED
+    const struct gb_emu_counts before = gb_emu_count();
+    CHECK(ggml_backend_graph_compute(cuda, c.graph));
+    ggml_backend_synchronize(cuda);
+    CHECK_INT(gb_emu_count().launches + gb_emu_count().copies - before.launches - before.copies, 2 + n_copies); // a table, a rotation
+#else
+    (void) n_copies;
+    CHECK(ggml_backend_graph_compute(cuda, c.graph));
+#endif
+    ggml_cpu_set_fusion(true);
+    ggml_backend_tensor_get(y, bytes.data(), 0, bytes.size());
+    return bytes;
+}
+
+static void rotation_into_a_cache(void) {
+    CUDA_OR_SKIP();
+    ggml_backend_t cuda = open();
+    for (ggml_type type : { GGML_TYPE_F16, GGML_TYPE_BF16, GGML_TYPE_F32 }) {
+        for (int how = 0; how < N_INTO; how++) {
+            for (int seen = 0; seen < 2; seen++) {
+                if (how == CONTINUOUS && type != GGML_TYPE_F32) {
+                    continue; // it keeps the type
+                }
+                cache c = build_cache(cuda, type, (enum into) how, seen != 0);
+                CHECK_MSG(rotate(cuda, c, true, seen) == rotate(cuda, c, false, 1), "%s, case %d, seen %d", ggml_type_name(type), how, seen);
+                ggml_allocr_free(c.memory);
+                ggml_free(c.ctx);
+            }
+        }
+    }
+    ggml_backend_free(cuda);
+}
+
+TEST_MAIN(TEST(rotation_into_a_cache), TEST(halves), TEST(floats), TEST(not_taken), TEST(replayed), TEST(in_the_scheduler))

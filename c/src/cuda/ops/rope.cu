@@ -1,4 +1,5 @@
-// rope.cu - ROPE and ROPE_BACK: pairs of elements of a head are rotated by angles that grow with the token's position.
+// rope.cu - ROPE and ROPE_BACK: pairs of elements of a head are rotated by angles that grow with the token's position. A copy of the result that is its
+// only reader, as keys are copied into their cache, is what is written then.
 //
 // Two kernels: the first makes a table of cosines and sines, a pair of floats for each position and pair of elements, from angles in double
 // precision (at position 100,000 a float is off by a hundredth of a turn); the second applies it to all heads. The layouts of pairs
@@ -123,7 +124,8 @@ static gb_rope rope_of(const ggml_tensor * dst) {
     return r;
 }
 
-static enum ggml_status rope_run(gb_cuda_backend & b, ggml_tensor * dst) {
+// y: where the result goes, of the shape of dst.
+static enum ggml_status rope_into(gb_cuda_backend & b, const ggml_tensor * dst, const gb_view & y) {
     const gb_rope r       = rope_of(dst);
     const int64_t n_table = dst->ne[2] * r.n_turns, pairs = gb_cuda_ceil_div(dst->ne[0], 2), n = pairs * gb_rows(dst);
     float2 *      table   = (float2 *) gb_cuda_scratch(b, (size_t) (n_table + 1) * sizeof(float2));
@@ -133,10 +135,46 @@ static enum ggml_status rope_run(gb_cuda_backend & b, ggml_tensor * dst) {
     if (n_table > 0) {
         GB_CUDA_TRY(b, GB_LAUNCH(gb_rope_table, gb_blocks(n_table), GB_BLOCK, 0, b.stream, r, gb_view_of(dst->src[1]), table, n_table));
     }
-    const gb_view y = gb_view_of(dst), x = gb_view_of(dst->src[0]);
+    const gb_view x = gb_view_of(dst->src[0]);
     GB_CUDA_TRY(b, (gb_is_small(n) ? GB_LAUNCH((gb_rope_apply<uint32_t>), gb_blocks(n), GB_BLOCK, 0, b.stream, r, y, x, table, pairs, n)
                                    : GB_LAUNCH((gb_rope_apply<uint64_t>), gb_blocks(n), GB_BLOCK, 0, b.stream, r, y, x, table, pairs, n)));
     return GGML_STATUS_SUCCESS;
+}
+
+static enum ggml_status rope_run(gb_cuda_backend & b, ggml_tensor * dst) {
+    return rope_into(b, dst, gb_view_of(dst));
+}
+
+// The memory of a copy, seen with the shape of the rotated tensor. False: strides cannot tell, or it is a copy of something else.
+static bool is_copy_of(const ggml_tensor * rope, const ggml_tensor * copy, gb_view * y) {
+    const ggml_tensor * from = copy->src[0];
+    if ((copy->op != GGML_OP_CPY && copy->op != GGML_OP_CONT) || !gb_is_float_type(copy->type) || (from != rope && (from->op != GGML_OP_RESHAPE || from->src[0] != rope))) {
+        return false;
+    }
+    *y = gb_view_of(copy);
+    if (gb_same_shape(copy, rope)) {
+        return from == rope;
+    }
+    int64_t stride = (int64_t) ggml_type_size(copy->type);
+    for (int i = 0; i < 4; stride *= rope->ne[i++]) {
+        y->ne[i] = rope->ne[i];
+        y->nb[i] = stride;
+    }
+    return ggml_is_contiguous(copy) && ggml_is_contiguous(rope);
+}
+
+static bool is_unseen(const gb_cuda_backend & b, const ggml_tensor * t) {
+    return b.kind == GB_CUDA_PLAN || ggml_backend_may_leave_out(t);
+}
+
+static int rope_fuse(gb_cuda_backend & b, const gb_cuda_nodes & nodes, int i) {
+    const ggml_tensor * rope = nodes.node[i], *copy = i + 1 < nodes.n ? nodes.node[i + 1] : NULL;
+    gb_view             y;
+    if (rope->type != GGML_TYPE_F32 || copy == NULL || !is_copy_of(rope, copy, &y) || !is_unseen(b, rope) || !is_unseen(b, copy->src[0]) ||
+        gb_cuda_overlap(copy, rope->src[0]) || gb_cuda_overlap(copy, rope->src[1])) {
+        return 0;
+    }
+    return rope_into(b, rope, y) == GGML_STATUS_SUCCESS ? 2 : -1;
 }
 
 static const char * rope_supports(const gb_cuda_device &, const ggml_tensor * dst) {
@@ -154,4 +192,4 @@ static const char * rope_supports(const gb_cuda_device &, const ggml_tensor * ds
     return (mode & GB_ROPE_GLM) && dst->ne[0] != 2 * (int64_t) n_dims ? "mode 4 with rows that are not of 2 n_dims elements" : NULL;
 }
 
-GB_CUDA_FAMILY_DEFINE(rope, { GGML_OP_ROPE, rope_supports, rope_run, nullptr }, { GGML_OP_ROPE_BACK, rope_supports, rope_run, nullptr })
+GB_CUDA_FAMILY_DEFINE(rope, { GGML_OP_ROPE, rope_supports, rope_run, rope_fuse }, { GGML_OP_ROPE_BACK, rope_supports, rope_run, nullptr })
