@@ -177,9 +177,11 @@ class ContextCore(Core):
         self.transposed: dict[int, Any] = {}  # address of a matrix -> its transposed view
 
     def adopt(self, other: ContextCore) -> None:
-        """Tensors of `other` are about to be used here."""
+        """Tensors of `other` are about to be used here. An older context goes after this one, also for C."""
         if other is not self and other not in self.parents:
             self.parents = (*self.parents, other)
+            if other.serial < self.serial:  # views here may look into its tensors; the other way round would be a cycle
+                self.entry.needs = (*self.entry.needs, other.token)
 
     def family(self) -> tuple[ContextCore, ...]:
         """This context and all whose tensors it uses, directly or not."""

@@ -111,9 +111,11 @@ class Context(TensorPool):
         """A view of all of a tensor of another context, which belongs to this one, as does then what is made of it alone.
 
         For graphs that come and go over memory that stays, a cache of keys and values, say: slices of the cache itself would stay as
-        long as the cache does.
+        long as the cache does. The other context must be the older one.
         """
         core, (other, pointer) = self._live(), _of(tensor, "Context.view")
+        if other.serial > core.serial:
+            raise InvalidArgumentError(f"Context.view: the context of {tensor.describe()} was made after this one")
         core.adopt(other)
         with core.lock:
             found = non_null(lib.ggml_view_tensor(core.ptr, pointer), "Context.view")

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import ggml_backend as gb
+from ggml_backend._handles import ContextCore
 
 PARTS = ["context", "weights", "buffer", "scheduler", "cpu", "sim"]
 
@@ -346,3 +347,32 @@ def test_views_in_another_context_live_with_it(cpu):
         ctx.view(cache)
     with pytest.raises(TypeError, match=r"Context.view: tensor must be a Tensor"):
         ctx.view(np.zeros(3))  # type: ignore[arg-type]
+
+
+def test_a_context_goes_before_those_that_it_looks_into(cpu):
+    """Whatever is dropped last drops the rest: views must not be met after what they look into is gone."""
+    for _ in range(20):
+        home = gb.Context()
+        cache = home.tensor((2, 3), name="cache")
+        home.allocate(cpu)
+        ctx = gb.Context()
+        nodes = [gb.cpy(ctx.tensor((2, 3)), cache), ctx.view(cache)[1:], gb.scale(ctx.view(cache), 2.0, inplace=True)]
+        graph = ctx.graph(*nodes)
+        del home, cache, nodes, ctx
+        del graph
+    newer = gb.Context()
+    older = gb.Context()
+    with pytest.raises(gb.InvalidArgumentError, match="made after this one"):
+        newer.view(older.tensor(3))
+
+
+def test_contexts_that_use_each_other_are_freed(cpu):
+    gc.collect()
+    before = len(ContextCore.alive)
+    first, second = gb.Context(), gb.Context()
+    a = first.tensor(3)
+    b = a + second.tensor(3)  # in the second
+    graph = first.graph(b)  # the first uses a tensor of the second
+    del first, second, a, b, graph
+    gc.collect()
+    assert len(ContextCore.alive) == before
