@@ -206,6 +206,36 @@ static void floats(void) {
     ggml_backend_free(cuda);
 }
 
+// What is told covers both ways, and is what the larger one takes.
+static void scratch_of_both_ways(void) {
+    CUDA_OR_SKIP();
+#ifdef GB_CUDA_EMULATED
+    for (const shape & s : { shape{ GGML_TYPE_F16, 64, 20, 72, 4, 2, 1, 1 }, shape{ GGML_TYPE_F16, 64, 200, 16, 4, 4, 1, 1 }, shape{ GGML_TYPE_F16, 32, 12, 1032, 2, 1, 1, 1 } }) {
+        for (int computed = 0; computed < 2; computed++) {
+            options o;
+            o.edit          = ADDED;
+            o.computed_q    = computed != 0;
+            size_t taken[2] = { 0, 0 }, told = 0;
+            for (int together = 0; together < 2; together++) {
+                ggml_backend_t cuda = cuda_open(0);
+                chain          c    = build(cuda, s, o);
+                told                = cuda_work_size(cuda, c.graph);
+                const size_t before = cuda_free_memory(0);
+                compute(cuda, c, together != 0, together);
+                taken[together] = before - cuda_free_memory(0);
+                CHECK_MSG(taken[together] <= (told + 511) / 512 * 512, "took %zu bytes, told %zu", taken[together], told);
+                release(c);
+                ggml_backend_free(cuda);
+            }
+            const size_t most = taken[0] > taken[1] ? taken[0] : taken[1], result = (size_t) (s.d * s.n * s.heads * s.batch) * sizeof(float);
+            CHECK_MSG(told <= most + result, "told %zu, took %zu and %zu", told, taken[0], taken[1]); // the result may have to be apart
+        }
+    }
+#else
+    SKIP("a device gives memory in large pieces");
+#endif
+}
+
 // Somebody looks, or the chain is another: one by one.
 static void not_taken(void) {
     CUDA_OR_SKIP();
@@ -400,4 +430,4 @@ static void rotation_into_a_cache(void) {
     ggml_backend_free(cuda);
 }
 
-TEST_MAIN(TEST(rotation_into_a_cache), TEST(halves), TEST(floats), TEST(not_taken), TEST(replayed), TEST(in_the_scheduler))
+TEST_MAIN(TEST(rotation_into_a_cache), TEST(halves), TEST(floats), TEST(scratch_of_both_ways), TEST(not_taken), TEST(replayed), TEST(in_the_scheduler))

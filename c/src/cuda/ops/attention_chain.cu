@@ -213,6 +213,7 @@ int gb_attention_fuse(gb_cuda_backend & b, const gb_cuda_nodes & nodes, int i) {
     if (!halves && !takes_floats(b, c, last->ne[3])) {
         return 0;
     }
-    const enum ggml_status status = is_over_sources(c, first, last) ? run_apart(b, c.p, last, halves) : run(b, c.p, last->ne[3], halves);
+    const bool             apart  = b.kind == GB_CUDA_PLAN || is_over_sources(c, first, last);
+    const enum ggml_status status = apart ? run_apart(b, c.p, last, halves) : run(b, c.p, last->ne[3], halves);
     return status == GGML_STATUS_SUCCESS ? c.length : -1;
 }
