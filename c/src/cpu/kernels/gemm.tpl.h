@@ -31,12 +31,19 @@ static ALWAYS_INLINE void store_row_(float * c, const vf acc[V_GEMM_NV], int nr,
     }
 }
 
-// b stays in the first-level cache while panel after panel of a comes from the second: asked for some steps ahead, nobody waits for it.
-static ALWAYS_INLINE void ask_ahead_(const float * a) {
+// A panel of a stays in the first-level cache while panel after panel of b comes from the second: asked for some steps ahead, nobody waits
+// for it. What lies behind this panel of a is the next one.
+#define ASK_FLOATS 512
+static ALWAYS_INLINE void ask_ahead_(const float * b, const float * next_a) {
 #ifdef __GNUC__
-    __builtin_prefetch((const char *) a + 1024);
+    UNROLL
+    for (int j = 0; j < TILE_NR; j += 16) {
+        __builtin_prefetch(b + ASK_FLOATS + j);
+    }
+    __builtin_prefetch(next_a);
 #else
-    (void) a;
+    (void) b;
+    (void) next_a;
 #endif
 }
 
@@ -68,6 +75,7 @@ static ALWAYS_INLINE void tile_(int mr, int64_t k, const float * a, const float 
             acc[i][j] = v_set(0.0f);
         }
     }
+    const int64_t ahead = k * TILE_MR;
     for (int64_t p = 0; p < k; p++) {
         if (p == k - ASK_STEPS) {
             ask_for_tile_(mr, c, ldc);
@@ -85,7 +93,7 @@ static ALWAYS_INLINE void tile_(int mr, int64_t k, const float * a, const float 
                 acc[i][j] = v_fma(av, bv[j], acc[i][j]);
             }
         }
-        ask_ahead_(a);
+        ask_ahead_(b, a + ahead);
         a += TILE_MR;
         b += TILE_NR;
     }
@@ -144,6 +152,7 @@ static ALWAYS_INLINE void tile_pairs_(int mr, int64_t pairs, const float * a, co
             acc[i][j] = v_set(0.0f);
         }
     }
+    const int64_t ahead = pairs * TILE_MR;
     for (int64_t p = 0; p < pairs; p++) {
         if (p == pairs - ASK_STEPS) {
             ask_for_tile_(mr, c, ldc);
@@ -161,7 +170,7 @@ static ALWAYS_INLINE void tile_pairs_(int mr, int64_t pairs, const float * a, co
                 acc[i][j] = dot_pairs_(acc[i][j], bv[j], av);
             }
         }
-        ask_ahead_(a);
+        ask_ahead_(b, a + ahead);
         a += TILE_MR;
         b += TILE_NR;
     }

@@ -169,10 +169,10 @@ static void edit(const struct tiles * t, float * score, int64_t query, struct gb
 // c[rows x columns] = or += a b over `depth` terms, with which a was packed; b has panels of b_depth terms.
 static void product(const struct gb_kernels * k, int64_t depth, const float * a, int64_t rows, const float * b, int64_t b_depth,
                     int64_t columns, float * c, int64_t stride, bool accumulate) {
-    for (int64_t j = 0; j < columns; j += k->gemm_nr) {
-        const int nr = (int) GB_MIN(columns - j, (int64_t) k->gemm_nr);
-        for (int64_t i = 0; i < rows; i += k->gemm_mr) {
-            const int mr = (int) GB_MIN(rows - i, (int64_t) k->gemm_mr);
+    for (int64_t i = 0; i < rows; i += k->gemm_mr) {
+        const int mr = (int) GB_MIN(rows - i, (int64_t) k->gemm_mr);
+        for (int64_t j = 0; j < columns; j += k->gemm_nr) {
+            const int nr = (int) GB_MIN(columns - j, (int64_t) k->gemm_nr);
             k->gemm_tile_f32(depth, a + i * depth, b + j * b_depth, c + i * stride + j, stride, mr, nr, accumulate);
         }
     }

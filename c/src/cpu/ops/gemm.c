@@ -15,11 +15,11 @@
 #include "base/fp16.h"
 #include "cpu/ops/gemm_impl.h"
 
-#define KC 256         // terms a stretch
+#define KC 512         // terms a stretch: a panel of rows stays in the first-level cache
 #define KC_BYTES 512   // of bytes: whole blocks
-#define NC 256         // columns a chunk, at most; a multiple of every gemm_nr
+#define NC 128         // columns a chunk, at most; a multiple of every gemm_nr: packed, a stretch of them stays in the second-level cache
 #define NC_BYTES 128
-#define BLOCK_ROWS 528 // rows a block, about: BLOCK_ROWS * KC floats stay in the second-level cache
+#define BLOCK_ROWS 528 // rows a block, about
 #define BLOCK_ROWS_BYTES 768
 #define SUPER_MAX 256  // elements of the largest quantized block
 #define MR_MAX 16
@@ -385,14 +385,15 @@ static void pack_columns(const struct round * r, const struct gb_gemm_matrix * w
     }
 }
 
-// All panels of the block times the packed columns, terms k0 .. k0 + kc - 1.
+// All panels of the block times the packed columns, terms k0 .. k0 + kc - 1. A panel passes by once: of memory beyond the second-level cache
+// little is read, and dst is written in longer pieces.
 static void multiply(const struct round * r, const struct block * b, int64_t column, int n, int64_t k0, int64_t kc) {
     const int nr = r->way.nr;
-    for (int j = 0; j < n; j += nr) {
-        const float * w = r->l.w + (size_t) j * (size_t) column_floats(&r->way, kc);
-        for (int64_t i = b->first; i < b->first + b->n; i++) {
-            const struct panel * panel = &r->l.panels[i];
-            const float *        x     = panel_at(r, i, k0, kc);
+    for (int64_t i = b->first; i < b->first + b->n; i++) {
+        const struct panel * panel = &r->l.panels[i];
+        const float *        x     = panel_at(r, i, k0, kc);
+        for (int j = 0; j < n; j += nr) {
+            const float * w = r->l.w + (size_t) j * (size_t) column_floats(&r->way, kc);
             if (panel->ld != 0) {
                 tile(r, kc, x, w, panel->dst[0] + column + j, panel->ld, panel->rows, GB_MIN(nr, n - j), k0 > 0);
             } else {
