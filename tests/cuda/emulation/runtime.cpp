@@ -274,7 +274,7 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp * p, int id) {
     p->major                  = capability / 10;
     p->minor                  = capability % 10;
     p->multiProcessorCount    = 4;
-    p->l2CacheSize            = 1 << 20;
+    p->l2CacheSize            = 1 << 18;
     p->totalGlobalMem         = devices[(size_t) id].total;
     p->sharedMemPerBlock      = 48 * 1024;
     p->sharedMemPerBlockOptin = capability >= 90 ? 227 * 1024 : capability >= 80 ? 99 * 1024 : 64 * 1024;
