@@ -24,7 +24,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import ggml_backend as gb
-from examples.llama.model import Llama
+from examples.llama.model import WINDOW, Llama, Window
 
 EMBD, HEADS, KV_HEADS, FF, VOCAB = 2048, 32, 4, 5632, 32000
 
@@ -79,6 +79,20 @@ def read_rate(path: Path, threads: int, repeats: int = 3) -> float:
     return best
 
 
+def graph_costs(model: Llama, rounds: int = 10) -> dict[str, float]:
+    """What a graph of one token costs before it computes, which a window of positions pays once: seconds a node, the shortest of some rounds."""
+    built, planned, nodes = float("inf"), float("inf"), 1
+    for _ in range(rounds):
+        start = time.perf_counter()
+        window = Window(model.weights, model.config, model.cache, model.scheduler, min(WINDOW, model.cache.length))
+        middle = time.perf_counter()
+        model.scheduler.allocate(window.graph)
+        built, planned = min(built, middle - start), min(planned, time.perf_counter() - middle)
+        nodes = window.graph.n_nodes
+        window.close()
+    return {"nodes": nodes, "build_s_per_node": built / nodes, "plan_s_per_node": planned / nodes}
+
+
 def measure(path: Path, prompt: int, new: int, threads: int, repeats: int) -> dict[str, float]:
     model = Llama(path, n_threads=threads, context=prompt + new)
     ids = [int(i) for i in np.random.default_rng(0).integers(0, VOCAB, prompt)]
@@ -103,6 +117,7 @@ def measure(path: Path, prompt: int, new: int, threads: int, repeats: int) -> di
         "weights_bytes_per_s": rate * weights,
         "read_bytes_per_s": limit,
         "share_of_read_rate": rate * weights / limit,
+        **graph_costs(model),
     }
 
 
@@ -131,6 +146,7 @@ def main() -> None:
             f"{r['weights_bytes_per_s'] / 1e9:5.1f} of {r['read_bytes_per_s'] / 1e9:5.1f} GB/s read ({r['share_of_read_rate']:.0%})",
             flush=True,
         )
+        print(f"          a graph of {r['nodes']} nodes: built in {r['build_s_per_node'] * 1e6:.2f} us a node, planned in {r['plan_s_per_node'] * 1e6:.2f}")
     if args.json:
         args.json.parent.mkdir(parents=True, exist_ok=True)
         args.json.write_text(json.dumps({"benchmark": "llama", "layers": args.layers, "threads": args.threads, "results": results}, indent=1))
