@@ -19,7 +19,7 @@
 #define KC_BYTES 512   // of bytes: whole blocks
 #define NC 128         // columns a chunk, at most; a multiple of every gemm_nr: packed, a stretch of them stays in the second-level cache
 #define NC_BYTES 128
-#define BLOCK_ROWS 528 // rows a block, about
+#define BLOCK_ROWS 1104 // rows a block, about
 #define BLOCK_ROWS_BYTES 768
 #define SUPER_MAX 256  // elements of the largest quantized block
 #define MR_MAX 16
