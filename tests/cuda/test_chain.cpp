@@ -242,6 +242,7 @@ static void not_taken(void) {
     ggml_backend_t cuda = open();
     const shape    s    = { GGML_TYPE_F16, 64, 20, 72, 2, 2, 1, 1 };
     options        o;
+    CHECK(!ggml_backend_may_leave_out(NULL));
     o.output = true;
     on_and_off(cuda, s, o, 0);
     o               = options();
