@@ -162,4 +162,37 @@ static void the_next_graph_reports_it(void) {
     });
 }
 
-TEST_MAIN(TEST(waiting_reports_it_once), TEST(the_cpu_says_the_same), TEST(reading_the_result_reports_it), TEST(others_are_not_disturbed), TEST(the_next_graph_reports_it))
+// Over a device and the CPU, whose node reads what is wrong.
+static void the_scheduler_reports_it(void) {
+    CUDA_OR_SKIP();
+    ggml_backend_t       backends[2] = { cuda_open(0), ggml_backend_cpu_init() };
+    ggml_backend_sched_t sched       = ggml_backend_sched_new(backends, NULL, 2, 64);
+    ggml_context *       ctx         = ggml_init({ 1 << 18, NULL, true });
+    ggml_tensor *        table = ggml_new_tensor_2d(ctx, GGML_TYPE_F32, 64, LIMIT), *ids = ggml_new_tensor_1d(ctx, GGML_TYPE_I32, 3);
+    ggml_tensor *        rows = ggml_get_rows(ctx, table, ids), *end = ggml_neg(ctx, rows);
+    ggml_cgraph *        graph = ggml_new_graph(ctx);
+    ggml_set_input(table);
+    ggml_set_input(ids);
+    ggml_set_name(rows, "the lookup");
+    ggml_build_forward_expand(graph, end);
+    ggml_backend_sched_set_node_backend(sched, rows, backends[0]);
+    ggml_backend_sched_set_node_backend(sched, end, backends[1]);
+    const std::vector<float> zeros(64 * LIMIT, 0.0f);
+    for (int i = 0; i < 4; i++) {
+        const int32_t id[3] = { 1, i % 2 == 0 ? LIMIT : 2, 0 };
+        CHECK_INT(ggml_backend_sched_alloc_graph(sched, graph), GGML_STATUS_SUCCESS);
+        ggml_backend_tensor_set(table, zeros.data(), 0, ggml_nbytes(table));
+        ggml_backend_tensor_set(ids, id, 0, sizeof(id));
+        const enum ggml_status status = ggml_backend_sched_graph_compute(sched, graph);
+        CHECK_INT(status, i % 2 == 0 ? GGML_STATUS_INVALID_ARGUMENT : GGML_STATUS_SUCCESS);
+        if (i % 2 == 0) {
+            check_message(ROWS, 1, LIMIT);
+        }
+    }
+    ggml_backend_sched_free(sched);
+    ggml_free(ctx);
+    ggml_backend_free(backends[0]);
+    ggml_backend_free(backends[1]);
+}
+
+TEST_MAIN(TEST(the_scheduler_reports_it), TEST(waiting_reports_it_once), TEST(the_cpu_says_the_same), TEST(reading_the_result_reports_it), TEST(others_are_not_disturbed), TEST(the_next_graph_reports_it))
