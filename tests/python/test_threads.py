@@ -243,3 +243,41 @@ def test_arrays_are_shared_between_threads(cpu):
 
     run_threads(4, work)
     assert (t.numpy() == np.tile(np.arange(4), 250)).all()
+
+
+def test_graphs_and_schedulers_share_a_backend(cpu):
+    """Whoever computes has the backend for himself, by whichever way he came."""
+    def work(i: int) -> None:
+        with gb.Context() as ctx:
+            x, y, graph = small_graph(ctx, i + 1.0)
+            ctx.allocate(cpu)
+            scheduler = gb.Scheduler([cpu]) if i % 2 else None
+            for k in range(200):
+                x.set(float(k))
+                assert scheduler.compute(graph) if scheduler else graph.compute(cpu)
+                assert (y.numpy() == (i + 1) * k + 1).all()
+                if k % 50 == 0:
+                    cpu.n_threads = 1 + k // 50 % 2
+                    cpu.synchronize()
+
+    run_threads(4, work)
+
+
+def test_a_backend_is_not_used_from_its_own_callbacks(cpu):
+    with gb.Context() as ctx, gb.Scheduler([cpu]) as scheduler:
+        x, y, graph = small_graph(ctx, 2.0)
+        ctx.allocate(cpu)
+        x.set(1.0)
+        attempts = []
+
+        def callback(tensor: gb.Tensor) -> bool:
+            for use in (lambda: graph.compute(cpu), cpu.synchronize, lambda: scheduler.compute(graph), lambda: setattr(cpu, "n_threads", 1)):
+                with pytest.raises(gb.StateError, match="called from one of its own callbacks"):
+                    use()
+                attempts.append(1)
+            return True
+
+        assert scheduler.compute(graph, callback)
+        assert len(attempts) == 4 * graph.n_nodes
+        assert graph.compute(cpu)  # it was given back
+        assert (y.numpy() == 3).all()
