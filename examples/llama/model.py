@@ -233,8 +233,8 @@ class Window:
         mask = np.full((1, self.total), -np.inf, np.float32)
         mask[0, :position] = mask[0, -1] = 0
         self.scheduler.allocate(self.graph)  # does nothing but the first time, and after a prompt
-        self.id.set([token])
-        self.position.set([position])
+        self.id.set(np.array([token], np.int32))
+        self.position.set(np.array([position], np.int32))
         self.mask.set(mask)
         self.scheduler.compute(self.graph)
         if position != self.total - 1:

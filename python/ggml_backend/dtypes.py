@@ -20,7 +20,7 @@ __all__ = ["DType", "DTypeLike", "as_dtype", "dtypes"]
 class DType:
     """An element format: ``name``, ``id`` (``enum ggml_type``), ``block_size`` (elements a block), ``itemsize`` (bytes a block)."""
 
-    __slots__ = ("_numpy", "block_size", "ggml_name", "id", "is_quantized", "itemsize", "name", "typestr")
+    __slots__ = ("_numpy", "block_size", "ggml_name", "id", "is_quantized", "itemsize", "name", "numpy", "typestr")
 
     def __init__(self, name: str, type_id: int, numpy: str | None) -> None:
         self.name = name
@@ -30,6 +30,8 @@ class DType:
         self.itemsize: int = lib.ggml_type_size(type_id)
         self.is_quantized: bool = self.block_size > 1
         self.typestr = numpy or "|u1"  # how NumPy sees the memory
+        self.numpy: np.dtype[Any] = np.dtype(self.typestr)
+        """The NumPy dtype of ``Tensor.numpy()``: uint16 bits for bfloat16, bytes for quantized formats."""
         self._numpy = np.dtype(numpy) if numpy and name != "bfloat16" else None
 
     @property
@@ -38,11 +40,6 @@ class DType:
         if self._numpy is None:
             raise AttributeError(f"NumPy has no dtype for {self.name}")
         return self._numpy
-
-    @property
-    def numpy(self) -> np.dtype[Any]:
-        """The NumPy dtype of ``Tensor.numpy()``: uint16 bits for bfloat16, bytes for quantized formats."""
-        return np.dtype(self.typestr)
 
     def row_size(self, n: int) -> int:
         """Bytes of ``n`` elements; ``n`` must be a multiple of ``block_size``."""
