@@ -25,7 +25,7 @@ GGML_API int              ggml_backend_cpu_get_n_threads(ggml_backend_t backend_
 // Whether graphs that are prepared from now on compute neighbouring nodes together (docs/PERFORMANCE.md: attention, products with what
 // follows them, normalisations, softmax and elementwise operators). Results agree within rounding. Intermediate results that a graph
 // allocator or a scheduler placed, and that are no outputs (ggml_set_output), may then not be stored. At first on, unless the environment
-// variable GGML_CPU_FUSE is 0. For the process.
+// variable GGML_CPU_FUSE is 0. For the process, and for other backends that compute nodes together (CUDA) as well.
 GGML_API bool             ggml_cpu_get_fusion(void);
 GGML_API void             ggml_cpu_set_fusion(bool on);
 
