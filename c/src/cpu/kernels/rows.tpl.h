@@ -1,5 +1,6 @@
 // rows.tpl.h - whole rows at a time: normalisation, softmax, rotation. A row is read from far away once, in the first pass; it should
-// then lie in the nearest cache for the others.
+// then lie in the nearest cache for the others. Norms are bound by memory in one pass and by arithmetic in the next: the first asks for the
+// memory of the result, the last for what lies behind this row, which mostly is the next one.
 //
 // Sums here are formed in float over 16 vectors, pairwise, and in double beyond: each is off by no more than 8 eps times the sum of
 // magnitudes, whatever n. The products and sums applied to elements afterwards are rounded one after the other, like the separate
@@ -7,7 +8,21 @@
 
 #define AT_ANY(i, n, x, rest) ((n) - (i) >= V_N ? v_load((x) + (i)) : v_first(v_load_n((x) + (i), (int) ((n) - (i))), (int) ((n) - (i)), rest))
 
-// TERM(s, a): s plus the term of a.
+#if defined(__GNUC__) && V_N > 1
+#    define ASK_NEXT(p) __builtin_prefetch(p, 0, 2)
+#    define ASK_TO_WRITE(p) __builtin_prefetch(p, 1)
+#else
+#    define ASK_NEXT(p) (void) (p)
+#    define ASK_TO_WRITE(p) (void) (p)
+#endif
+static inline void ask_to_write_(const float * y) { // four vectors
+    ASK_TO_WRITE(y);
+    ASK_TO_WRITE(y + V_N);
+    ASK_TO_WRITE(y + 2 * V_N);
+    ASK_TO_WRITE(y + 3 * V_N);
+}
+
+// TERM(s, a): s plus the term of a. y: where as many results will go.
 #define SUM_BLOCKS(name, PARAMS, REST, TERM)                                                                           \
     static double name PARAMS {                                                                                        \
         vd      s = vd_zero();                                                                                         \
@@ -16,6 +31,7 @@
             vf t0 = v_set(0.0f), t1 = t0, t2 = t0, t3 = t0;                                                            \
             for (int j = 0; j < 4; j++) {                                                                              \
                 const float * p = x + i + 4 * j * V_N;                                                                 \
+                ask_to_write_(y + i + 4 * j * V_N);                                                                    \
                 t0              = TERM(t0, v_load(p));                                                                 \
                 t1              = TERM(t1, v_load(p + V_N));                                                           \
                 t2              = TERM(t2, v_load(p + 2 * V_N));                                                       \
@@ -32,9 +48,9 @@
 #define PLUS_SQUARE(s, a) v_fma(a, a, s)
 #define PLUS_DEVIATION(s, a) v_fma(v_sub(a, v_set(mean)), v_sub(a, v_set(mean)), s)
 
-SUM_BLOCKS(row_sum_, (int64_t n, const float * x), v_set(0.0f), PLUS_SELF)
-SUM_BLOCKS(row_squares_, (int64_t n, const float * x), v_set(0.0f), PLUS_SQUARE)
-SUM_BLOCKS(row_deviations_, (int64_t n, const float * x, float mean), v_set(mean), PLUS_DEVIATION)
+SUM_BLOCKS(row_sum_, (int64_t n, const float * x, const float * y), v_set(0.0f), PLUS_SELF)
+SUM_BLOCKS(row_squares_, (int64_t n, const float * x, const float * y), v_set(0.0f), PLUS_SQUARE)
+SUM_BLOCKS(row_deviations_, (int64_t n, const float * x, const float * y, float mean), v_set(mean), PLUS_DEVIATION)
 
 // (x - mean) scale w + b; w and b may be NULL.
 static inline vf normed_(vf x, vf mean, vf scale) {
@@ -54,11 +70,13 @@ static inline vf normed_(vf x, vf mean, vf scale) {
         if (!back) {                                                                                                   \
             for (int64_t i = 0; i < whole; i += V_N) {                                                                 \
                 const vf a = normed_(v_load(x + i), m, s);                                                             \
+                ASK_NEXT(x + n + i);                                                                                   \
                 v_store(y + i, FULL);                                                                                  \
             }                                                                                                          \
         }                                                                                                              \
         for (int64_t i = whole - V_N; back && i >= 0; i -= V_N) {                                                      \
             const vf a = normed_(v_load(x + i), m, s);                                                                 \
+            ASK_NEXT(x + n + i);                                                                                       \
             v_store(y + i, FULL);                                                                                      \
         }                                                                                                              \
     } while (0)
@@ -77,7 +95,7 @@ static void apply_norm_(int64_t n, float * y, const float * x, float mean, float
 }
 
 // Sums of x - shift and of its square, in one pass.
-static double row_moments_(int64_t n, const float * x, float shift, double * sum) {
+static double row_moments_(int64_t n, const float * x, const float * y, float shift, double * sum) {
     const vf c  = v_set(shift);
     vd       s1 = vd_zero(), s2 = s1;
     int64_t  i = 0;
@@ -85,6 +103,7 @@ static double row_moments_(int64_t n, const float * x, float shift, double * sum
         vf t0 = v_set(0.0f), t1 = t0, t2 = t0, t3 = t0, q0 = t0, q1 = t0, q2 = t0, q3 = t0;
         for (int j = 0; j < 4; j++) {
             const float * p = x + i + 4 * j * V_N;
+            ask_to_write_(y + i + 4 * j * V_N);
             const vf      a0 = v_sub(v_load(p), c), a1 = v_sub(v_load(p + V_N), c), a2 = v_sub(v_load(p + 2 * V_N), c), a3 = v_sub(v_load(p + 3 * V_N), c);
             t0 = v_add(t0, a0), t1 = v_add(t1, a1), t2 = v_add(t2, a2), t3 = v_add(t3, a3);
             q0 = v_fma(a0, a0, q0), q1 = v_fma(a1, a1, q1), q2 = v_fma(a2, a2, q2), q3 = v_fma(a3, a3, q3);
@@ -105,20 +124,20 @@ static double row_moments_(int64_t n, const float * x, float shift, double * sum
 // that turns out to be too far from the mean for the difference of squares, deviations are added up in a pass of their own.
 static void norm_row_f32(int64_t n, float * y, const float * x, float eps, const float * w, const float * b) {
     const int64_t few   = n < 2 * V_N ? n : 2 * V_N;
-    const float   shift = n > 0 ? (float) (row_sum_(few, x) / (double) few) : 0.0f;
+    const float   shift = n > 0 ? (float) (row_sum_(few, x, y) / (double) few) : 0.0f;
     double        sum;
-    const double  squares  = row_moments_(n, x, shift, &sum) / (double) n, off = sum / (double) n;
+    const double  squares  = row_moments_(n, x, y, shift, &sum) / (double) n, off = sum / (double) n;
     const float   mean     = (float) ((double) shift + off);
     float         variance = (float) (squares - off * off);
     if (!(off * off <= squares / 8)) {
-        variance = (float) (row_deviations_(n, x, mean) / (double) n);
+        variance = (float) (row_deviations_(n, x, y, mean) / (double) n);
     }
     apply_norm_(n, y, x, mean, 1.0f / sqrtf(variance + eps), w, b);
 }
 
 // x / sqrt(mean of x^2 + eps) w. Squares that overflow, or vanish, in float are added up in double.
 static void rms_norm_row_f32(int64_t n, float * y, const float * x, float eps, const float * w) {
-    double squares = row_squares_(n, x);
+    double squares = row_squares_(n, x, y);
     if (!(squares >= 1e-30 && squares <= 1e38)) {
         squares = sum_sqr_f32(n, x);
     }
