@@ -153,6 +153,8 @@ static float scaled_max_(int64_t n, float * y, const float * x, float scale, con
     int64_t  i = 0;
     for (; i + 2 * V_N <= n; i += 2 * V_N) {
         vf a = v_load(x + i), b = v_load(x + i + V_N);
+        ASK_TO_WRITE(y + i);
+        ASK_TO_WRITE(y + i + V_N);
         if (mask != NULL) {
             a = v_fma(a, s, v_load(mask + i));
             b = v_fma(b, s, v_load(mask + i + V_N));
@@ -186,8 +188,19 @@ static void soft_max_row_f32(int64_t n, float * y, const float * x, float scale,
         }
         return;
     }
-    const double sum = exp_sum_f32(n, y, w, max);
-    scale_f32(n, y, y, (float) (1.0 / sum));
+    const double sum   = exp_sum_f32(n, y, w, max);
+    const vf     share = v_set((float) (1.0 / sum));
+    int64_t      i     = 0;
+    for (; i + V_N <= n; i += V_N) {
+        ASK_NEXT(x + n + i);
+        if (mask != NULL) {
+            ASK_NEXT(mask + n + i);
+        }
+        v_store(y + i, v_mul(v_load(y + i), share));
+    }
+    if (i < n) {
+        v_store_n(y + i, v_mul(v_load_n(y + i, (int) (n - i)), share), (int) (n - i));
+    }
 }
 
 // -------------------------------------------------------------------------------------------------------------- rotation
