@@ -6,6 +6,8 @@
 
 #define DOT_ROWS 2     // up to so many rows a group, packing w does not pay
 #define DOT_TERMS 1024 // of a quantized column that are dequantized at a time for a dot product
+#define AHEAD_FAR (1 << 18) // bytes to columns that may be asked for,
+#define AHEAD 2048          // else to terms of the same one
 #define DENSE_DOT_ROWS 64 // of floats, and where several columns are taken at a time: more are worth packing w for
 #define DENSE_DOT_ROWS_SHORT 16 // when sums have fewer terms than
 #define DENSE_DOT_LONG 128      // so many: the lanes are added once for them
@@ -97,11 +99,13 @@ static void dots(const struct gb_kernels * kernels, const struct gb_gemm * p, co
     }
 }
 
-// Columns [j, end) with one row, anywhere: w passes by once, from wherever it is.
+// Columns [j, end) with one row, anywhere: w passes by once, from wherever it is. The columns that come next are asked for: what lies some way
+// behind in the same column would leave out the start of each, half of a short one.
 static void dots_dense_one(const struct gb_kernels * kernels, const struct gb_gemm * p, const struct gb_gemm_matrix * w,
                            const struct gb_gemm_row * row, int64_t j, int64_t end) {
     const enum ggml_type type  = p->w.type;
     const int            width = kernels->dots_w;
+    const size_t         next  = (size_t) width * w->nb_m, ahead = next <= AHEAD_FAR ? next : AHEAD;
     for (; j < end; j += width) {
         const void * columns[4];
         const int    nw = (int) GB_MIN(end - j, width);
@@ -109,7 +113,7 @@ static void dots_dense_one(const struct gb_kernels * kernels, const struct gb_ge
             columns[i] = w->data + (size_t) (j + i) * w->nb_m;
         }
         (type == GGML_TYPE_F16 ? kernels->dots_f16 : type == GGML_TYPE_BF16 ? kernels->dots_bf16 : kernels->dots_f32)(
-            p->k, nw, row->dst + j, columns, (const float *) row->x, 2048);
+            p->k, nw, row->dst + j, columns, (const float *) row->x, ahead);
     }
 }
 
