@@ -62,6 +62,7 @@ class UnknownType(DType):
         self.block_size = self.itemsize = 0
         self.is_quantized = False
         self.typestr = "|u1"
+        self.numpy = np.dtype(self.typestr)
         self._numpy = None
 
     def refuse(self, what: str) -> UnsupportedError:
