@@ -81,6 +81,7 @@ struct task { // columns of one group
 struct direct { // a stretch of terms of n columns from j on
     int64_t j, k0, terms;
     int     n, width; // columns at a time
+    size_t  byte;     // of a column, at which term k0 is
 };
 
 // The weights of the columns that come `steps` later. Behind the last block: any address will do.
@@ -93,7 +94,7 @@ static const char * weights_later(const struct task * t, const struct direct * d
             j += DIRECT_COLUMNS;
         }
     }
-    return t->w.data + (size_t) (j + i) * t->w.nb_m + ggml_row_size(t->type, k0);
+    return t->w.data + (size_t) (j + i) * t->w.nb_m + (k0 == d->k0 ? d->byte : ggml_row_size(t->type, k0));
 }
 
 // Rows for which unpacking on the way, for four of them at a time, is less work than storing levels.
@@ -111,11 +112,11 @@ static int direct_rows(enum ggml_type type) {
 }
 
 static void multiply_directly_stretch(const struct task * t, const struct direct * d, float * acc) {
-    const size_t  at    = (size_t) (d->k0 / stripe_terms(t->unpack.kind)) * stripe_size(t->unpack.kind), byte = ggml_row_size(t->type, d->k0);
+    const size_t  at    = (size_t) (d->k0 / stripe_terms(t->unpack.kind)) * stripe_size(t->unpack.kind);
     const int64_t terms = GB_MIN(t->k - d->k0, d->terms);
     const int     steps = (int) (AHEAD / (ggml_row_size(t->type, GB_MIN(d->terms, t->k)) * (size_t) d->width)) + 1;
     for (int i = 0; i < d->n; i += d->width) {
-        const char * const w = t->w.data + (size_t) (d->j + i) * t->w.nb_m + byte, *next = weights_later(t, d, i, steps);
+        const char * const w = t->w.data + (size_t) (d->j + i) * t->w.nb_m + d->byte, *next = weights_later(t, d, i, steps);
         for (int r = 0; r < t->rows; r += ROWS_AT_ONCE, acc += DIRECT_WIDTH * ROWS_AT_ONCE * 16) {
             const void * x[ROWS_AT_ONCE];
             const int    nx = GB_MIN(t->rows - r, ROWS_AT_ONCE);
@@ -136,6 +137,7 @@ static void multiply_directly(const struct task * t, int64_t j, int64_t end) {
         const float * sums = acc;
         d.n = (int) GB_MIN(end - d.j, DIRECT_COLUMNS);
         for (d.k0 = 0; d.k0 == 0 || d.k0 < t->k; d.k0 += d.terms) { // once even for k = 0: an empty sum is 0
+            d.byte = ggml_row_size(t->type, d.k0);
             multiply_directly_stretch(t, &d, acc);
         }
         for (int i = 0; i < d.n; i += d.width) {
