@@ -253,22 +253,32 @@ static void mul_mat_edges(void) { // ones, tile edges, more than one stretch of 
     mul_mat_of(GGML_TYPE_F16, GGML_TYPE_F32, 40, 1, 16, (int64_t[]){ 2, 2 }, (int64_t[]){ 16, 2 });   // one token, shared heads
 }
 
+static void check_empty(enum ggml_type type, int64_t m, int64_t n, int64_t k) {
+    open_context(1 << 20);
+    struct ggml_tensor * a = ggml_new_tensor_2d(ctx, type, k, m);
+    struct ggml_tensor * b = ggml_new_tensor_2d(ctx, GGML_TYPE_F32, k, n);
+    struct ggml_tensor * y = ggml_mul_mat(ctx, a, b);
+    REQUIRE(y != NULL);
+    for (int l = 0; l < gb_level_count() && gb_level_at(l)->usable(); l++) {
+        memset(y->data, 0xff, ggml_nbytes(y));
+        CHECK_INT(compute(y, gb_level_at(l)->kernels, 2), GGML_STATUS_SUCCESS);
+        for (int64_t j = 0; j < ggml_nelements(y); j++) {
+            CHECK_MSG(((float *) y->data)[j] == 0, "%s, %d rows: an empty sum is %g", ggml_type_name(type), (int) n, ((float *) y->data)[j]);
+        }
+    }
+    close_context();
+}
+
 static void mul_mat_empty(void) {
-    static const int64_t shapes[][3] = { { 5, 6, 0 }, { 0, 6, 4 }, { 5, 0, 4 }, { 5, 2, 0 } }; // m, n, k
-    for (size_t i = 0; i < sizeof(shapes) / sizeof(shapes[0]); i++) {
-        open_context(1 << 20);
-        struct ggml_tensor * a = ggml_new_tensor_2d(ctx, GGML_TYPE_F32, shapes[i][2], shapes[i][0]);
-        struct ggml_tensor * b = ggml_new_tensor_2d(ctx, GGML_TYPE_F32, shapes[i][2], shapes[i][1]);
-        struct ggml_tensor * y = ggml_mul_mat(ctx, a, b);
-        REQUIRE(y != NULL);
-        for (int l = 0; l < gb_level_count() && gb_level_at(l)->usable(); l++) {
-            memset(y->data, 0xff, ggml_nbytes(y));
-            CHECK_INT(compute(y, gb_level_at(l)->kernels, 2), GGML_STATUS_SUCCESS);
-            for (int64_t j = 0; j < ggml_nelements(y); j++) {
-                CHECK(((float *) y->data)[j] == 0); // an empty sum
+    check_empty(GGML_TYPE_F32, 0, 6, 4);
+    check_empty(GGML_TYPE_F32, 5, 0, 4);
+    for (int type = 0; type < GGML_TYPE_COUNT; type++) { // as many rows as go different ways
+        const bool partner = type == GGML_TYPE_Q8_1 || type == GGML_TYPE_Q8_K; // of activations only
+        if (type == GGML_TYPE_F32 || type == GGML_TYPE_F16 || type == GGML_TYPE_BF16 || (ggml_is_quantized((enum ggml_type) type) && !partner)) {
+            for (int n = 1; n <= 70; n += n < 18 ? 1 : 26) {
+                check_empty((enum ggml_type) type, 5, n, 0);
             }
         }
-        close_context();
     }
 }
 

@@ -20,7 +20,7 @@
 #define STRETCHES_AHEAD 2 // the same for columns that are unpacked
 
 bool gb_gemm_may_use_stripes(const struct gb_gemm * p) {
-    return gb_gemm_uses_bytes(p) && p->rows <= ROWS_MAX;
+    return gb_gemm_uses_bytes(p) && p->rows <= ROWS_MAX && p->k > 0;
 }
 
 // A column that fills no stripe, as of keys in a cache, leaves lanes idle: one row or a few take it as dots sooner.
@@ -136,7 +136,7 @@ static void multiply_directly(const struct task * t, int64_t j, int64_t end) {
     for (; d.j < end; d.j += d.n) {
         const float * sums = acc;
         d.n = (int) GB_MIN(end - d.j, DIRECT_COLUMNS);
-        for (d.k0 = 0; d.k0 == 0 || d.k0 < t->k; d.k0 += d.terms) { // once even for k = 0: an empty sum is 0
+        for (d.k0 = 0; d.k0 < t->k; d.k0 += d.terms) {
             d.byte = ggml_row_size(t->type, d.k0);
             multiply_directly_stretch(t, &d, acc);
         }
