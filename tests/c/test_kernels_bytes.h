@@ -121,8 +121,8 @@ static void test_pack_columns_q8(const struct gb_kernels * k) {
 }
 
 static void test_quantize_q8(const struct gb_kernels * k) {
-    static int8_t q[2][2048];
-    static float  d[2][64], s[2][128];
+    static int8_t q[2][2048], panel_q[7 * 2048];
+    static float  d[2][64], s[2][128], panel_d[7 * 64], panel_s[7 * 128];
     for (int pass = 0; pass < 300; pass++) {
         const int     kind = (pass % 2 ? GB_BYTES_HALVES : 0) | (pass % 5 == 0 ? GB_BYTES_CENTERED : 0);
         const int64_t n    = 32 * (int64_t) test_random_int(0, 64);
@@ -131,8 +131,24 @@ static void test_quantize_q8(const struct gb_kernels * k) {
         for (int64_t i = 0; i < n && pass % 3; i++) {
             x[i] *= size;
         }
-        k->quantize_q8(n, kind, q[0], d[0], s[0], x);
-        scalar->quantize_q8(n, kind, q[1], d[1], s[1], x);
+        const int zero = kind & GB_BYTES_CENTERED ? (int) test_random_int(1, 128) : 0, per_32 = kind & GB_BYTES_HALVES ? 2 : 1;
+        k->quantize_q8(n, kind, zero, 1, q[0], d[0], s[0], x);
+        scalar->quantize_q8(n, kind, zero, 1, q[1], d[1], s[1], x);
+        const int64_t step = test_random_int(2, 7), row = test_random_int(0, (int) step - 1); // one row of a panel: the same
+        memset(panel_q, 101, sizeof(panel_q));
+        k->quantize_q8(n, kind, zero, step, panel_q + 32 * row, panel_d + row, panel_s + row, x);
+        for (int64_t g = 0; g < n / 32 * step; g++) {
+            int8_t untouched[32];
+            memset(untouched, 101, sizeof(untouched));
+            CHECK_MSG(memcmp(panel_q + 32 * g, g % step == row ? q[0] + g / step * 32 : untouched, 32) == 0, "%s quantize_q8: row %d of a panel of %d",
+                      level_name, (int) row, (int) step);
+        }
+        for (int64_t g = 0; g < n / 32; g++) {
+            CHECK(same_array(&panel_d[g * step + row], &d[0][g], 1));
+            for (int64_t h = g * per_32; h < (g + 1) * per_32; h++) {
+                CHECK(same_array(&panel_s[h * step + row], &s[0][h], 1) || memcmp(&panel_s[h * step + row], &s[0][h], sizeof(float)) == 0);
+            }
+        }
         CHECK_MSG(same_array(d[0], d[1], n / 32), "%s quantize_q8: scales differ from scalar", level_name);
         for (int64_t g = 0; g < n / 32; g++) {
             float largest = 0;
@@ -155,7 +171,7 @@ static void test_quantize_q8(const struct gb_kernels * k) {
             }
             if (kind & GB_BYTES_CENTERED) {
                 const bool halves = kind & GB_BYTES_HALVES;
-                const int  expected[2] = { halves ? sums[0] : sums[0] + sums[1], sums[1] };
+                const int  expected[2] = { -zero * (halves ? sums[0] : sums[0] + sums[1]), -zero * sums[1] };
                 CHECK(memcmp(&s[0][halves ? 2 * g : g], expected, (halves ? 2 : 1) * sizeof(int)) == 0);
             } else if (kind) {
                 CHECK(s[0][2 * g] == d[0][g] * (float) sums[0] && s[0][2 * g + 1] == d[0][g] * (float) sums[1]);
@@ -271,7 +287,7 @@ static void test_gemm_tile_q8(const struct gb_kernels * k) {
         for (int i = 0; i < mr_max; i++) {
             random_bytes_row(&rows[i], kind & GB_BYTES_HALVES);
             for (int64_t p = 0; p < depth; p++) {
-                ab[(p / 4 * mr_max + i) * 4 + p % 4] = (uint8_t) rows[i].q[p];
+                ab[(p / 32 * mr_max + i) * 32 + p % 32] = (uint8_t) rows[i].q[p];
             }
             for (int64_t g = 0; g < depth / group; g++) {
                 dx[g * group / 32 * mr_max + i] = rows[i].dx[g * group / 32];

@@ -4,11 +4,11 @@
 // that a weight is d u + m. An activation is D q, with one scale D for 32 terms and q in -127 .. 127; S is D times the sum of the q of a
 // group. A product of a group is then d D sum(u q) + m S, in which the sum is exact. All three kernels take `kind`, GB_BYTES_*.
 //
-// A row of activations: k bytes q, k / 32 floats D, k / group floats S. Packed panels hold the same three parts, each in fours of bytes
-// or floats by rows: [k / 4][MR][4], [k / 32][MR], [k / group][MR]; panels of weights u, d, m: [k / 4][NR][4], twice [k / group][NR].
+// A row of activations: k bytes q, k / 32 floats D, k / group floats S. Panels of MR rows hold the same three parts, the rows in turns:
+// q [k / 32][MR][32], D [k / 32][MR], S [k / group][MR]; panels of weights u, d, m: [k / 4][NR][4], twice [k / group][NR].
 //
 // Centered: where a level z stands for 0 in all groups, m is -z d, and m S is D d times -z sum(q): a sum of integers may as well begin with
-// that. Panels of activations then hold -z sum(q), an int32_t, instead of S, and those of weights no m. quantize_q8 gives sum(q).
+// that. Panels of activations then hold -z sum(q), an int32_t, instead of S, and those of weights no m.
 #include "bytes.h"
 
 #define BYTES_NR (V_BYTES_NV * V_N)
@@ -33,6 +33,49 @@ static ALWAYS_INLINE float quantize_32_(int8_t * q, const float * x, int32_t sum
     sums[0] = _mm512_reduce_add_epi32(low);
     sums[1] = _mm512_reduce_add_epi32(high);
     return none ? 0.0f : max / 127.0f;
+}
+
+// The largest of the sixteen lanes of four vectors.
+static ALWAYS_INLINE __m128i largest_of_four_(const __m512i v[4]) {
+    const __m512i a = _mm512_max_epi32(_mm512_unpacklo_epi32(v[0], v[1]), _mm512_unpackhi_epi32(v[0], v[1]));
+    const __m512i b = _mm512_max_epi32(_mm512_unpacklo_epi32(v[2], v[3]), _mm512_unpackhi_epi32(v[2], v[3]));
+    const __m512i c = _mm512_max_epi32(_mm512_unpacklo_epi64(a, b), _mm512_unpackhi_epi64(a, b));
+    const __m256i d = _mm256_max_epi32(_mm512_castsi512_si256(c), _mm512_extracti64x4_epi64(c, 1));
+    return _mm_max_epi32(_mm256_castsi256_si128(d), _mm256_extracti128_si256(d, 1));
+}
+
+// Four groups of 32, `step` bytes apart in q: the same values, with the reductions of all four at once.
+static ALWAYS_INLINE void quantize_128_(int8_t * q, int64_t step, float d[4], int32_t sums[8], const float * x) {
+    const __m512i magnitude = _mm512_set1_epi32(0x7fffffff);
+    __m512i       larger[4];
+    UNROLL
+    for (int g = 0; g < 4; g++) {
+        const __m512i a = v_bits(v_load(x + 32 * g)), b = v_bits(v_load(x + 32 * g + 16));
+        larger[g]       = _mm512_max_epi32(_mm512_and_si512(a, magnitude), _mm512_and_si512(b, magnitude));
+    }
+    const __m128   max  = _mm_castsi128_ps(largest_of_four_(larger));
+    const __mmask8 some = _mm_cmp_ps_mask(max, _mm_set1_ps(0x1p-100f), _CMP_NLT_UQ), finite = _mm_cmp_ps_mask(max, _mm_set1_ps(INFINITY), _CMP_LT_OQ);
+    const __m512   inverse  = _mm512_castps128_ps512(_mm_maskz_div_ps(some & finite, _mm_set1_ps(127.0f), max));
+    __m512i        four[2];
+    _mm_storeu_ps(d, _mm_maskz_div_ps(some, max, _mm_set1_ps(127.0f)));
+    UNROLL
+    for (int h = 0; h < 2; h++) {
+        __m256i two[2];
+        UNROLL
+        for (int g = 2 * h; g < 2 * h + 2; g++) {
+            const __m512  scale = _mm512_permutexvar_ps(_mm512_set1_epi32(g), inverse);
+            const __m512i low   = _mm512_cvtps_epi32(_mm512_mul_ps(v_load(x + 32 * g), scale)); // of infinity and NaN the lowest byte is 0
+            const __m512i high  = _mm512_cvtps_epi32(_mm512_mul_ps(v_load(x + 32 * g + 16), scale));
+            two[g % 2]          = _mm256_inserti128_si256(_mm256_castsi128_si256(_mm512_cvtepi32_epi8(low)), _mm512_cvtepi32_epi8(high), 1);
+            _mm256_storeu_si256((__m256i *) (q + g * step), two[g % 2]);
+        }
+        four[h] = vi_dot4(vi_set(0), _mm512_set1_epi8(1), _mm512_inserti64x4(_mm512_castsi256_si512(two[0]), two[1], 1));
+    }
+    // Each half of a group is now four lanes: those of the first two groups and of the last two are added side by side.
+    __m512i all = _mm512_add_epi32(_mm512_unpacklo_epi32(four[0], four[1]), _mm512_unpackhi_epi32(four[0], four[1]));
+    all         = _mm512_add_epi32(all, _mm512_shuffle_epi32(all, _MM_PERM_BADC));
+    _mm256_storeu_si256((__m256i *) sums, _mm512_castsi512_si256(_mm512_permutexvar_epi32(
+                                              _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 0, 0, 0, 0, 0, 0, 0, 0), all)));
 }
 #else
 static inline float quantize_32_(int8_t * restrict q, const float * restrict x, int32_t sums[2]) {
@@ -62,19 +105,36 @@ static inline float quantize_32_(int8_t * restrict q, const float * restrict x, 
 }
 #endif
 
-static void quantize_q8(int64_t k, int kind, int8_t * q, float * d, float * s, const float * x) {
-    for (int64_t g = 0; g < k / 32; g++) {
-        int32_t sums[2];
-        d[g] = quantize_32_(q + 32 * g, x + 32 * g, sums);
-        if (kind & GB_BYTES_CENTERED) {
-            sums[0] += kind & GB_BYTES_HALVES ? 0 : sums[1];
-            memcpy(s + (kind & GB_BYTES_HALVES ? 2 * g : g), sums, (kind & GB_BYTES_HALVES ? 2 : 1) * sizeof(*sums));
-        } else if (kind & GB_BYTES_HALVES) {
-            s[2 * g]     = d[g] * (float) sums[0];
-            s[2 * g + 1] = d[g] * (float) sums[1];
-        } else {
-            s[g] = d[g] * (float) (sums[0] + sums[1]);
+// What the rows of group g bring for the products with minima, from the scale and the sums of both halves.
+static ALWAYS_INLINE void put_sums_(int kind, int zero, float * s, int64_t step, float d, const int32_t sums[2]) {
+    const int32_t whole = sums[0] + sums[1];
+    const int     n     = kind & GB_BYTES_HALVES ? 2 : 1;
+    for (int h = 0; h < n; h++) {
+        const int32_t sum = n == 2 ? sums[h] : whole, centered = -zero * sum;
+        const float   end = d * (float) sum;
+        memcpy(s + h * step, kind & GB_BYTES_CENTERED ? (const void *) &centered : (const void *) &end, sizeof(*s));
+    }
+}
+
+static void quantize_q8(int64_t k, int kind, int zero, int64_t step, int8_t * q, float * d, float * s, const float * x) {
+    const int64_t after = (kind & GB_BYTES_HALVES ? 2 : 1) * step; // to the sums of the next group
+    int64_t       g     = 0;
+#if V_N == 16
+    for (; g + 4 <= k / 32; g += 4) {
+        float   scales[4];
+        int32_t sums[8];
+        quantize_128_(q + 32 * g * step, 32 * step, scales, sums, x + 32 * g);
+        UNROLL
+        for (int i = 0; i < 4; i++) {
+            d[(g + i) * step] = scales[i];
+            put_sums_(kind, zero, s + (g + i) * after, step, scales[i], sums + 2 * i);
         }
+    }
+#endif
+    for (; g < k / 32; g++) {
+        int32_t sums[2];
+        d[g * step] = quantize_32_(q + 32 * g * step, x + 32 * g, sums);
+        put_sums_(kind, zero, s + g * after, step, d[g * step], sums);
     }
 }
 
@@ -222,7 +282,8 @@ static void dot_q8(int64_t k, int kind, int n, float * y, const uint8_t * u, con
 #if defined(__ARM_FEATURE_MATMUL_INT8)
 #    include "mmla.tpl.h"
 #else
-// The sums of `steps` fours of terms for all results of the tile, beginning with 0, or for each row with a word at `start`.
+// The sums of `steps` fours of terms, at most 8, for all results of the tile, beginning with 0, or for each row with a word at `start`. x: the
+// first of them of the first row; other rows follow 32 bytes apart.
 static ALWAYS_INLINE void tile_sums_(int mr, bool wide, int steps, const int8_t * x, const uint8_t * w, const float * start,
                                      vi sum[V_BYTES_MR][V_BYTES_NV]) {
     UNROLL
@@ -240,13 +301,12 @@ static ALWAYS_INLINE void tile_sums_(int mr, bool wide, int steps, const int8_t 
         }
         UNROLL
         for (int i = 0; i < mr; i++) {
-            const vb xv = vb_set4(x + 4 * i);
+            const vb xv = vb_set4(x + 32 * i + 4 * p);
             UNROLL
             for (int j = 0; j < V_BYTES_NV; j++) {
                 sum[i][j] = wide ? vi_dot4w(sum[i][j], wv[j], xv) : vi_dot4(sum[i][j], wv[j], xv);
             }
         }
-        x += 4 * V_BYTES_MR;
         w += 4 * BYTES_NR;
     }
 }
@@ -276,14 +336,14 @@ static ALWAYS_INLINE void tile_q8_(int mr, bool halves, bool wide, bool centered
     }
     for (int64_t g = 0; g < k / group; g++) {
         vi sum[V_BYTES_MR][V_BYTES_NV];
-        tile_sums_(mr, wide, group / 4, x, w, centered ? s : NULL, sum);
+        tile_sums_(mr, wide, group / 4, x + (halves ? g % 2 * 16 : 0), w, centered ? s : NULL, sum);
 #if defined(__GNUC__)
         UNROLL
         for (int i = 0; i < group * V_BYTES_MR; i += 64) {
-            __builtin_prefetch(x + after + i);
+            __builtin_prefetch(x + after + (halves ? g % 2 * 16 * V_BYTES_MR : 0) + i);
         }
 #endif
-        x += group * V_BYTES_MR;
+        x += halves ? g % 2 * 32 * V_BYTES_MR : 32 * V_BYTES_MR;
         w += group * BYTES_NR;
         UNROLL
         for (int j = 0; j < V_BYTES_NV; j++) {

@@ -1,16 +1,10 @@
 // mmla.tpl.h - the sums of a tile of byte products with arm64's products of matrices of bytes (i8mm).
 //
 // One instruction multiplies two columns of weights by two rows of activations, eight terms of each: 32 products, twice as many as a dot
-// product of bytes. Its operands hold eight terms of one row after eight of the next, while panels hold four terms of all rows, then the
-// next four: two steps are zipped together. A result holds 2 x 2 sums, column by column; at the end they are sorted into rows.
+// product of bytes. Its operands hold eight terms of one row after eight of the next, while panels of weights hold four terms of all columns,
+// then the next four: two steps are zipped together. A result holds 2 x 2 sums, column by column; at the end they are sorted into rows.
 
-// The vectors of one row pair: terms of rows 2 i and 2 i + 1 from two steps of the panel.
-static ALWAYS_INLINE int8x16_t two_rows_(const int8_t * x) {
-    const int8x8_t here = vld1_s8(x), next = vld1_s8(x + 4 * V_BYTES_MR);
-    return vreinterpretq_s8_s32(vzip1q_s32(vreinterpretq_s32_s8(vcombine_s8(here, here)), vreinterpretq_s32_s8(vcombine_s8(next, next))));
-}
-
-// As in int8.tpl.h. `steps`, of four terms each, are even; rows beyond `mr` are zeros in the panel.
+// As in int8.tpl.h. `steps`, of four terms each, are even; a last single row is multiplied together with what stands behind it in the panel.
 static ALWAYS_INLINE void tile_sums_(int mr, bool wide, int steps, const int8_t * x, const uint8_t * w, const float * start,
                                      vi sum[V_BYTES_MR][V_BYTES_NV]) {
     const int pairs = (mr + 1) / 2;
@@ -33,13 +27,12 @@ static ALWAYS_INLINE void tile_sums_(int mr, bool wide, int steps, const int8_t 
         }
         UNROLL
         for (int i = 0; i < pairs; i++) {
-            const int8x16_t xv = two_rows_(x + 8 * i);
+            const int8x16_t xv = vcombine_s8(vld1_s8(x + 64 * i + 4 * p), vld1_s8(x + 64 * i + 32 + 4 * p));
             UNROLL
             for (int j = 0; j < 2 * V_BYTES_NV; j++) {
                 acc[i][j] = vusmmlaq_s32(acc[i][j], wv[j], xv);
             }
         }
-        x += 8 * V_BYTES_MR;
         w += 8 * BYTES_NR;
     }
     UNROLL

@@ -247,7 +247,11 @@ static void stripe_rows(int64_t k, int kind, int zero, void * y, const float * x
         const int            n = (int) (k < terms ? k : terms) / 32;
         float                ends[2][16];
         vi                   u[8];
-        for (int i = 0; i < n; i++) {
+        int                  i = 0;
+        for (; i + 4 <= n; i += 4) {
+            quantize_128_(q + 32 * i, 32, d + i, sums + 2 * i, x + 32 * i);
+        }
+        for (; i < n; i++) {
             d[i] = quantize_32_(q + 32 * i, x + 32 * i, sums + 2 * i);
         }
         for (int g = 0; g < 16; g++) {
@@ -259,12 +263,12 @@ static void stripe_rows(int64_t k, int kind, int zero, void * y, const float * x
             }
         }
         UNROLL
-        for (int i = 0; i < 8; i++) {
-            u[i] = words_(q + 64 * i);
+        for (int w = 0; w < 8; w++) {
+            u[w] = words_(q + 64 * w);
         }
         turn_groups_(halves, u);
-        for (int i = 0; i < words; i++) {
-            _mm512_storeu_si512(out + 64 * i, u[i]);
+        for (int w = 0; w < words; w++) {
+            _mm512_storeu_si512(out + 64 * w, u[w]);
         }
         memcpy(out + 64 * words, ends, sizeof(ends));
     }

@@ -456,7 +456,7 @@ static void pack_panel(const struct round * r, struct cursor c, int64_t index) {
     for (int64_t k0 = 0, kc; k0 < p->k; k0 += kc) {
         kc = GB_MIN(p->k - k0, r->way.stretch);
         if (r->way.bytes) {
-            gb_bytes_pack_rows(r->call->k, &r->way.unpack, kc, panel->rows, mr, panel_at(r, index, k0, kc), x, r->l.rows);
+            gb_bytes_pack_rows(r->call->k, &r->way.unpack, kc, panel->rows, mr, panel_at(r, index, k0, kc), x);
         } else if (r->way.pairs) {
             pack_rounded(r->call->k, kc, panel->rows, mr, panel_at(r, index, k0, kc), x, r->l.rows);
         } else {

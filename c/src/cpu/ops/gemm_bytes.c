@@ -53,31 +53,13 @@ static float * pack_part(const struct gb_kernels * kernels, int64_t k, int n, in
     return y + k * width;
 }
 
-// Sums of activations become what their products with the level of 0 are short of.
-static void center_sums(int64_t n, float * s, int zero) {
-    for (int64_t i = 0; i < n; i++) {
-        int32_t sum;
-        memcpy(&sum, s + i, sizeof(sum));
-        sum *= -zero;
-        memcpy(s + i, &sum, sizeof(sum));
-    }
-}
-
 void gb_bytes_pack_rows(const struct gb_kernels * kernels, const struct gb_unpack * unpack, int64_t k, int n, int width, float * y,
-                        const void * const * x, float * buf) {
-    const int     kind   = gb_bytes_tile_kind(unpack);
-    const int64_t groups = k / gb_bytes_group(kind);
-    float *       d      = buf + n * (k / 4);
-    float *       s      = d + n * (k / 32);
+                        const void * const * x) {
+    float * const d = y + width * (k / 4);
+    float * const s = d + width * (k / 32);
     for (int i = 0; i < n; i++) {
-        kernels->quantize_q8(k, kind, (int8_t *) (buf + i * (k / 4)), d + i * (k / 32), s + i * groups, x[i]);
+        kernels->quantize_q8(k, gb_bytes_tile_kind(unpack), unpack->zero, width, (int8_t *) y + 32 * i, d + i, s + i, x[i]);
     }
-    if (unpack->zero != 0) {
-        center_sums(n * groups, s, unpack->zero);
-    }
-    y = pack_part(kernels, k / 4, n, width, y, buf); // fours of bytes as floats
-    y = pack_part(kernels, k / 32, n, width, y, d);
-    pack_part(kernels, groups, n, width, y, s);
 }
 
 void gb_bytes_pack_columns(const struct gb_kernels * kernels, const struct gb_unpack * unpack, enum ggml_type type, int64_t k, int n,
@@ -133,7 +115,7 @@ void gb_bytes_quantize_rows(const struct gb_cpu_call * call, const struct gb_gem
         float * const s   = d + p->k / 32;
         int64_t       g, r;
         locate(p, i / pieces, &g, &r);
-        call->k->quantize_q8(n, kind, (int8_t *) row + k0, d + k0 / 32, s + k0 / gb_bytes_group(kind),
+        call->k->quantize_q8(n, kind, 0, 1, (int8_t *) row + k0, d + k0 / 32, s + k0 / gb_bytes_group(kind),
                              (const float *) p->row_of(p, g, r).x + k0);
     }
 }

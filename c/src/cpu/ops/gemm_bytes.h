@@ -29,9 +29,10 @@ static inline int64_t gb_bytes_column_floats(int64_t k, const struct gb_unpack *
     return k / 4 + (unpack->zero != 0 ? 1 : 2) * (k / gb_bytes_group(unpack->kind));
 }
 
-// Panels of n rows or columns of `width`, the rest zero. k at most GB_UNPACK_MAX; buf: n times what one takes.
+// Panels of n rows or columns of `width`; the rest of the rows is anything, that of the columns whatever may be multiplied. k at most
+// GB_UNPACK_MAX; buf: n times what a column takes.
 void gb_bytes_pack_rows(const struct gb_kernels * kernels, const struct gb_unpack * unpack, int64_t k, int n, int width, float * y,
-                        const void * const * x, float * buf);
+                        const void * const * x);
 void gb_bytes_pack_columns(const struct gb_kernels * kernels, const struct gb_unpack * unpack, enum ggml_type type, int64_t k, int n,
                            int width, float * y, const void * const * x, float * buf);
 
