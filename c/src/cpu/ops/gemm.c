@@ -182,7 +182,7 @@ static void pack_blocks(const struct gb_kernels * kernels, enum ggml_type type, 
     kernels->pack_f32(k, n, width, y, x);
 }
 
-// What the next stretch of k terms will read.
+// What the next stretch of k terms of x will read.
 static void prefetch_rows(const struct gb_gemm_operand * o, const void * const * rows, int n, int64_t k) {
     for (int i = 0; i < n; i++) {
         gb_prefetch((const char *) rows[i] + (size_t) k * o->nb_k, (size_t) k * o->nb_k);
@@ -207,7 +207,6 @@ static void pack(const struct gb_kernels * kernels, const struct gb_gemm_operand
         return;
     }
     if (gb_gemm_is_dense(o)) {
-        prefetch_rows(o, rows, n, k);
         switch (o->type) {
             case GGML_TYPE_F16: kernels->pack_f16(k, n, width, y, rows); break;
             case GGML_TYPE_BF16: kernels->pack_bf16(k, n, width, y, rows); break;
@@ -377,7 +376,6 @@ static void pack_columns(const struct round * r, const struct gb_gemm_matrix * w
         if (r->way.bytes) {
             gb_bytes_pack_columns(r->call->k, &r->way.unpack, r->p->w.type, kc, valid, nr, y, rows, r->l.rows);
         } else if (r->way.pairs) {
-            prefetch_rows(&r->p->w, rows, valid, kc);
             r->call->k->pack_f32(kc / 2, valid, nr, y, rows); // pairs as floats
         } else {
             pack(r->call->k, &r->p->w, kc, valid, nr, y, rows, r->l.rows);
@@ -385,15 +383,33 @@ static void pack_columns(const struct round * r, const struct gb_gemm_matrix * w
     }
 }
 
+// Weights that are packed next: `bytes` of each of n columns. They are asked for bit by bit, before each tile: memory takes only so many
+// requests at a time, and whoever asks for more waits.
+struct ahead {
+    const char * data;
+    size_t       nb_m, bytes;
+    int64_t      n;
+    int64_t      tile, tiles; // of the block: the next one, all
+};
+
+static void ask(struct ahead * a) {
+    for (int64_t j = a->n * a->tile / a->tiles; j < a->n * (a->tile + 1) / a->tiles; j++) {
+        gb_prefetch(a->data + (size_t) j * a->nb_m, a->bytes);
+    }
+    a->tile++;
+}
+
 // All panels of the block times the packed columns, terms k0 .. k0 + kc - 1. A panel passes by once: of memory beyond the second-level cache
 // little is read, and dst is written in longer pieces.
-static void multiply(const struct round * r, const struct block * b, int64_t column, int n, int64_t k0, int64_t kc) {
+static void multiply(const struct round * r, const struct block * b, int64_t column, int n, int64_t k0, int64_t kc, struct ahead * ahead) {
     const int nr = r->way.nr;
+    ahead->tiles = b->n * ((n + nr - 1) / nr);
     for (int64_t i = b->first; i < b->first + b->n; i++) {
         const struct panel * panel = &r->l.panels[i];
         const float *        x     = panel_at(r, i, k0, kc);
         for (int j = 0; j < n; j += nr) {
             const float * w = r->l.w + (size_t) j * (size_t) column_floats(&r->way, kc);
+            ask(ahead);
             if (panel->ld != 0) {
                 tile(r, kc, x, w, panel->dst[0] + column + j, panel->ld, panel->rows, GB_MIN(nr, n - j), k0 > 0);
             } else {
@@ -412,6 +428,20 @@ static void finish(const struct round * r, const struct block * b, int64_t colum
     }
 }
 
+// Where terms k0 and on of the job's columns are.
+static struct ahead weights_of(const struct round * r, int64_t job, int64_t k0) {
+    const struct shared * s = r->l.shared;
+    if (job >= s->n_blocks * s->n_chunks || r->p->w.across) {
+        return (struct ahead){ .n = 0 };
+    }
+    const int64_t               column = job % s->n_chunks * s->chunk, kc = GB_MIN(r->p->k - k0, r->way.stretch);
+    const struct gb_gemm_matrix w      = r->p->w_of(r->p, r->l.blocks[job / s->n_chunks].g);
+    return (struct ahead){ .data  = w.data + (size_t) column * w.nb_m + gb_gemm_term_offset(&r->p->w, k0),
+                           .nb_m  = w.nb_m,
+                           .bytes = gb_gemm_term_offset(&r->p->w, kc),
+                           .n     = GB_MIN(r->p->m - column, s->chunk) };
+}
+
 static void run_job(const struct round * r, int64_t job) {
     const struct shared * s      = r->l.shared;
     const struct block *  b      = &r->l.blocks[job / s->n_chunks];
@@ -427,7 +457,9 @@ static void run_job(const struct round * r, int64_t job) {
         } else {
             pack_columns(r, &w, column, n, k0, kc);
         }
-        multiply(r, b, column, n, k0, kc);
+        const bool   more  = k0 + kc < r->p->k; // else the job that this thread gets if all take turns
+        struct ahead ahead = weights_of(r, more ? job : job + r->call->nth, more ? k0 + kc : 0);
+        multiply(r, b, column, n, k0, kc, &ahead);
         k0 += kc;
     } while (k0 < r->p->k);
     finish(r, b, column, n);
@@ -460,6 +492,7 @@ static void pack_panel(const struct round * r, struct cursor c, int64_t index) {
         } else if (r->way.pairs) {
             pack_rounded(r->call->k, kc, panel->rows, mr, panel_at(r, index, k0, kc), x, r->l.rows);
         } else {
+            prefetch_rows(&p->x, x, gb_gemm_is_dense(&p->x) ? panel->rows : 0, kc);
             pack(r->call->k, &p->x, kc, panel->rows, mr, panel_at(r, index, k0, kc), x, r->l.rows);
         }
         for (int i = 0; i < panel->rows; i++) {

@@ -67,10 +67,6 @@ void gb_bytes_pack_columns(const struct gb_kernels * kernels, const struct gb_un
     const int64_t groups = k / gb_bytes_group(unpack->kind);
     float *       d      = buf + n * (k / 4);
     float *       m      = d + n * groups;
-    const size_t  bytes  = ggml_row_size(type, k);
-    for (int i = 0; i < n; i++) {
-        gb_prefetch((const char *) x[i] + bytes, bytes); // for the next stretch
-    }
     if (kernels->pack_columns_q8((int) type, k, unpack->zero != 0, n, y, x)) {
         return;
     }
