@@ -14,7 +14,6 @@
 #include <stdatomic.h>
 
 #include "base/env.h"
-#include "backend/backend.h"
 #include "cpu/ops/elements.h"
 #include "ggml-cpu.h"
 
@@ -58,10 +57,6 @@ const struct gb_fusion * gb_fusion_of(enum gb_fusion_kind kind) {
 }
 
 // ---------------------------------------------------------------------------------------------------------------- memory
-
-bool gb_fuse_may_leave_out(const struct ggml_tensor * node) {
-    return ggml_backend_may_leave_out(node);
-}
 
 bool gb_fuse_is_disjoint(const struct ggml_tensor * a, const struct ggml_tensor * b) {
     const uintptr_t p = (uintptr_t) a->data, q = (uintptr_t) b->data;

@@ -49,9 +49,6 @@ static inline bool gb_fuse_may_begin(enum gb_fusion_kind kind, const struct ggml
 bool gb_fuse_is_on(void);
 void gb_fuse_set(bool on);
 
-// Nobody can tell whether the node was stored, if its reader is computed with it. Memory is known.
-bool gb_fuse_may_leave_out(const struct ggml_tensor * node);
-
 // The bytes that the tensors lie in have none in common.
 bool gb_fuse_is_disjoint(const struct ggml_tensor * a, const struct ggml_tensor * b);
 

@@ -9,6 +9,7 @@
 // chain is. In that case it goes to scratch memory first, and the threads copy it when all of them are done.
 #include "cpu/fuse.h"
 #include "cpu/ops/attention_tiles.h"
+#include "ggml-backend-impl.h"
 
 struct chain { // as far as it was followed
     struct ggml_tensor * const * nodes;
@@ -154,9 +155,9 @@ static size_t attention_work(struct ggml_tensor * const * nodes, int n, int n_ta
 
 static bool attention_is_safe(struct ggml_tensor * const * nodes, int n) {
     const struct chain c = chain_of(nodes, n);
-    bool               safe = gb_attention_is_aligned(&c.a) && (c.permuted == NULL || gb_fuse_may_leave_out(c.permuted));
+    bool               safe = gb_attention_is_aligned(&c.a) && (c.permuted == NULL || ggml_backend_may_leave_out(c.permuted));
     for (int i = 0; i < n - 1 && safe; i++) {
-        safe = gb_fuse_may_leave_out(nodes[i]);
+        safe = ggml_backend_may_leave_out(nodes[i]);
     }
     for (int i = 0; i < c.a.n_edits && safe; i++) {
         safe = c.a.edits[i].t == NULL || (uintptr_t) c.a.edits[i].t->data % sizeof(float) == 0;

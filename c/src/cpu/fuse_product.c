@@ -11,6 +11,7 @@
 #include "cpu/fuse.h"
 #include "cpu/ops/elements.h"
 #include "cpu/ops/gemm.h"
+#include "ggml-backend-impl.h"
 
 enum { ELEMENTS_MAX = 1 << 17 }; // of a result
 
@@ -81,13 +82,13 @@ static size_t product_work(struct ggml_tensor * const * nodes, int n, int n_task
 
 static struct line line_of(struct ggml_tensor * const * nodes, int n) {
     struct line  l    = { .product = nodes[0]->data, .n = n - 1 };
-    const bool   room = gb_fuse_may_leave_out(nodes[0]); // the product's memory takes what is not stored
+    const bool   room = ggml_backend_may_leave_out(nodes[0]); // the product's memory takes what is not stored
     const char * from = nodes[0]->data;
     for (int i = 1; i < n; i++) {
         struct stage * s = &l.stages[i - 1];
         follow(s, nodes[i], nodes[i - 1]);
         s->from = from;
-        s->to   = room && i + 1 < n && gb_fuse_may_leave_out(nodes[i]) ? nodes[0]->data : nodes[i]->data;
+        s->to   = room && i + 1 < n && ggml_backend_may_leave_out(nodes[i]) ? nodes[0]->data : nodes[i]->data;
         from    = s->to;
     }
     return l;

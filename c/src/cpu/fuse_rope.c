@@ -7,6 +7,7 @@
 #include "cpu/fuse.h"
 #include "cpu/ops/elements.h"
 #include "cpu/ops/rope.h"
+#include "ggml-backend-impl.h"
 
 // The copy's memory, seen with the shape of the rotated tensor. False: another order of elements than strides can tell.
 static bool target_of(struct ggml_tensor * out, const struct ggml_tensor * rope, const struct ggml_tensor * copy) {
@@ -80,7 +81,7 @@ static size_t rope_work(struct ggml_tensor * const * nodes, int n, int n_tasks) 
 
 static bool rope_is_safe(struct ggml_tensor * const * nodes, int n) {
     const struct ggml_tensor *rope = nodes[0], *copy = nodes[n - 1], *view = copy->src[0];
-    return gb_fuse_may_leave_out(rope) && (view == rope || gb_fuse_may_leave_out(view)) && gb_fuse_is_disjoint(copy, rope->src[0]) &&
+    return ggml_backend_may_leave_out(rope) && (view == rope || ggml_backend_may_leave_out(view)) && gb_fuse_is_disjoint(copy, rope->src[0]) &&
            gb_fuse_is_disjoint(copy, rope->src[1]);
 }
 

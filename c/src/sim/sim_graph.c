@@ -115,8 +115,7 @@ static enum ggml_status make_shadow(struct gb_sim_graph * graph, const struct sn
     shadow->grad     = NULL;
     shadow->extra    = NULL;
     shadow->data     = gb_sim_translate(t, 0, ggml_nbytes(t));
-    const struct ggml_tensor * root = gb_root(t); // what the engine may leave out, as on the host
-    gb_tensor_set_surely_read_once(shadow, gb_tensor_is_read_once(t) && gb_tensor_is_read_once(root) && root->buffer->arena);
+    gb_tensor_set_surely_read_once(shadow, ggml_backend_may_leave_out(t)); // so that the engine leaves out what it does on the host
     if (shadow->data == NULL) {
         return ggml_last_status();
     }
