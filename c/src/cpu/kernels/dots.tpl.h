@@ -10,21 +10,6 @@
 #    define DOTS_W 4
 #endif
 
-#if defined(__GNUC__)
-#    define DOTS_AHEAD(p) __builtin_prefetch((const char *) (p) + ahead)
-#else
-#    define DOTS_AHEAD(p) (void) ((const char *) (p) + ahead)
-#endif
-
-// Compilers read a vector again for every product with it, if they may: loads are then what the loop waits for.
-#if defined(__GNUC__) && V_N == 16
-#    define IN_REGISTER(v) __asm__("" : "+v"(v))
-#elif defined(__GNUC__) && V_N == 8
-#    define IN_REGISTER(v) __asm__("" : "+x"(v))
-#else
-#    define IN_REGISTER(v) (void) (v)
-#endif
-
 #define DOTS(name, T, LOAD)                                                                                            \
     static ALWAYS_INLINE void name##_tile_(int nw, int64_t k, float * y, const T * const * w, const float * x, size_t ahead) { \
         vf      acc[DOTS_W][2]; /* two chains a column: one would wait for its own sums */                             \
@@ -41,7 +26,7 @@
                 UNROLL                                                                                                 \
                 for (int i = 0; i < nw; i++) {                                                                         \
                     acc[i][c] = v_fma(LOAD(w[i] + p + c * V_N), xv, acc[i][c]);                                        \
-                    DOTS_AHEAD(w[i] + p + c * V_N);                                                                    \
+                    ASK((const char *) (w[i] + p + c * V_N) + ahead);                                                                  \
                 }                                                                                                      \
             }                                                                                                          \
         }                                                                                                              \

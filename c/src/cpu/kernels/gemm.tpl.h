@@ -7,17 +7,6 @@
 #define TILE_MR V_GEMM_MR
 #define TILE_NR (V_GEMM_NV * V_N)
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__) // checks in dozens of unrolled copies take minutes to compile
-#    define ALWAYS_INLINE __attribute__((noinline))
-#    define UNROLL
-#elif defined(__GNUC__)
-#    define ALWAYS_INLINE inline __attribute__((always_inline))
-#    define UNROLL _Pragma("GCC unroll 64")
-#else
-#    define ALWAYS_INLINE inline
-#    define UNROLL
-#endif
-
 static ALWAYS_INLINE void store_row_(float * c, const vf acc[V_GEMM_NV], int nr, bool accumulate) {
     UNROLL
     for (int j = 0; j < V_GEMM_NV; j++) {
@@ -35,35 +24,24 @@ static ALWAYS_INLINE void store_row_(float * c, const vf acc[V_GEMM_NV], int nr,
 // for it. What lies behind this panel of a is the next one.
 #define ASK_FLOATS 512
 static ALWAYS_INLINE void ask_ahead_(const float * b, const float * next_a) {
-#ifdef __GNUC__
     UNROLL
     for (int j = 0; j < TILE_NR; j += 16) {
-        __builtin_prefetch(b + ASK_FLOATS + j);
+        ASK(b + ASK_FLOATS + j);
     }
-    __builtin_prefetch(next_a);
-#else
-    (void) b;
-    (void) next_a;
-#endif
+    ASK(next_a);
 }
 
 // A tile of c lies in as many places as it has rows, which no processor foresees: asked for ASK_STEPS before the last step, it is there
 // after it. Earlier would be too early: rows of c often are powers of two apart, then all of the tile shares two sets of the cache.
 #define ASK_STEPS 64
 static ALWAYS_INLINE void ask_for_tile_(int mr, const float * c, int64_t ldc) {
-#ifdef __GNUC__
     UNROLL
     for (int i = 0; i < mr; i++) {
         UNROLL
         for (int j = 0; j < TILE_NR; j += 16) {
-            __builtin_prefetch(c + i * ldc + j, 1);
+            ASK_TO_WRITE(c + i * ldc + j);
         }
     }
-#else
-    (void) mr;
-    (void) c;
-    (void) ldc;
-#endif
 }
 
 static ALWAYS_INLINE void tile_(int mr, int64_t k, const float * a, const float * b, float * c, int64_t ldc, int nr, bool accumulate) {

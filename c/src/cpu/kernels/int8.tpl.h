@@ -329,20 +329,16 @@ static ALWAYS_INLINE void tile_q8_(int mr, bool halves, bool wide, bool centered
         for (int j = 0; j < V_BYTES_NV; j++) {
             acc[i][j] = v_set(0.0f);
         }
-#if defined(__GNUC__)
-        __builtin_prefetch(c + i * ldc, 1); // rows of results far apart share few places in a cache: they are elsewhere
-        __builtin_prefetch(c + i * ldc + nr - 1, 1);
-#endif
+        ASK_TO_WRITE(c + i * ldc); // rows of results far apart share few places in a cache: they are elsewhere
+        ASK_TO_WRITE(c + i * ldc + nr - 1);
     }
     for (int64_t g = 0; g < k / group; g++) {
         vi sum[V_BYTES_MR][V_BYTES_NV];
         tile_sums_(mr, wide, group / 4, x + (halves ? g % 2 * 16 : 0), w, centered ? s : NULL, sum);
-#if defined(__GNUC__)
         UNROLL
         for (int i = 0; i < group * V_BYTES_MR; i += 64) {
-            __builtin_prefetch(x + after + (halves ? g % 2 * 16 * V_BYTES_MR : 0) + i);
+            ASK(x + after + (halves ? g % 2 * 16 * V_BYTES_MR : 0) + i);
         }
-#endif
         x += halves ? g % 2 * 32 * V_BYTES_MR : 32 * V_BYTES_MR;
         w += group * BYTES_NR;
         UNROLL

@@ -6,6 +6,7 @@
 
 #include "cpu/kernels/kernels.h"
 
+#include "compiler.h"
 #include "elementwise.tpl.h"
 #include "convert.tpl.h"
 #include "math.tpl.h"

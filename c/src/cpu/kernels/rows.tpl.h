@@ -8,13 +8,6 @@
 
 #define AT_ANY(i, n, x, rest) ((n) - (i) >= V_N ? v_load((x) + (i)) : v_first(v_load_n((x) + (i), (int) ((n) - (i))), (int) ((n) - (i)), rest))
 
-#if defined(__GNUC__) && V_N > 1
-#    define ASK_NEXT(p) __builtin_prefetch(p, 0, 2)
-#    define ASK_TO_WRITE(p) __builtin_prefetch(p, 1)
-#else
-#    define ASK_NEXT(p) (void) (p)
-#    define ASK_TO_WRITE(p) (void) (p)
-#endif
 static inline void ask_to_write_(const float * y) { // four vectors
     ASK_TO_WRITE(y);
     ASK_TO_WRITE(y + V_N);
@@ -70,13 +63,13 @@ static inline vf normed_(vf x, vf mean, vf scale) {
         if (!back) {                                                                                                   \
             for (int64_t i = 0; i < whole; i += V_N) {                                                                 \
                 const vf a = normed_(v_load(x + i), m, s);                                                             \
-                ASK_NEXT(x + n + i);                                                                                   \
+                ASK_SECOND(x + n + i);                                                                                   \
                 v_store(y + i, FULL);                                                                                  \
             }                                                                                                          \
         }                                                                                                              \
         for (int64_t i = whole - V_N; back && i >= 0; i -= V_N) {                                                      \
             const vf a = normed_(v_load(x + i), m, s);                                                                 \
-            ASK_NEXT(x + n + i);                                                                                       \
+            ASK_SECOND(x + n + i);                                                                                       \
             v_store(y + i, FULL);                                                                                      \
         }                                                                                                              \
     } while (0)
@@ -192,9 +185,9 @@ static void soft_max_row_f32(int64_t n, float * y, const float * x, float scale,
     const vf     share = v_set((float) (1.0 / sum));
     int64_t      i     = 0;
     for (; i + V_N <= n; i += V_N) {
-        ASK_NEXT(x + n + i);
+        ASK_SECOND(x + n + i);
         if (mask != NULL) {
-            ASK_NEXT(mask + n + i);
+            ASK_SECOND(mask + n + i);
         }
         v_store(y + i, v_mul(v_load(y + i), share));
     }

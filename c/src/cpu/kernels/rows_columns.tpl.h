@@ -65,14 +65,6 @@ static ALWAYS_INLINE void rc_store_(int nx, vf acc[RC_W][RC_X], int nw, float * 
 }
 #endif
 
-static ALWAYS_INLINE void ask_for_line_(const char * p) {
-#ifdef __GNUC__
-    __builtin_prefetch(p);
-#else
-    (void) p;
-#endif
-}
-
 #define ROWS_COLUMNS(name, T, LOAD)                                                                                    \
     static ALWAYS_INLINE void name##_tile_(int nx, int64_t k, int nw, const char * w, size_t nb_w, const float * x, size_t ldx, float * y, \
                                            int64_t ldy, bool accumulate, const char * const * next) {                  \
@@ -100,7 +92,7 @@ static ALWAYS_INLINE void ask_for_line_(const char * p) {
             for (int i = 0; i < RC_W; i++) {                                                                           \
                 wv[i] = LOAD(c[i] + p);                                                                                \
                 IN_REGISTER(wv[i]);                                                                                    \
-                ask_for_line_(ask[i] + (size_t) p * sizeof(T));                                                        \
+                ASK(ask[i] + (size_t) p * sizeof(T));                                                                 \
             }                                                                                                          \
             UNROLL                                                                                                     \
             for (int j = 0; j < nx; j++) {                                                                             \

@@ -37,12 +37,10 @@
 #    define STRIPE_TERMS(halves) ((halves) ? 256 : 512)
 #    define STRIPE_SIZE(halves) ((halves) ? 384 : 640) // of rows and unpacked columns: words, two vectors of floats
 
-static ALWAYS_INLINE void prefetch_lines_(const uint8_t * p, size_t size) {
-#    if defined(__GNUC__)
+static ALWAYS_INLINE void ask_for_lines_(const uint8_t * p, size_t size) {
     for (size_t i = 0; i < size; i += 64) {
-        __builtin_prefetch(p + i);
+        ASK(p + i);
     }
-#    endif
 }
 
 // A stripe of nw columns with that of each row, at byte `at`, onto sums of floats.
@@ -158,7 +156,7 @@ struct stripe_task { // of stripe_dots
             for (; k >= STRIPE_TERMS(halves); k -= STRIPE_TERMS(halves), at += STRIPE_SIZE(halves), byte += STRIPE_BYTES_##id) {\
                 UNROLL                                                                                                 \
                 for (int i = 0; i < nw; i++) {                                                                         \
-                    prefetch_lines_(t->next[i] + byte, STRIPE_BYTES_##id);                                             \
+                    ask_for_lines_(t->next[i] + byte, STRIPE_BYTES_##id);                                              \
                     stripe_##stem##_(t->w[i] + byte, &s[i]);                                                           \
                 }                                                                                                      \
                 multiply_stripe_(nw, nx, halves, (zero) != 0, s, t->x, at, acc);                                       \
@@ -204,7 +202,7 @@ STRIPE_FORMATS(STRIPES_OF)
             const uint8_t * p  = t->w[column];                                                                         \
             size_t          at = 0;                                                                                    \
             load_sums_(1, nx, acc, sums, t->accumulate);                                                               \
-            prefetch_lines_(t->next[column], (size_t) k / (block) * (size));                                           \
+            ask_for_lines_(t->next[column], (size_t) k / (block) * (size));                                           \
             for (; k > 0; k -= STRIPE_K, p += STRIPE_K / (block) * (size)) {                                           \
                 const int64_t stripes = unpack_part_##stem##_(&a, k, p);                                               \
                 for (int64_t i = 0; i < stripes; i++, at += STRIPE_SIZE(halves)) {                                     \

@@ -178,23 +178,24 @@ static ALWAYS_INLINE void stripe_heads_(const uint8_t * p, int size, const char 
     turn_two_quarters_(head);
 }
 
-static ALWAYS_INLINE void stripe_q5_0_(const uint8_t * p, struct stripe * s) {
+// Levels of five bits; returns the words with f16 that stand before them.
+static ALWAYS_INLINE vi stripe_fives_(const uint8_t * p, int size, const char * heads, const char * levels, vi u[8]) {
     vi a[4], head[4];
-    stripe_heads_(p, 22, stripe_head_[0], head);
-    nibble_bytes_(p, 22, stripe_at_[1], a);
-    put_nibbles_in_(s->u, a);
-    put_fifths_(s->u, head[0]);
-    s->d = halves_(head[1]);
+    stripe_heads_(p, size, heads, head);
+    nibble_bytes_(p, size, levels, a);
+    put_nibbles_in_(u, a);
+    put_fifths_(u, head[0]);
+    return head[1];
+}
+
+static ALWAYS_INLINE void stripe_q5_0_(const uint8_t * p, struct stripe * s) {
+    s->d = halves_(stripe_fives_(p, 22, stripe_head_[0], stripe_at_[1], s->u));
 }
 
 static ALWAYS_INLINE void stripe_q5_1_(const uint8_t * p, struct stripe * s) {
-    vi a[4], head[4];
-    stripe_heads_(p, 24, stripe_head_[1], head);
-    nibble_bytes_(p, 24, stripe_at_[4], a);
-    put_nibbles_in_(s->u, a);
-    put_fifths_(s->u, head[0]);
-    s->d = halves_(head[1]);
-    s->m = halves_(vi_shr(head[1], 16));
+    const vi scales = stripe_fives_(p, 24, stripe_head_[1], stripe_at_[4], s->u);
+    s->d = halves_(scales);
+    s->m = halves_(vi_shr(scales, 16));
 }
 
 static ALWAYS_INLINE void stripe_q8_0_(const uint8_t * p, struct stripe * s) {
