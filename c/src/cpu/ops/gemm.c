@@ -431,7 +431,7 @@ static void finish(const struct round * r, const struct block * b, int64_t colum
 // Where terms k0 and on of the job's columns are.
 static struct ahead weights_of(const struct round * r, int64_t job, int64_t k0) {
     const struct shared * s = r->l.shared;
-    if (job >= s->n_blocks * s->n_chunks || r->p->w.across) {
+    if (job >= s->n_blocks * s->n_chunks || !gb_gemm_is_dense(&r->p->w)) { // with gaps it would be too much
         return (struct ahead){ .n = 0 };
     }
     const int64_t               column = job % s->n_chunks * s->chunk, kc = GB_MIN(r->p->k - k0, r->way.stretch);
