@@ -47,13 +47,18 @@ static inline enum ggml_status gbpy_install_stop(struct ggml_backend * cpu, stru
 
 // A backend as Python uses it: by one thread at a time.
 struct gbpy_device;
-enum { GBPY_AGAIN = 1000 }; // instead of a status: the thread has the device already, and calls from one of its own callbacks
+enum {
+    GBPY_AGAIN = 1000, // instead of a status: the thread has the device already, and calls from one of its own callbacks
+    GBPY_MOVED = 1001, // tensors may have got or lost memory since the epoch that the caller knew
+};
 static inline struct gbpy_device * gbpy_device_new(struct ggml_backend * backend, struct gbpy_stop * stop);
 static inline void                 gbpy_device_free(struct gbpy_device * d);
 static inline bool                 gbpy_device_enter(struct gbpy_device * d);
 static inline void                 gbpy_device_leave(struct gbpy_device * d);
 static inline bool                 gbpy_device_is_busy(const struct gbpy_device * d);
-static inline int                  gbpy_device_compute(struct gbpy_device * d, struct ggml_cgraph * graph);
+static inline int                  gbpy_device_compute(struct gbpy_device * d, struct ggml_cgraph * graph, int64_t epoch);
+static inline int64_t              gbpy_epoch(void);
+static inline int64_t              gbpy_moved(void);
 static inline int                  gbpy_device_compute_inside(struct gbpy_device * d, struct ggml_cgraph * graph);
 
 static inline const char *     gbpy_version(void);
@@ -172,12 +177,19 @@ static inline int gbpy_device_compute_inside(struct gbpy_device * d, struct ggml
     return status;
 }
 
-// The same with the device to itself, in one call from Python: a small graph takes no longer than its locks would.
-static inline int gbpy_device_compute(struct gbpy_device * d, struct ggml_cgraph * graph) {
+// Counts every time that tensors may have got or lost memory. Who moves tensors that a device works with has the device meanwhile.
+static atomic_llong gbpy_epochs;
+
+static inline int64_t gbpy_epoch(void) { return atomic_load(&gbpy_epochs); }
+static inline int64_t gbpy_moved(void) { return atomic_fetch_add(&gbpy_epochs, 1) + 1; }
+
+// The same with the device to itself, in one call from Python: a small graph takes no longer than its locks would. The caller keeps the memory
+// alive in which the tensors lay at `epoch`: if that is not now, nothing is computed.
+static inline int gbpy_device_compute(struct gbpy_device * d, struct ggml_cgraph * graph, int64_t epoch) {
     if (!gbpy_device_enter(d)) {
         return GBPY_AGAIN;
     }
-    const int status = gbpy_device_compute_inside(d, graph);
+    const int status = gbpy_epoch() == epoch ? gbpy_device_compute_inside(d, graph) : GBPY_MOVED;
     gbpy_device_leave(d);
     return status;
 }

@@ -195,7 +195,7 @@ class ContextCore(Core):
         return tuple(found.values())
 
     def add_buffer(self, owner: OwnerCore) -> None:
-        OwnerCore.epoch += 1
+        OwnerCore.epoch = lib.gbpy_moved()
         if owner not in self.buffers:
             self.buffers = (*self.buffers, owner)
             owner.users = (*(r for r in owner.users if r() is not None), weakref.ref(self))
@@ -245,7 +245,7 @@ class OwnerCore(Core):
     owners: ClassVar[dict[int, weakref.ref[OwnerCore]]] = {}
     graveyard: ClassVar[list[Tomb]] = []
     pin_lock: ClassVar[Any] = threading.RLock()
-    epoch: ClassVar[int] = 0  # changes whenever any tensor may have got or lost memory
+    epoch: ClassVar[int] = 0  # of C, as last seen: it changes whenever any tensor may have got or lost memory
     working: ClassVar[dict[int, weakref.ref[OwnerCore]]] = {}  # those that compute asynchronously: schedulers
 
     def __init__(self, ptr: Any, parents: tuple[Core, ...], freer: Any, keep: object = None) -> None:
@@ -273,7 +273,7 @@ class OwnerCore(Core):
     def unplace(self) -> None:
         """Unplaces what lies in this owner's buffers."""
         self.version += 1
-        OwnerCore.epoch += 1
+        OwnerCore.epoch = lib.gbpy_moved()
         self.memory.detach(lost=False, wait=True)
 
     def pin(self) -> Any:

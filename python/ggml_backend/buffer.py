@@ -222,7 +222,7 @@ class Buffer(Handle):
             return
         core.closed = True
         core.version += 1
-        OwnerCore.epoch += 1
+        OwnerCore.epoch = lib.gbpy_moved()
         for context in [r() for r in list(core.users)]:
             if context is not None:
                 context.buffers = tuple(b for b in context.buffers if b is not core)

@@ -28,14 +28,12 @@ ABORTED: int = lib.GGML_STATUS_ABORTED
 class GraphCore(Core):
     """A ``ggml_cgraph``; it lives in the memory of its context. ``parents``: all contexts whose tensors it uses."""
 
-    __slots__ = ("customs", "epoch", "only", "owners")
+    __slots__ = ("customs", "held")
 
     def __init__(self, ptr: Any, context: ContextCore) -> None:
         super().__init__(ptr, context.family())
         self.customs: list[CustomOp] = customs_of(ptr)
-        self.owners: list[weakref.ref[OwnerCore]] = []  # as of `epoch`
-        self.only: weakref.ref[OwnerCore] | None = None  # of `owners`, if there is one: most graphs
-        self.epoch = -1
+        self.held: tuple[int, tuple[weakref.ref[OwnerCore], ...]] = (-1, ())  # an epoch, and the owners as of then
 
     def contexts(self) -> Iterator[ContextCore]:
         return (p for p in self.parents if isinstance(p, ContextCore))
@@ -45,11 +43,16 @@ class GraphCore(Core):
 
         StateError if one of them is being freed, or would be written to and is read-only.
         """
-        if self.epoch == OwnerCore.epoch:
-            found = [owner for ref in self.owners if (owner := ref()) is not None and not owner.closed]
-            if len(found) == len(self.owners):
-                return found
-        epoch = OwnerCore.epoch
+        return self.hold_at()[1]
+
+    def hold_at(self) -> tuple[int, list[OwnerCore]]:
+        """The same, and the epoch up to which nothing else is needed: who waits for a device afterwards has to look again."""
+        epoch, refs = self.held
+        if epoch == OwnerCore.epoch:
+            found = [owner for ref in refs if (owner := ref()) is not None and not owner.closed]
+            if len(found) == len(refs):
+                return epoch, found
+        epoch = OwnerCore.epoch = lib.gbpy_epoch()
         lost = lib.gbpy_graph_lost(self.ptr)
         if lost:
             raise StateError(f"the graph uses {text(lib.ggml_get_name(lost))!r}, whose memory was freed")
@@ -63,9 +66,8 @@ class GraphCore(Core):
             if writer:
                 name, op = text(lib.ggml_get_name(writer)), text(lib.ggml_op_desc(writer))
                 raise StateError(f"the node {name!r} ({op}) would write to a read-only buffer")
-        self.owners, self.epoch = [o.ref for o in held.values()], epoch
-        self.only = self.owners[0] if len(self.owners) == 1 else None
-        return list(held.values())
+        self.held = (epoch, tuple([o.ref for o in held.values()]))
+        return epoch, list(held.values())
 
 
 class Context(TensorPool):
@@ -241,12 +243,20 @@ class Graph:
             with pending.lock:
                 pending.synchronize()
         core = self._core
-        one = core.only() if core.only is not None and core.epoch == OwnerCore.epoch else None
-        memory = one if one is not None and not one.closed else core.hold()
-        if core.customs or device.abort is not None:
-            status = _compute_with_callbacks(core, device)
-        else:
-            status = device.run(core.ptr)
+        status = lib.GBPY_MOVED
+        while status == lib.GBPY_MOVED:  # by another thread, while this one waited for the device
+            memory: Any = None
+            epoch, refs = core.held
+            if len(refs) == 1 and epoch == OwnerCore.epoch:
+                memory = refs[0]()
+            if memory is None or memory.closed:
+                epoch, memory = core.hold_at()
+            if core.customs or device.abort is not None:
+                status = _compute_with_callbacks(core, device, epoch)
+            else:
+                status = device.run(core.ptr, epoch)
+            if status == lib.GBPY_MOVED:
+                OwnerCore.epoch = lib.gbpy_epoch()
         del memory
         if status == 0:
             return True
@@ -386,8 +396,10 @@ class CopyContext(ContextCore):
         self.buffers = (owner,)
 
 
-def _compute_with_callbacks(graph: GraphCore, device: BackendCore) -> int:
+def _compute_with_callbacks(graph: GraphCore, device: BackendCore, epoch: int) -> int:
     with Use("Graph.compute", device):
+        if lib.gbpy_epoch() != epoch:
+            return int(lib.GBPY_MOVED)
         run = start(graph, (device,), device)
         status = int(device.run_inside(graph.ptr))
         finish(graph, run, (device,))

@@ -167,7 +167,7 @@ class Scheduler(Handle):
         holding = tuple(o for o in graph.hold() if o is not core)
         _check(lib.ggml_backend_sched_alloc_graph(core.ptr, graph.ptr), "Scheduler.allocate")
         core.own_new()
-        OwnerCore.epoch += 1
+        OwnerCore.epoch = lib.gbpy_moved()
         for c in graph.contexts():
             c.upload_constants()
         core.graph = graph

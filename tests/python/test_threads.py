@@ -138,6 +138,31 @@ def test_buffers_freed_while_others_build(cpu):
     run_threads(3, work)
 
 
+def test_memory_that_comes_and_goes_while_others_wait_to_compute(cpu):
+    """Who waited for the backend computes with the memory of now, not with what there was when it began to wait."""
+    ctx = gb.Context()
+    x, w = ctx.tensor((64, 512)), ctx.tensor((512, 512))
+    graph = ctx.graph(gb.relu(x @ w.T))
+    end = time.monotonic() + 3
+    done = [0, 0, 0]
+
+    def work(i: int) -> None:
+        while time.monotonic() < end:
+            try:
+                if i == 0:
+                    scheduler = gb.Scheduler([cpu])
+                    scheduler.allocate(graph)
+                    del scheduler
+                else:
+                    graph.compute(cpu)
+                done[i] += 1
+            except gb.GgmlError:
+                pass
+
+    run_threads(3, work)
+    assert all(done)
+
+
 def test_random_use_and_closing(cpu, sim):
     """Threads use and close the same objects; only our errors may come out."""
     lock = threading.Lock()
@@ -183,7 +208,7 @@ def test_random_use_and_closing(cpu, sim):
                 pass
             if len(arrays) > 20:
                 for a in arrays:
-                    a.sum()
+                    a.tobytes()
                 arrays.clear()
 
     run_threads(4, work)
