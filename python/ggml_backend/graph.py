@@ -23,6 +23,7 @@ from .tensor import Tensor, TensorPool
 __all__ = ["Comparison", "Context", "Graph"]
 
 ABORTED: int = lib.GGML_STATUS_ABORTED
+MOVED: int = lib.GBPY_MOVED
 
 
 class GraphCore(Core):
@@ -243,8 +244,8 @@ class Graph:
             with pending.lock:
                 pending.synchronize()
         core = self._core
-        status = lib.GBPY_MOVED
-        while status == lib.GBPY_MOVED:  # by another thread, while this one waited for the device
+        status = MOVED
+        while status == MOVED:  # by another thread, while this one waited for the device
             memory: Any = None
             epoch, refs = core.held
             if len(refs) == 1 and epoch == OwnerCore.epoch:
@@ -255,7 +256,7 @@ class Graph:
                 status = _compute_with_callbacks(core, device, epoch)
             else:
                 status = device.run(core.ptr, epoch)
-            if status == lib.GBPY_MOVED:
+            if status == MOVED:
                 OwnerCore.epoch = lib.gbpy_epoch()
         del memory
         if status == 0:
@@ -399,7 +400,7 @@ class CopyContext(ContextCore):
 def _compute_with_callbacks(graph: GraphCore, device: BackendCore, epoch: int) -> int:
     with Use("Graph.compute", device):
         if lib.gbpy_epoch() != epoch:
-            return int(lib.GBPY_MOVED)
+            return MOVED
         run = start(graph, (device,), device)
         status = int(device.run_inside(graph.ptr))
         finish(graph, run, (device,))
