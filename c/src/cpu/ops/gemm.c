@@ -182,10 +182,11 @@ static void pack_blocks(const struct gb_kernels * kernels, enum ggml_type type, 
     kernels->pack_f32(k, n, width, y, x);
 }
 
-// What the next stretch of k terms of x will read.
+// What the next stretch of k terms of x will read, unless it has gaps.
 static void prefetch_rows(const struct gb_gemm_operand * o, const void * const * rows, int n, int64_t k) {
-    for (int i = 0; i < n; i++) {
-        gb_prefetch((const char *) rows[i] + (size_t) k * o->nb_k, (size_t) k * o->nb_k);
+    const size_t bytes = gb_gemm_term_offset(o, k);
+    for (int i = 0; i < n && gb_gemm_is_dense(o); i++) {
+        gb_prefetch((const char *) rows[i] + bytes, bytes);
     }
 }
 
@@ -492,7 +493,7 @@ static void pack_panel(const struct round * r, struct cursor c, int64_t index) {
         } else if (r->way.pairs) {
             pack_rounded(r->call->k, kc, panel->rows, mr, panel_at(r, index, k0, kc), x, r->l.rows);
         } else {
-            prefetch_rows(&p->x, x, gb_gemm_is_dense(&p->x) ? panel->rows : 0, kc);
+            prefetch_rows(&p->x, x, panel->rows, kc);
             pack(r->call->k, &p->x, kc, panel->rows, mr, panel_at(r, index, k0, kc), x, r->l.rows);
         }
         for (int i = 0; i < panel->rows; i++) {
