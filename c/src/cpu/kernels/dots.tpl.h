@@ -26,7 +26,7 @@
                 UNROLL                                                                                                 \
                 for (int i = 0; i < nw; i++) {                                                                         \
                     acc[i][c] = v_fma(LOAD(w[i] + p + c * V_N), xv, acc[i][c]);                                        \
-                    ASK((const char *) (w[i] + p + c * V_N) + ahead);                                                                  \
+                    ASK((const char *) (w[i] + p + c * V_N) + ahead);                                                  \
                 }                                                                                                      \
             }                                                                                                          \
         }                                                                                                              \

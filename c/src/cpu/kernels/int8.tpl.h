@@ -15,26 +15,33 @@
 
 // 32 activations to bytes, to the nearest; returns D and the sums of both halves. Infinity and NaN make D infinite or NaN. Below 2^-100
 // all is 0.
-#if V_N == 16
-static ALWAYS_INLINE float quantize_32_(int8_t * q, const float * x, int32_t sums[2]) {
-    const __m512i magnitude = _mm512_set1_epi32(0x7fffffff);
-    const __m512  a = _mm512_loadu_ps(x), b = _mm512_loadu_ps(x + 16);
-    const __m512i larger  = _mm512_max_epi32(_mm512_and_si512(_mm512_castps_si512(a), magnitude), _mm512_and_si512(_mm512_castps_si512(b), magnitude));
-    const int32_t largest = _mm512_reduce_max_epi32(larger); // as integers: NaN is above infinity
-    float         max;
+static inline float quantize_32_(int8_t * restrict q, const float * restrict x, int32_t sums[2]) {
+    int32_t largest = 0;
+    for (int i = 0; i < 32; i++) {
+        int32_t bits;
+        memcpy(&bits, x + i, sizeof(bits));
+        bits &= 0x7fffffff; // as integers NaN is above infinity
+        largest = bits > largest ? bits : largest;
+    }
+    float max;
     memcpy(&max, &largest, sizeof(max));
-    const bool    none    = max < 0x1p-100f;
-    const __m512  inverse = _mm512_set1_ps(none ? 0.0f : 127.0f / max);
-    const __m512  x0 = _mm512_mul_ps(a, inverse), x1 = _mm512_mul_ps(b, inverse); // NaN becomes 0: D is NaN or infinite then
-    const __m512i low  = _mm512_maskz_cvtps_epi32(_mm512_cmp_ps_mask(x0, x0, _CMP_ORD_Q), x0);
-    const __m512i high = _mm512_maskz_cvtps_epi32(_mm512_cmp_ps_mask(x1, x1, _CMP_ORD_Q), x1);
-    _mm_storeu_si128((__m128i *) q, _mm512_cvtepi32_epi8(low));
-    _mm_storeu_si128((__m128i *) (q + 16), _mm512_cvtepi32_epi8(high));
-    sums[0] = _mm512_reduce_add_epi32(low);
-    sums[1] = _mm512_reduce_add_epi32(high);
+    const bool  none    = max < 0x1p-100f;
+    const float inverse = none ? 0.0f : 127.0f / max;
+    for (int i = 0; i < 32; i++) { // 1.5 2^23 leaves the integer in the lowest bits
+        const float t = x[i] * inverse + 12582912.0f;
+        int32_t     bits;
+        memcpy(&bits, &t, sizeof(bits));
+        q[i] = (int8_t) (uint8_t) (bits & 0xff);
+    }
+    sums[0] = sums[1] = 0;
+    for (int i = 0; i < 16; i++) {
+        sums[0] += q[i];
+        sums[1] += q[i + 16];
+    }
     return none ? 0.0f : max / 127.0f;
 }
 
+#if V_N == 16
 // The largest of the sixteen lanes of four vectors.
 static ALWAYS_INLINE __m128i largest_of_four_(const __m512i v[4]) {
     const __m512i a = _mm512_max_epi32(_mm512_unpacklo_epi32(v[0], v[1]), _mm512_unpackhi_epi32(v[0], v[1]));
@@ -77,48 +84,23 @@ static ALWAYS_INLINE void quantize_128_(int8_t * q, int64_t step, float d[4], in
     _mm256_storeu_si256((__m256i *) sums, _mm512_castsi512_si256(_mm512_permutexvar_epi32(
                                               _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 0, 0, 0, 0, 0, 0, 0, 0), all)));
 }
-#else
-static inline float quantize_32_(int8_t * restrict q, const float * restrict x, int32_t sums[2]) {
-    int32_t largest = 0;
-    for (int i = 0; i < 32; i++) {
-        int32_t bits;
-        memcpy(&bits, x + i, sizeof(bits));
-        bits &= 0x7fffffff; // as integers NaN is above infinity
-        largest = bits > largest ? bits : largest;
-    }
-    float max;
-    memcpy(&max, &largest, sizeof(max));
-    const bool  none    = max < 0x1p-100f;
-    const float inverse = none ? 0.0f : 127.0f / max;
-    for (int i = 0; i < 32; i++) { // 1.5 2^23 leaves the integer in the lowest bits
-        const float t = x[i] * inverse + 12582912.0f;
-        int32_t     bits;
-        memcpy(&bits, &t, sizeof(bits));
-        q[i] = (int8_t) (uint8_t) (bits & 0xff);
-    }
-    sums[0] = sums[1] = 0;
-    for (int i = 0; i < 16; i++) {
-        sums[0] += q[i];
-        sums[1] += q[i + 16];
-    }
-    return none ? 0.0f : max / 127.0f;
-}
 #endif
 
 // What the rows of group g bring for the products with minima, from the scale and the sums of both halves.
-static ALWAYS_INLINE void put_sums_(int kind, int zero, float * s, int64_t step, float d, const int32_t sums[2]) {
+static ALWAYS_INLINE void put_sums_(bool halves, int zero, float * s, int64_t step, float d, const int32_t sums[2]) {
     const int32_t whole = sums[0] + sums[1];
-    const int     n     = kind & GB_BYTES_HALVES ? 2 : 1;
+    const int     n     = halves ? 2 : 1;
     for (int h = 0; h < n; h++) {
         const int32_t sum = n == 2 ? sums[h] : whole, centered = -zero * sum;
         const float   end = d * (float) sum;
-        memcpy(s + h * step, kind & GB_BYTES_CENTERED ? (const void *) &centered : (const void *) &end, sizeof(*s));
+        memcpy(s + h * step, zero != 0 ? (const void *) &centered : (const void *) &end, sizeof(*s));
     }
 }
 
 static void quantize_q8(int64_t k, int kind, int zero, int64_t step, int8_t * q, float * d, float * s, const float * x) {
-    const int64_t after = (kind & GB_BYTES_HALVES ? 2 : 1) * step; // to the sums of the next group
-    int64_t       g     = 0;
+    const bool    halves = kind & GB_BYTES_HALVES;
+    const int64_t after  = (halves ? 2 : 1) * step; // to the sums of the next group
+    int64_t       g      = 0;
 #if V_N == 16
     for (; g + 4 <= k / 32; g += 4) {
         float   scales[4];
@@ -127,14 +109,14 @@ static void quantize_q8(int64_t k, int kind, int zero, int64_t step, int8_t * q,
         UNROLL
         for (int i = 0; i < 4; i++) {
             d[(g + i) * step] = scales[i];
-            put_sums_(kind, zero, s + (g + i) * after, step, scales[i], sums + 2 * i);
+            put_sums_(halves, zero, s + (g + i) * after, step, scales[i], sums + 2 * i);
         }
     }
 #endif
     for (; g < k / 32; g++) {
         int32_t sums[2];
         d[g * step] = quantize_32_(q + 32 * g * step, x + 32 * g, sums);
-        put_sums_(kind, zero, s + g * after, step, d[g * step], sums);
+        put_sums_(halves, zero, s + g * after, step, d[g * step], sums);
     }
 }
 

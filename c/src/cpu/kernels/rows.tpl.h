@@ -63,13 +63,13 @@ static inline vf normed_(vf x, vf mean, vf scale) {
         if (!back) {                                                                                                   \
             for (int64_t i = 0; i < whole; i += V_N) {                                                                 \
                 const vf a = normed_(v_load(x + i), m, s);                                                             \
-                ASK_SECOND(x + n + i);                                                                                   \
+                ASK_SECOND(x + n + i);                                                                                 \
                 v_store(y + i, FULL);                                                                                  \
             }                                                                                                          \
         }                                                                                                              \
         for (int64_t i = whole - V_N; back && i >= 0; i -= V_N) {                                                      \
             const vf a = normed_(v_load(x + i), m, s);                                                                 \
-            ASK_SECOND(x + n + i);                                                                                       \
+            ASK_SECOND(x + n + i);                                                                                     \
             v_store(y + i, FULL);                                                                                      \
         }                                                                                                              \
     } while (0)

@@ -92,7 +92,7 @@ static ALWAYS_INLINE void rc_store_(int nx, vf acc[RC_W][RC_X], int nw, float * 
             for (int i = 0; i < RC_W; i++) {                                                                           \
                 wv[i] = LOAD(c[i] + p);                                                                                \
                 IN_REGISTER(wv[i]);                                                                                    \
-                ASK(ask[i] + (size_t) p * sizeof(T));                                                                 \
+                ASK(ask[i] + (size_t) p * sizeof(T));                                                                  \
             }                                                                                                          \
             UNROLL                                                                                                     \
             for (int j = 0; j < nx; j++) {                                                                             \

@@ -202,7 +202,7 @@ STRIPE_FORMATS(STRIPES_OF)
             const uint8_t * p  = t->w[column];                                                                         \
             size_t          at = 0;                                                                                    \
             load_sums_(1, nx, acc, sums, t->accumulate);                                                               \
-            ask_for_lines_(t->next[column], (size_t) k / (block) * (size));                                           \
+            ask_for_lines_(t->next[column], (size_t) k / (block) * (size));                                            \
             for (; k > 0; k -= STRIPE_K, p += STRIPE_K / (block) * (size)) {                                           \
                 const int64_t stripes = unpack_part_##stem##_(&a, k, p);                                               \
                 for (int64_t i = 0; i < stripes; i++, at += STRIPE_SIZE(halves)) {                                     \
@@ -239,26 +239,12 @@ static void stripe_rows(int64_t k, int kind, int zero, void * y, const float * x
     const int  words = halves ? 4 : 8, terms = STRIPE_TERMS(halves), group = terms / 16;
     char *     out = y;
     for (; k > 0; k -= terms, x += terms, out += STRIPE_SIZE(halves)) {
-        _Alignas(64) int8_t  q[512] = { 0 };
-        _Alignas(64) float   d[16] = { 0 };
-        _Alignas(64) int32_t sums[32] = { 0 };
-        const int            n = (int) (k < terms ? k : terms) / 32;
-        float                ends[2][16];
-        vi                   u[8];
-        int                  i = 0;
-        for (; i + 4 <= n; i += 4) {
-            quantize_128_(q + 32 * i, 32, d + i, sums + 2 * i, x + 32 * i);
-        }
-        for (; i < n; i++) {
-            d[i] = quantize_32_(q + 32 * i, x + 32 * i, sums + 2 * i);
-        }
+        _Alignas(64) int8_t q[512] = { 0 };
+        float               d[16] = { 0 }, ends[2][16] = { { 0 } };
+        vi                  u[8];
+        quantize_q8(k < terms ? k : terms, kind, zero, 1, q, d, ends[1], x);
         for (int g = 0; g < 16; g++) {
-            const int32_t sum = halves ? sums[g] : sums[2 * g] + sums[2 * g + 1], centered = -zero * sum;
-            ends[0][g]        = d[g * group / 32];
-            ends[1][g]        = ends[0][g] * (float) sum;
-            if (zero != 0) {
-                memcpy(&ends[1][g], &centered, sizeof(centered));
-            }
+            ends[0][g] = d[g * group / 32];
         }
         UNROLL
         for (int w = 0; w < 8; w++) {

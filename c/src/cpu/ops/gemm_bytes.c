@@ -58,7 +58,7 @@ void gb_bytes_pack_rows(const struct gb_kernels * kernels, const struct gb_unpac
     float * const d = y + width * (k / 4);
     float * const s = d + width * (k / 32);
     for (int i = 0; i < n; i++) {
-        kernels->quantize_q8(k, gb_bytes_tile_kind(unpack), unpack->zero, width, (int8_t *) y + 32 * i, d + i, s + i, x[i]);
+        kernels->quantize_q8(k, unpack->kind, unpack->zero, width, (int8_t *) y + 32 * i, d + i, s + i, x[i]);
     }
 }
 
