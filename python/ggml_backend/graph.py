@@ -244,7 +244,10 @@ class Graph:
             with pending.lock:
                 pending.synchronize()
         core = self._core
-        status = MOVED
+        if core.customs or device.abort is not None:
+            status = _compute_with_callbacks(core, device)
+        else:
+            status = MOVED
         while status == MOVED:  # by another thread, while this one waited for the device
             memory: Any = None
             epoch, refs = core.held
@@ -252,13 +255,10 @@ class Graph:
                 memory = refs[0]()
             if memory is None or memory.closed:
                 epoch, memory = core.hold_at()
-            if core.customs or device.abort is not None:
-                status = _compute_with_callbacks(core, device, epoch)
-            else:
-                status = device.run(core.ptr, epoch)
+            status = device.run(core.ptr, epoch)
             if status == MOVED:
                 OwnerCore.epoch = lib.gbpy_epoch()
-        del memory
+        memory = None
         if status == 0:
             return True
         if status == lib.GBPY_AGAIN:
@@ -355,13 +355,13 @@ class Graph:
 
         state = Compare(see)
         a, b = first, backend2._live()
-        memory = core.hold()
         with Use("Graph.compare", a, b):
+            memory = core.hold()
             run = start(core, (a, b), a)
             ok = lib.ggml_backend_compare_graph_backend(a.ptr, b.ptr, core.ptr, lib.gbpy_compare, state.handle)
             status = 0 if ok else lib.ggml_last_status()
             finish(core, run, (a, b))
-        del memory
+            del memory
         if state.error:
             raise_kept(state.error)
         if not ok and not (callback is not None and results and status >= 0):
@@ -397,13 +397,13 @@ class CopyContext(ContextCore):
         self.buffers = (owner,)
 
 
-def _compute_with_callbacks(graph: GraphCore, device: BackendCore, epoch: int) -> int:
+def _compute_with_callbacks(graph: GraphCore, device: BackendCore) -> int:
     with Use("Graph.compute", device):
-        if lib.gbpy_epoch() != epoch:
-            return MOVED
+        memory = graph.hold()
         run = start(graph, (device,), device)
         status = int(device.run_inside(graph.ptr))
         finish(graph, run, (device,))
+        del memory
     return status
 
 
