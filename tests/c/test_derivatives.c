@@ -151,6 +151,10 @@ EXPR(e_silu, ggml_silu(ctx, a))
 EXPR(e_sgn, ggml_sgn(ctx, a))
 EXPR(e_step, ggml_step(ctx, a))
 EXPR(e_cross_entropy, ggml_cross_entropy_loss(ctx, a, ggml_soft_max(ctx, random_tensor(ctx, a->ne, -1, 1))))
+EXPR(e_cross_entropy_exact, ggml_cross_entropy_loss_eps(ctx, a, random_tensor(ctx, a->ne, 0.1f, 1), 0.0f))
+EXPR(e_cross_entropy_eps, ggml_cross_entropy_loss_eps(ctx, a, random_tensor(ctx, a->ne, 0.1f, 1), 0.125f))
+EXPR(e_rope_exact, ggml_rope_custom(ctx, a, in->ids, 4, GGML_ROPE_EXACT, 0, 64, 1000.0f, 0.5f, 0.5f, 1.2f, 32.0f, 1.0f))
+EXPR(e_rope_neox_exact, ggml_rope_custom(ctx, a, in->ids, 6, 2 | GGML_ROPE_EXACT, 0, 64, 1000.0f, 0.5f, 0.5f, 1.2f, 32.0f, 1.0f))
 EXPR(e_flash_attn, ggml_flash_attn(ctx, a, b, c, false))
 EXPR(e_flash_attn_masked, ggml_flash_attn(ctx, a, b, c, true))
 // a tensor used on several ways, through an in-place form and a cast
@@ -194,6 +198,8 @@ static const struct grad_case grad_cases[] = {
     { "soft_max", e_soft_max, { { 5, 3, 2, 1 } }, -1, 1, 0, 0 },
     { "soft_max_ext", e_soft_max_ext, { { 5, 4, 3, 1 }, { 5, 2, 1, 1 } }, -1, 1, 0, 0 },
     { "rope", e_rope, { { 6, 2, 5, 1 } }, -1, 1, 0, 0 },
+    { "rope_exact", e_rope_exact, { { 7, 2, 5, 1 } }, -1, 1, 0, 0 },
+    { "rope_neox_exact", e_rope_neox_exact, { { 8, 2, 5, 2 } }, -1, 1, 0, 0 },
     { "rope_neox", e_rope_neox, { { 8, 2, 5, 2 } }, -1, 1, 0, 0 },
     { "abs", e_abs, { { 4, 3, 1, 1 } }, 0.2f, 1, 0, 0 },
     { "abs_negative", e_abs, { { 4, 3, 1, 1 } }, -1, -0.2f, 0, 0 },
@@ -203,6 +209,8 @@ static const struct grad_case grad_cases[] = {
     { "sgn", e_sgn, { { 4, 3, 1, 1 } }, 0.2f, 1, 0, 0 },
     { "step", e_step, { { 4, 3, 1, 1 } }, 0.2f, 1, 0, 0 },
     { "cross_entropy", e_cross_entropy, { { 5, 4, 1, 1 } }, -1, 1, 0, 0 },
+    { "cross_entropy_exact", e_cross_entropy_exact, { { 5, 4, 1, 1 } }, -1, 1, 0, 0 },
+    { "cross_entropy_eps", e_cross_entropy_eps, { { 5, 4, 1, 1 } }, -1, 1, 0, 0 },
     { "flash_attn", e_flash_attn, { { 4, 3, 2, 1 }, { 4, 5, 2, 1 }, { 5, 4, 2, 1 } }, -1, 1, 0, 0 },
     { "flash_attn_masked", e_flash_attn_masked, { { 3, 3, 4, 2 }, { 3, 5, 2, 2 }, { 5, 3, 2, 2 } }, -1, 1, 0, 0 },
     { "shared", e_shared, { { 4, 3, 1, 1 } }, -1, 1, 0, 0 },

@@ -113,6 +113,7 @@ bool gb_check_map_custom(const char * func, gb_ct a, gb_ct b, gb_ct c, int n, bo
 
 // losses
 bool gb_check_cross_entropy_loss(const char * func, gb_ct a, gb_ct b);
+bool gb_check_loss_eps(const char * func, gb_ct a, float eps);
 bool gb_check_cross_entropy_loss_back(const char * func, gb_ct a, gb_ct b, gb_ct c);
 
 #endif // GB_TENSOR_CHECK_H

@@ -242,7 +242,10 @@ static bool derive_flash_attn(struct gb_sweep * s, struct ggml_tensor * y, struc
 }
 
 static bool derive_cross_entropy_loss(struct gb_sweep * s, struct ggml_tensor * y, struct ggml_tensor * g) {
-    return ADD(y->src[0], ggml_cross_entropy_loss_back(s->ctx, y->src[0], y->src[1], g));
+    float eps;
+    memcpy(&eps, y->op_params + 1, sizeof(eps));
+    return ADD(y->src[0], y->op_params[0] != 0 ? ggml_cross_entropy_loss_eps_back(s->ctx, y->src[0], y->src[1], g, eps)
+                                               : ggml_cross_entropy_loss_back(s->ctx, y->src[0], y->src[1], g));
 }
 
 // ------------------------------------------------------------------------------------------------------------------------- table
