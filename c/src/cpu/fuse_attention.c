@@ -53,6 +53,7 @@ static bool add_mask(struct gb_attention * a, const struct ggml_tensor * node) {
     const int64_t past = gb_op_param_i32(node, 0);
     a->past            = a->causal ? GB_MIN(a->past, past) : past;
     a->causal          = true;
+    a->causal_at       = a->n_edits;
     return true;
 }
 

@@ -139,8 +139,8 @@ static void rms_norm_row_f32(int64_t n, float * y, const float * x, float eps, c
 
 // --------------------------------------------------------------------------------------------------------------- softmax
 
-// y = x scale + mask (y == x allowed), and the largest of them, NaN apart
-static float scaled_max_(int64_t n, float * y, const float * x, float scale, const float * mask) {
+// The largest of x scale + mask, NaN apart. y: where as many results will go.
+static float scaled_max_(int64_t n, const float * y, const float * x, float scale, const float * mask) {
     const vf least = v_set(-INFINITY), s = v_set(scale);
     vf       m0 = least, m1 = least;
     int64_t  i = 0;
@@ -155,8 +155,6 @@ static float scaled_max_(int64_t n, float * y, const float * x, float scale, con
             a = v_mul(a, s);
             b = v_mul(b, s);
         }
-        v_store(y + i, a);
-        v_store(y + i + V_N, b);
         m0 = v_max(a, m0);
         m1 = v_max(b, m1);
     }
@@ -164,24 +162,50 @@ static float scaled_max_(int64_t n, float * y, const float * x, float scale, con
         const int left = (int) (n - i < V_N ? n - i : V_N);
         const vf  a    = v_load_n(x + i, left);
         const vf  b    = mask != NULL ? v_fma(a, s, v_load_n(mask + i, left)) : v_mul(a, s);
-        v_store_n(y + i, b, left);
         m0 = v_max(v_first(b, left, least), m0);
     }
     return v_largest(v_max(m0, m1));
 }
 
-// softmax of x scale + mask. All -inf: zeros. A NaN makes the row NaN; with nothing but -inf beside it, only itself.
-static void soft_max_row_f32(int64_t n, float * y, const float * x, float scale, const float * mask) {
-    const bool    plain = mask == NULL && scale == 1.0f;
-    const float   max   = plain ? max_f32(n, x) : scaled_max_(n, y, x, scale, mask);
-    const float * w     = plain ? x : y;
-    if (max == -INFINITY) {
+static inline double score_f64_(const float * x, float scale, const float * mask, int64_t i) {
+    return (double) x[i] * (double) scale + (mask != NULL ? (double) mask[i] : 0.0);
+}
+
+// Rows whose largest entry is not finite: in double, where a product with the scale cannot overflow.
+static void soft_max_far_(int64_t n, float * y, const float * x, float scale, const float * mask) {
+    double largest = -INFINITY, sum = 0;
+    bool   none = false; // a NaN
+    for (int64_t i = 0; i < n; i++) {
+        const double t = score_f64_(x, scale, mask, i);
+        none |= t != t;
+        largest = t > largest ? t : largest;
+    }
+    if (none || !(fabs(largest) < INFINITY)) {
+        const float all = none || largest > 0 ? NAN : 0.0f;
         for (int64_t i = 0; i < n; i++) {
-            y[i] = w[i] == -INFINITY ? 0.0f : NAN;
+            y[i] = all;
         }
         return;
     }
-    const double sum   = exp_sum_f32(n, y, w, max);
+    for (int64_t i = 0; i < n; i++) {
+        sum += exp(score_f64_(x, scale, mask, i) - largest);
+    }
+    for (int64_t i = 0; i < n; i++) {
+        y[i] = (float) (exp(score_f64_(x, scale, mask, i) - largest) / sum);
+    }
+}
+
+// softmax of x scale + mask; y may be x or mask. All -inf: zeros. A NaN or +inf makes all of the row NaN.
+static void soft_max_row_f32(int64_t n, float * y, const float * x, float scale, const float * mask) {
+    const bool  plain = mask == NULL && scale == 1.0f;
+    const float max   = plain ? max_f32(n, x) : scaled_max_(n, y, x, scale, mask);
+    if (!(fabsf(max) < INFINITY)) {
+        soft_max_far_(n, y, x, scale, mask);
+        return;
+    }
+    const double sum   = plain          ? exp_sum_f32(n, y, x, max)
+                         : mask == NULL ? exp_sum_scaled_(n, y, x, scale, max)
+                                        : exp_sum_masked_(n, y, x, scale, mask, max);
     const vf     share = v_set((float) (1.0 / sum));
     int64_t      i     = 0;
     for (; i + V_N <= n; i += V_N) {

@@ -34,9 +34,7 @@ static void attend(const struct gb_kernels * kernels, const struct ggml_tensor *
     for (int64_t c = 0; c < n; c++) {
         score[c] = dot_with(kernels, k, gb_row_ptr(k, c, h2, h3), k->ne[0], q, buf);
     }
-    kernels->scale_f32(n, score, score, (float) (1.0 / sqrt((double) k->ne[0])));
-    const double sum = kernels->exp_sum_f32(n, score, score, kernels->max_f32(n, score));
-    kernels->scale_f32(n, score, score, (float) (1.0 / sum));
+    kernels->soft_max_row_f32(n, score, score, (float) (1.0 / sqrt((double) k->ne[0])), NULL);
 }
 
 // ---------------------------------------------------------------------------------------------------------- FLASH_ATTN

@@ -118,18 +118,22 @@ struct best {
     int32_t at;
 };
 
-// The last of equal maxima; NaN is never one. The kernel finds the maximum of a run; who holds it matters only if it is
-// one of the row so far.
+// In the order of ARGMAX, in which NaN is above all.
+static bool is_same(float a, float b) {
+    return a == b || (isnan(a) && isnan(b));
+}
+
+// The last of equal maxima. The kernel finds the maximum of a run; who holds it matters only if it is one of the row so far.
 static void improve(const struct gb_kernels * k, struct best * best, int64_t i0, int64_t n, const float * x) {
     const float max = k->max_f32(n, x);
-    if (max < best->value) {
+    if (max < best->value || (isnan(best->value) && !isnan(max))) {
         return;
     }
     for (int64_t end = n; end > 0; end -= GB_MIN(end, (int64_t) LOOK_BACK)) {
         const int64_t start = GB_MAX(end - LOOK_BACK, (int64_t) 0);
-        if (k->max_f32(end - start, x + start) == max) {
+        if (is_same(k->max_f32(end - start, x + start), max)) {
             for (int64_t i = end - 1; i >= start; i--) {
-                if (x[i] == max) {
+                if (is_same(x[i], max)) {
                     *best = (struct best){ max, (int32_t) (i0 + i) };
                     return;
                 }

@@ -1,6 +1,7 @@
 // soft_max.cu - SOFT_MAX (scaled and masked, by rows), also together with the SCALE and DIAG_MASK_INF before it, DIAG_MASK_INF, DIAG_MASK_ZERO, ALIBI.
 //
-// A row whose every entry is masked with -infinity becomes zeros; a row with a NaN becomes NaN.
+// A row whose every entry is masked with -infinity becomes zeros; a row with a NaN becomes NaN, as does one in which a product with the scale
+// overflows.
 #include "cuda/ops/elements.h"
 
 struct gb_soft_max_args {
