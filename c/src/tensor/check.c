@@ -5,6 +5,8 @@
 // The idea: a node that exists is right. Kernels, allocators and the scheduler rely on it and look at shapes no more.
 #include "tensor/check.h"
 
+#include <math.h>
+
 #include "tensor/rule.h"
 #include "tensor/tensor.h"
 
@@ -330,6 +332,14 @@ bool gb_check_soft_max(const char * func, gb_ct a, gb_ct mask) {
     }
     const struct gb_call c = GB_CALL_1(func, a);
     return gb_rule_given(&c) && gb_rule_contiguous(&c, 0);
+}
+
+bool gb_check_max_bias(const char * func, gb_ct a, gb_ct mask, float max_bias) {
+    const struct gb_call c = GB_CALL_1(func, a);
+    if (!(max_bias >= 0 && max_bias < INFINITY)) {
+        return gb_rule_broken(&c, "max_bias must be at least 0 and finite, is %g", (double) max_bias);
+    }
+    return max_bias == 0 || mask != NULL || gb_rule_broken(&c, "max_bias %g needs a mask", (double) max_bias);
 }
 
 bool gb_check_soft_max_back(const char * func, gb_ct a, gb_ct b) {

@@ -191,7 +191,16 @@ ROWS_LONG(gelu_quick_f32, gelu_quick_)
 #define LOAD_LEFT(p) v_load_n(p, left)
 #define EXP_OF_X(LOAD, i) LOAD(x + (i))
 #define EXP_OF_SCALED(LOAD, i) v_mul(LOAD(x + (i)), v_set(scale))
-#define EXP_OF_MASKED(LOAD, i) v_fma(LOAD(x + (i)), v_set(scale), LOAD(mask + (i)))
+#define EXP_OF_MASKED(LOAD, i) masked_(LOAD(x + (i)), v_set(scale), LOAD(mask + (i)))
+
+// x scale + mask; the product must not overflow before a mask of -inf is added.
+static inline vf masked_(vf x, vf scale, vf mask) {
+#if V_N == 1
+    return (float) ((double) x * (double) scale + (double) mask);
+#else
+    return v_fma(x, scale, mask);
+#endif
+}
 
 EXP_SUM(exp_sum_f32, (int64_t n, float * y, const float * x, float max), EXP_OF_X)
 EXP_SUM(exp_sum_scaled_, (int64_t n, float * y, const float * x, float scale, float max), EXP_OF_SCALED)

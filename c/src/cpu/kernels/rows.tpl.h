@@ -114,7 +114,8 @@ static double row_moments_(int64_t n, const float * x, const float * y, float sh
 }
 
 // (x - mean) / sqrt(variance + eps) w + b. b only with w. Mean and variance come from one pass, about the mean of the first elements. Where
-// that turns out to be too far from the mean for the difference of squares, deviations are added up in a pass of their own.
+// that turns out to be too far from the mean for the difference of squares, deviations are added up in a pass of their own. Where sums overflow
+// in float, all is done in double.
 static void norm_row_f32(int64_t n, float * y, const float * x, float eps, const float * w, const float * b) {
     const int64_t few   = n < 2 * V_N ? n : 2 * V_N;
     const float   shift = n > 0 ? (float) (row_sum_(few, x, y) / (double) few) : 0.0f;
@@ -125,14 +126,22 @@ static void norm_row_f32(int64_t n, float * y, const float * x, float eps, const
     if (!(off * off <= squares / 8)) {
         variance = (float) (row_deviations_(n, x, y, mean) / (double) n);
     }
+    if (n > 0 && !(variance < INFINITY)) {
+        const float  middle = (float) (sum_f32(n, x) / (double) n);
+        const double spread = sum_sqr_dev_f32(n, x, middle) / (double) n;
+        apply_norm_(n, y, x, middle, (float) (1.0 / sqrt(spread + (double) eps)), w, b);
+        return;
+    }
     apply_norm_(n, y, x, mean, 1.0f / sqrtf(variance + eps), w, b);
 }
 
-// x / sqrt(mean of x^2 + eps) w. Squares that overflow, or vanish, in float are added up in double.
+// x / sqrt(mean of x^2 + eps) w. Where squares overflow, or vanish, in float, all is done in double.
 static void rms_norm_row_f32(int64_t n, float * y, const float * x, float eps, const float * w) {
     double squares = row_squares_(n, x, y);
     if (!(squares >= 1e-30 && squares <= 1e38)) {
         squares = sum_sqr_f32(n, x);
+        apply_norm_(n, y, x, 0.0f, (float) (1.0 / sqrt(squares / (double) n + (double) eps)), w, NULL);
+        return;
     }
     apply_norm_(n, y, x, 0.0f, 1.0f / sqrtf((float) (squares / (double) n) + eps), w, NULL);
 }
@@ -149,8 +158,8 @@ static float scaled_max_(int64_t n, const float * y, const float * x, float scal
         ASK_TO_WRITE(y + i);
         ASK_TO_WRITE(y + i + V_N);
         if (mask != NULL) {
-            a = v_fma(a, s, v_load(mask + i));
-            b = v_fma(b, s, v_load(mask + i + V_N));
+            a = masked_(a, s, v_load(mask + i));
+            b = masked_(b, s, v_load(mask + i + V_N));
         } else {
             a = v_mul(a, s);
             b = v_mul(b, s);
@@ -161,7 +170,7 @@ static float scaled_max_(int64_t n, const float * y, const float * x, float scal
     for (; i < n; i += V_N) {
         const int left = (int) (n - i < V_N ? n - i : V_N);
         const vf  a    = v_load_n(x + i, left);
-        const vf  b    = mask != NULL ? v_fma(a, s, v_load_n(mask + i, left)) : v_mul(a, s);
+        const vf  b    = mask != NULL ? masked_(a, s, v_load_n(mask + i, left)) : v_mul(a, s);
         m0 = v_max(v_first(b, left, least), m0);
     }
     return v_largest(v_max(m0, m1));

@@ -89,11 +89,8 @@ static void sum_each_row(const struct gb_cpu_call * call, struct ggml_tensor * n
     gb_cpu_share(call, gb_rows(a), &first, &last);
     for (int64_t i = first; i < last; i++) {
         const struct gb_row r = gb_row_at(a, i);
-        float               v = (float) sum_of(call, a, gb_row_of(a, r), a->ne[0]);
-        if (mean) {
-            v /= (float) a->ne[0];
-        }
-        gb_set(node->type, gb_row_of(node, r), v);
+        const double        sum = sum_of(call, a, gb_row_of(a, r), a->ne[0]);
+        gb_set(node->type, gb_row_of(node, r), (float) (mean ? sum / (double) a->ne[0] : sum));
     }
 }
 

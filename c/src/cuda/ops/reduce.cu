@@ -67,7 +67,7 @@ template<int WARPS> GB_KERNEL GB_BOUNDS(512, 1) gb_sum_rows(gb_sum_rows_args q) 
     }
     sum = gb_row_sum<WARPS>(sum, shared);
     if (row < q.rows && gb_my_place<WARPS>() == 0) {
-        gb_put(q.y.type, gb_at(q.y, at), q.mean ? (float) sum / (float) n : (float) sum);
+        gb_put(q.y.type, gb_at(q.y, at), (float) (q.mean ? sum / (double) n : sum));
     }
 }
 
