@@ -565,10 +565,12 @@ def soft_max(a: Tensor, mask: Tensor | None = None, scale: float = 1.0, inplace:
         return build_1("soft_max", _pick("soft_max", inplace), a)
     if inplace:
         raise InvalidArgumentError("soft_max: with a mask or scale it cannot work in place")
-    if max_bias != 0.0:
-        return build("soft_max", lib.ggml_soft_max_bias, (a, mask), scale, max_bias, ndim=OF_FIRST, labels=("a", "mask"))
     if mask is None:
+        if max_bias != 0.0:
+            raise InvalidArgumentError("soft_max: max_bias needs a mask, which it multiplies")
         return build("soft_max", lib.ggml_soft_max_ext, (a, mask), scale, labels=("a", "mask"))
+    if max_bias != 0.0:
+        return build_2("soft_max", lib.ggml_soft_max_bias, a, mask, scale, max_bias, ndim=OF_FIRST, labels=("a", "mask"))
     return build_2("soft_max", lib.ggml_soft_max_ext, a, mask, scale, ndim=OF_FIRST, labels=("a", "mask"))
 
 

@@ -170,6 +170,8 @@ def test_soft_max_with_linear_biases(heads):
     check(lambda a, m: gb.soft_max(a, m, 0.5, max_bias=8.0), [a, In(distance)],
           lambda a, m: np.stack([np.stack([soft_max(x, slope * m, 0.5) for x, slope in zip(b, slopes, strict=True)]) for b in a]),
           Tolerance(terms=60, n=33))  # fmt: skip
+    with gb.Context() as ctx, pytest.raises(gb.InvalidArgumentError, match="max_bias needs a mask"):
+        gb.soft_max(ctx.tensor((4, 4), gb.float32), max_bias=8.0)
 
 
 # ----------------------------------------------------------------------------------------------- attention, together and one by one
