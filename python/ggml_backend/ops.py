@@ -521,7 +521,8 @@ def get_rows(a: Tensor, b: Tensor) -> Tensor:
 
 @builds("ggml_get_rows_back")
 def get_rows_back(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
-    """Zeros of the shape of ``c`` to whose row ``b[i]`` row ``i`` of ``a`` is added, for all ``i``. Sums are formed in double."""
+    """Zeros of the shape of ``c`` to whose row ``b[i]`` row ``i`` of ``a`` is added, for all ``i``: as exact as a sum of few,
+    however many are added to a row."""
     return build("get_rows_back", lib.ggml_get_rows_back, (a, b, c), ndim=2)
 
 

@@ -164,16 +164,16 @@ ROWS_LONG(gelu_f32, gelu_)
 ROWS_LONG(gelu_erf_f32, gelu_erf_)
 ROWS_LONG(gelu_quick_f32, gelu_quick_)
 
-// y = exp(F - max), where y may be what F reads at the same place; returns the sum. Four vectors are added up in float before they join the
-// sum in double: no more than two roundings on the way. F(LOAD, i): a vector from i on, by LOAD(pointer).
+// y = exp(F), where y may be what F reads at the same place; returns the sum. Four vectors are added up in float before they join the
+// sum in double: no more than two roundings on the way. F(LOAD, i): a vector from i on, by LOAD(pointer), less m, the largest.
 #define EXP_SUM(name, PARAMS, F)                                                                                       \
     static double name PARAMS {                                                                                        \
         const vf m = v_set(max);                                                                                       \
         vd       s = vd_zero();                                                                                        \
         int64_t  i = 0;                                                                                                \
         for (; i + 4 * V_N <= n; i += 4 * V_N) {                                                                       \
-            const vf a = exp_(v_sub(F(v_load, i), m)), b = exp_(v_sub(F(v_load, i + V_N), m));                         \
-            const vf c = exp_(v_sub(F(v_load, i + 2 * V_N), m)), d = exp_(v_sub(F(v_load, i + 3 * V_N), m));           \
+            const vf a = exp_(F(v_load, i)), b = exp_(F(v_load, i + V_N));                                             \
+            const vf c = exp_(F(v_load, i + 2 * V_N)), d = exp_(F(v_load, i + 3 * V_N));                               \
             v_store(y + i, a);                                                                                         \
             v_store(y + i + V_N, b);                                                                                   \
             v_store(y + i + 2 * V_N, c);                                                                               \
@@ -182,16 +182,16 @@ ROWS_LONG(gelu_quick_f32, gelu_quick_)
         }                                                                                                              \
         for (; i < n; i += V_N) {                                                                                      \
             const int left = (int) (n - i < V_N ? n - i : V_N);                                                        \
-            const vf  e    = v_first(exp_(v_sub(F(LOAD_LEFT, i), m)), left, v_set(0.0f));                              \
+            const vf  e    = v_first(exp_(F(LOAD_LEFT, i)), left, v_set(0.0f));                                        \
             v_store_n(y + i, e, left);                                                                                 \
             s = vd_add(s, e);                                                                                          \
         }                                                                                                              \
         return vd_sum(s);                                                                                              \
     }
 #define LOAD_LEFT(p) v_load_n(p, left)
-#define EXP_OF_X(LOAD, i) LOAD(x + (i))
-#define EXP_OF_SCALED(LOAD, i) v_mul(LOAD(x + (i)), v_set(scale))
-#define EXP_OF_MASKED(LOAD, i) masked_(LOAD(x + (i)), v_set(scale), LOAD(mask + (i)))
+#define EXP_OF_X(LOAD, i) v_sub(LOAD(x + (i)), m)
+#define EXP_OF_SCALED(LOAD, i) v_sub(v_mul(LOAD(x + (i)), v_set(scale)), m)
+#define EXP_OF_MASKED(LOAD, i) v_sub(masked_(LOAD(x + (i)), v_set(scale), LOAD(mask + (i))), m)
 
 // x scale + mask; the product must not overflow before a mask of -inf is added.
 static inline vf masked_(vf x, vf scale, vf mask) {

@@ -31,24 +31,25 @@ SUM_F64(sum_sqr_dev_f32, (int64_t n, const float * x, float mean), v_set(mean), 
 static float max_f32(int64_t n, const float * x) {
     const vf least = v_set(-INFINITY);
     vf       m = least, m1 = least, m2 = least, m3 = least;
-    vm       none = v_unordered(least, least); // where a NaN was
-    int64_t  i    = 0;
+    vm       o = v_eq(least, least), o1 = o; // where no NaN was
+    int64_t  i = 0;
     for (; i + 4 * V_N <= n; i += 4 * V_N) {
         const vf a = v_load(x + i), b = v_load(x + i + V_N), c = v_load(x + i + 2 * V_N), d = v_load(x + i + 3 * V_N);
-        none = vm_or(none, vm_or(v_unordered(a, b), v_unordered(c, d)));
-        m    = v_max(a, m); // m whenever the element is NaN
-        m1   = v_max(b, m1);
-        m2   = v_max(c, m2);
-        m3   = v_max(d, m3);
+        m  = v_max(a, m); // m whenever the element is NaN
+        m1 = v_max(b, m1);
+        m2 = v_max(c, m2);
+        m3 = v_max(d, m3);
+        o  = v_ordered(o, a, b);
+        o1 = v_ordered(o1, c, d);
     }
     m = v_max(v_max(m, m1), v_max(m2, m3));
     for (; i < n; i += V_N) {
         const int left = (int) (n - i < V_N ? n - i : V_N);
         const vf  a    = v_first(v_load_n(x + i, left), left, least);
-        none           = vm_or(none, v_unordered(a, a));
         m              = v_max(a, m);
+        o              = v_ordered(o, a, a);
     }
-    return vm_any(none) ? NAN : v_largest(m) + 0.0f; // -0 becomes +0: which zero came first must not matter
+    return !(vm_all(o) && vm_all(o1)) ? NAN : v_largest(m) + 0.0f; // -0 becomes +0: which zero came first must not matter
 }
 
 #define LOAD_F32(p) v_load(p)

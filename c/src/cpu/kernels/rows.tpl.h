@@ -148,8 +148,8 @@ static void rms_norm_row_f32(int64_t n, float * y, const float * x, float eps, c
 
 // --------------------------------------------------------------------------------------------------------------- softmax
 
-// The largest of x scale + mask, NaN apart. y: where as many results will go.
-static float scaled_max_(int64_t n, const float * y, const float * x, float scale, const float * mask) {
+// The largest of x scale + mask, NaN apart. y: where as many results will go; with `keep` these are x scale + mask for now.
+static ALWAYS_INLINE float scaled_max_(int64_t n, bool keep, float * y, const float * x, float scale, const float * mask) {
     const vf least = v_set(-INFINITY), s = v_set(scale);
     vf       m0 = least, m1 = least;
     int64_t  i = 0;
@@ -164,6 +164,10 @@ static float scaled_max_(int64_t n, const float * y, const float * x, float scal
             a = v_mul(a, s);
             b = v_mul(b, s);
         }
+        if (keep) {
+            v_store(y + i, a);
+            v_store(y + i + V_N, b);
+        }
         m0 = v_max(a, m0);
         m1 = v_max(b, m1);
     }
@@ -171,6 +175,9 @@ static float scaled_max_(int64_t n, const float * y, const float * x, float scal
         const int left = (int) (n - i < V_N ? n - i : V_N);
         const vf  a    = v_load_n(x + i, left);
         const vf  b    = mask != NULL ? masked_(a, s, v_load_n(mask + i, left)) : v_mul(a, s);
+        if (keep) {
+            v_store_n(y + i, b, left);
+        }
         m0 = v_max(v_first(b, left, least), m0);
     }
     return v_largest(v_max(m0, m1));
@@ -207,12 +214,16 @@ static void soft_max_far_(int64_t n, float * y, const float * x, float scale, co
 // softmax of x scale + mask; y may be x or mask. All -inf: zeros. A NaN or +inf makes all of the row NaN.
 static void soft_max_row_f32(int64_t n, float * y, const float * x, float scale, const float * mask) {
     const bool  plain = mask == NULL && scale == 1.0f;
-    const float max   = plain ? max_f32(n, x) : scaled_max_(n, y, x, scale, mask);
+    const bool  keep  = y != x && y != mask; // else what comes later may need x and mask again
+    const float max   = plain  ? max_f32(n, x)
+                        : keep ? scaled_max_(n, true, y, x, scale, mask)
+                               : scaled_max_(n, false, y, x, scale, mask);
     if (!(fabsf(max) < INFINITY)) {
         soft_max_far_(n, y, x, scale, mask);
         return;
     }
     const double sum   = plain          ? exp_sum_f32(n, y, x, max)
+                         : keep         ? exp_sum_f32(n, y, y, max)
                          : mask == NULL ? exp_sum_scaled_(n, y, x, scale, max)
                                         : exp_sum_masked_(n, y, x, scale, mask, max);
     const vf     share = v_set((float) (1.0 / sum));

@@ -63,8 +63,8 @@ static void run_get_rows(const struct gb_cpu_call * call, struct ggml_tensor * n
 // ------------------------------------------------------------------------------------------------------- GET_ROWS_BACK
 
 // Rows may be hit many times: the first thread sorts the rows of a by the row that they are added to, and each thread adds up some columns
-// of all of them, a result at a time, in double and in the order of the indices.
-enum { COLUMNS = 64 };
+// of all of them, a result at a time and in the order of the indices: in float a few at a time, and these parts in double.
+enum { COLUMNS = 64, PART = 32 };
 
 // In the scratch memory: where the rows for each result begin in `order`, and where those of the last end.
 struct hits {
@@ -106,23 +106,38 @@ static void sort_hits(const struct gb_cpu_call * call, const struct ggml_tensor 
     }
 }
 
+// part = the rows of a that `hits` names, n columns of them.
+static void add_part(const struct gb_cpu_call * call, const struct ggml_tensor * a, const int32_t * hits, int32_t count, int64_t i0, int64_t n,
+                     float * part) {
+    float buf[COLUMNS];
+    for (int32_t u = 0; u < count; u++) {
+        const float * x = gb_in(call->k, a, gb_row_ptr(a, hits[u], 0, 0) + (size_t) i0 * a->nb[0], n, buf);
+        if (u == 0) {
+            memcpy(part, x, (size_t) n * sizeof(float));
+        } else {
+            call->k->add_f32(n, part, part, x);
+        }
+    }
+}
+
 static void add_hits(const struct gb_cpu_call * call, const struct ggml_tensor * node, struct hits h, int64_t i0, int64_t n) {
-    const struct ggml_tensor * a = node->src[0];
-    for (int64_t i = 0; i < gb_rows(node); i++) {
-        char * const  p   = gb_row_of(node, gb_row_at(node, i)) + (size_t) i0 * node->nb[0];
-        const int32_t end = i < node->ne[1] ? h.first[i + 1] : 0;
-        float         buf[COLUMNS];
-        double        sum[COLUMNS] = { 0 };
-        for (int32_t u = i < node->ne[1] ? h.first[i] : 0; u < end; u++) {
-            const float * x = gb_in(call->k, a, gb_row_ptr(a, h.order[u], 0, 0) + (size_t) i0 * a->nb[0], n, buf);
+    for (int64_t i = 0; i < node->ne[1]; i++) {
+        const int32_t first = h.first[i], count = h.first[i + 1] - first;
+        float         part[COLUMNS] = { 0 };
+        add_part(call, node->src[0], h.order + first, GB_MIN(count, (int32_t) PART), i0, n, part);
+        if (count > PART) {
+            double sum[COLUMNS] = { 0 };
+            for (int32_t u = 0; u < count; u += PART) {
+                add_part(call, node->src[0], h.order + first + u, GB_MIN(count - u, (int32_t) PART), i0, n, part);
+                for (int64_t c = 0; c < n; c++) {
+                    sum[c] += (double) part[c];
+                }
+            }
             for (int64_t c = 0; c < n; c++) {
-                sum[c] += (double) x[c];
+                part[c] = (float) sum[c];
             }
         }
-        for (int64_t c = 0; c < n; c++) {
-            buf[c] = (float) sum[c];
-        }
-        gb_store(call->k, node->type, n, p, node->nb[0], buf);
+        gb_store(call->k, node->type, n, gb_row_ptr(node, i, 0, 0) + (size_t) i0 * node->nb[0], node->nb[0], part);
     }
 }
 
