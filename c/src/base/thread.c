@@ -4,6 +4,8 @@
 #endif
 #include "thread.h"
 
+#include "current.h"
+#include "env.h"
 #include "mem.h"
 #include "status.h"
 
@@ -28,6 +30,10 @@ bool gb_cond_init(gb_cond * c) {
 }
 void gb_cond_destroy(gb_cond * c) { (void) c; }
 void gb_cond_wait(gb_cond * c, gb_mutex * m) { SleepConditionVariableSRW(c, m, INFINITE, 0); }
+bool gb_cond_wait_for(gb_cond * c, gb_mutex * m, int64_t ns) {
+    const int64_t ms = ns <= 0 ? 0 : ns / 1000000 + (ns % 1000000 != 0);
+    return SleepConditionVariableSRW(c, m, ms < INT32_MAX ? (DWORD) ms : INT32_MAX, 0) != 0;
+}
 void gb_cond_signal(gb_cond * c) { WakeConditionVariable(c); }
 void gb_cond_broadcast(gb_cond * c) { WakeAllConditionVariable(c); }
 
@@ -100,8 +106,41 @@ void gb_mutex_destroy(gb_mutex * m) { pthread_mutex_destroy(m); }
 void gb_mutex_lock(gb_mutex * m) { pthread_mutex_lock(m); }
 void gb_mutex_unlock(gb_mutex * m) { pthread_mutex_unlock(m); }
 
+#    ifdef __APPLE__ // the clock of a condition variable cannot be chosen, but waits may be relative
+
+static int init_cond(gb_cond * c) { return pthread_cond_init(c, NULL); }
+
+bool gb_cond_wait_for(gb_cond * c, gb_mutex * m, int64_t ns) {
+    const struct timespec time = { (time_t) (GB_MAX(ns, 0) / 1000000000), (long) (GB_MAX(ns, 0) % 1000000000) };
+    return pthread_cond_timedwait_relative_np(c, m, &time) == 0;
+}
+
+#    else
+
+static int init_cond(gb_cond * c) {
+    pthread_condattr_t attr;
+    int                err = pthread_condattr_init(&attr);
+    if (err == 0) {
+        pthread_condattr_setclock(&attr, CLOCK_MONOTONIC); // nobody's setting of the clock moves the end of a wait
+        err = pthread_cond_init(c, &attr);
+        pthread_condattr_destroy(&attr);
+    }
+    return err;
+}
+
+bool gb_cond_wait_for(gb_cond * c, gb_mutex * m, int64_t ns) {
+    struct timespec end;
+    clock_gettime(CLOCK_MONOTONIC, &end);
+    const int64_t fraction = (int64_t) end.tv_nsec + GB_MAX(ns, 0) % 1000000000;
+    end.tv_sec += (time_t) (GB_MAX(ns, 0) / 1000000000 + fraction / 1000000000);
+    end.tv_nsec = (long) (fraction % 1000000000);
+    return pthread_cond_timedwait(c, m, &end) == 0;
+}
+
+#    endif
+
 bool gb_cond_init(gb_cond * c) {
-    const int err = pthread_cond_init(c, NULL);
+    const int err = init_cond(c);
     GB_FAIL_IF(err != 0, false, GGML_STATUS_FAILED, "cannot create a condition variable: %s", strerror(err));
     return true;
 }
@@ -173,3 +212,20 @@ void gb_sleep_us(int64_t us) {
 }
 
 #endif
+
+static _Thread_local int64_t polled_ns; // when this thread last asked
+
+bool gb_cond_wait_polled(gb_cond * c, gb_mutex * m) {
+    if (gb_get_poll(NULL) == NULL) {
+        gb_cond_wait(c, m);
+        return false;
+    }
+    if (gb_cond_wait_for(c, m, GB_POLL_NS) && gb_time_ns() - polled_ns < GB_POLL_NS) { // woken often, it asks all the same
+        return false;
+    }
+    gb_mutex_unlock(m);
+    const bool stop = gb_poll();
+    polled_ns       = gb_time_ns();
+    gb_mutex_lock(m);
+    return stop;
+}

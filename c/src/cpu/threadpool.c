@@ -6,7 +6,7 @@
 // each meeting point one that opens when the last thread has come. Who looks for long offers its
 // processor to others meanwhile, in teams larger than the machine from the start.
 //
-// Invariants: between two runs every worker waits at its gate; fn, arg and nth are written only then. Only workers that
+// Invariants: between two runs every worker waits at its gate; fn, arg, nth and tag are written only then. Only workers that
 // were called take part in a run and only they are counted in `pending`.
 //
 // Threads do not survive a fork. A pool that finds itself in a child makes its locks anew and starts workers again when
@@ -16,6 +16,7 @@
 #include <stdatomic.h>
 #include <string.h>
 
+#include "base/current.h"
 #include "base/env.h"
 #include "base/log.h"
 #include "base/mem.h"
@@ -55,6 +56,7 @@ struct gb_cpu_pool {
     gb_cpu_pool_fn fn;        // of the run
     void *         arg;       // of the run, borrowed
     int            nth;       // of the run
+    void *         tag;       // gb_run() of the caller
     int            n_threads; // at most, the caller included
     int            n_started; // workers that exist; protected by `running`
     bool           no_more;   // the system refused a thread; not asked again
@@ -157,7 +159,9 @@ static void worker_main(void * arg) {
             return;
         }
         current = pool;
+        gb_set_run(pool->tag);
         pool->fn(pool->arg, w->ith, pool->nth);
+        gb_set_run(NULL);
         current = NULL;
         if (atomic_fetch_sub(&pool->pending, 1) == 1) {
             gate_open(&pool->done);
@@ -292,6 +296,7 @@ static void run_team(struct gb_cpu_pool * pool, int nth, gb_cpu_pool_fn fn, void
     pool->fn            = fn;
     pool->arg           = arg;
     pool->nth           = nth;
+    pool->tag           = gb_run();
     atomic_store(&pool->pending, nth - 1);
     for (int i = 0; i < nth - 1; i++) {
         gate_open(&pool->workers[i].gate);

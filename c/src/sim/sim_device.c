@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/current.h"
 #include "base/mem.h"
 #include "cpu/cpu.h"
 
@@ -123,7 +124,10 @@ static enum ggml_status do_work(struct gb_sim_work * work) {
     if (work->delay_ns > 0) {
         gb_sleep_us((work->delay_ns + 999) / 1000);
     }
-    return work->run(work);
+    gb_set_run(work->tag);
+    const enum ggml_status status = work->run(work);
+    gb_set_run(NULL);
+    return status;
 }
 
 static void queue_main(void * arg) {
@@ -162,6 +166,7 @@ enum ggml_status gb_sim_submit(struct gb_sim_device * device, struct gb_sim_work
     const enum ggml_status status = ensure_thread(device);
     if (status == GGML_STATUS_SUCCESS) {
         work->next    = NULL;
+        work->tag     = gb_run();
         *device->last = work;
         device->last  = &work->next;
         device->n_submitted++;

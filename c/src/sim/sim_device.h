@@ -50,6 +50,7 @@ struct gb_sim_work {
     void (*free)(struct gb_sim_device * device, struct gb_sim_work * work); // always called, on the queue thread or where the work could not be queued
     struct gb_sim_work * next;               // the queue's
     int64_t              delay_ns;           // slept before it runs
+    void *               tag;                // the queue's: gb_run() of who submitted it
 };
 
 enum { GB_SIM_BLOCKS = 64, GB_SIM_BLOCK_SIZE = 512 };
