@@ -126,7 +126,24 @@ void ggml_backend_buffer_free(ggml_backend_buffer_t buffer) {
     if (buffer->replicated) {
         atomic_fetch_add(&n_replicated_freed, 1);
     }
-    gb_free(buffer);
+    if (buffer->n_holds == 0) {
+        gb_free(buffer);
+        return;
+    }
+    buffer->iface   = (struct ggml_backend_buffer_i){ 0 };
+    buffer->context = NULL;
+    buffer->size    = 0;
+    buffer->retired = true;
+}
+
+void gb_buffer_hold(ggml_backend_buffer_t buffer) {
+    buffer->n_holds++;
+}
+
+void gb_buffer_unhold(ggml_backend_buffer_t buffer) {
+    if (--buffer->n_holds == 0 && buffer->retired) {
+        gb_free(buffer);
+    }
 }
 
 unsigned gb_replicated_buffers_freed(void) {
