@@ -319,6 +319,12 @@ static void poll_abort(struct gb_cpu_team * team) {
     }
 }
 
+static void poll_while_waiting(void * arg) { // the others may have long pieces of a node, or functions of the user's
+    if (!is_halted(arg)) {
+        poll_abort(arg);
+    }
+}
+
 bool gb_cpu_look(const struct gb_cpu_call * call) {
     if (call->pace->asks && !is_halted(call->team)) {
         poll_abort(call->team);
@@ -516,7 +522,7 @@ enum ggml_status gb_cpu_plan_run(struct gb_cpu_plan * plan, struct gb_cpu_pool *
     poll_abort(&team);
     decide(&team);
     if (team.pool != NULL) {
-        GB_TRY(gb_cpu_pool_run(pool, plan->team, team_main, &team));
+        GB_TRY(gb_cpu_pool_run(pool, plan->team, team_main, run->abort_callback != NULL ? poll_while_waiting : NULL, &team));
     } else {
         team_main(&team, 0, 1);
     }
