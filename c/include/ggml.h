@@ -409,7 +409,7 @@ struct ggml_cplan {
     uint8_t * work_data; // the caller's
     int       n_threads;
 
-    bool (*abort_callback)(void * data); // polled between nodes; true stops the computation
+    bool (*abort_callback)(void * data); // polled between nodes and inside long ones; true stops the computation
     void * abort_callback_data;
 };
 

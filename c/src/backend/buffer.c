@@ -329,8 +329,12 @@ bool ggml_backend_buffer_copy_tensor(const struct ggml_tensor * src, struct ggml
     const ggml_backend_buffer_t into = gb_tensor_buffer(dst);
     const ggml_backend_buffer_t from = gb_tensor_buffer(src);
     gb_buffer_changed(into);
+    const uint64_t before = gb_fail_count();
     if (into && into->iface.cpy_tensor && into->iface.cpy_tensor(into, src, dst)) {
         return true;
+    }
+    if (gb_fail_count() != before) { // it failed, as opposed to not knowing how: nor will the other side succeed
+        return false;
     }
     return from && from->iface.cpy_tensor_to && from->iface.cpy_tensor_to(from, src, dst);
 }

@@ -34,7 +34,8 @@ bool gb_cond_init(gb_cond * c);
 void gb_cond_destroy(gb_cond * c);
 void gb_cond_wait(gb_cond * c, gb_mutex * m);
 bool gb_cond_wait_for(gb_cond * c, gb_mutex * m, int64_t ns); // false: the time is over
-// As gb_cond_wait, but asks the thread's poll (current.h) from time to time, with the mutex released. True: the poll wants to give up.
+// As gb_cond_wait, but asks the thread's poll (current.h) from time to time, with the mutex released. True: the poll wants to give up, or it
+// has forked and this is the child, in which nobody will ever signal.
 bool gb_cond_wait_polled(gb_cond * c, gb_mutex * m);
 void gb_cond_signal(gb_cond * c);
 void gb_cond_broadcast(gb_cond * c);
