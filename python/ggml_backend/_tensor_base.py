@@ -42,7 +42,7 @@ class TensorInfo:
 
     @property
     def name(self) -> str:
-        """At most 63 bytes; longer names are cut."""
+        """At most 63 bytes of UTF-8; longer names are cut between two characters."""
         return text(lib.ggml_get_name(self._live()))
 
     @name.setter
