@@ -75,6 +75,7 @@ _BY_STATUS: dict[int, type[GgmlError]] = {
     for c in (InvalidArgumentError, AllocationError, UnsupportedError, DeviceError, StateError, FileError, GgmlError)
 }
 
+_INTERRUPTED: int = lib.GBPY_INTERRUPTED
 _last_status = lib.ggml_last_status
 _last_error = lib.ggml_last_error
 _string = ffi.string
@@ -85,6 +86,10 @@ def raise_last(prefix: str = "", status: int | None = None) -> NoReturn:
     """Raises the exception for this thread's last C failure. ``prefix`` is put before its message."""
     if status is None:
         status = _last_status()
+    if status == _INTERRUPTED:
+        from ._signals import raise_interrupt
+
+        raise_interrupt()
     message = _string(_last_error()).decode("utf-8", "replace")
     if not message:
         message = "failed with status " + _string(lib.ggml_status_to_string(status)).decode()

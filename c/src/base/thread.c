@@ -4,6 +4,8 @@
 #endif
 #include "thread.h"
 
+#include "current.h"
+#include "env.h"
 #include "mem.h"
 #include "status.h"
 
@@ -11,6 +13,41 @@ struct start {
     void (*run)(void * arg);
     void * arg;
 };
+
+// ----------------------------------------------------------------------------------------------------------------- brief locks
+
+static struct gb_brief_lock brief_locks[GB_BRIEF_LOCKS];
+
+struct gb_brief_lock * gb_brief_lock_pick(void) {
+    static atomic_uint picked;
+    gb_fork_generation(); // from here on forks are seen
+    return &brief_locks[atomic_fetch_add_explicit(&picked, 1, memory_order_relaxed) % GB_BRIEF_LOCKS];
+}
+
+// The holder needs some tens of nanoseconds, unless the system has taken its processor away: it is given time then.
+void gb_brief_lock_wait(struct gb_brief_lock * l) {
+    for (unsigned n = 0; atomic_load_explicit(&l->held, memory_order_relaxed) != 0 ||
+                         atomic_exchange_explicit(&l->held, 1, memory_order_acquire) != 0; n++) {
+        if (n < 100) {
+            gb_cpu_relax();
+        } else if (n < 200) {
+            gb_thread_yield();
+        } else {
+            gb_sleep_us(50);
+        }
+    }
+}
+
+uint32_t gb_thread_number(void) {
+    static atomic_uint            count;
+    static _Thread_local uint32_t number;
+    if (number == 0) {
+        number = (uint32_t) atomic_fetch_add_explicit(&count, 1, memory_order_relaxed) + 1;
+    }
+    return number;
+}
+
+// ----------------------------------------------------------------------------------------------------------- operating system
 
 #ifdef _WIN32
 
@@ -28,6 +65,10 @@ bool gb_cond_init(gb_cond * c) {
 }
 void gb_cond_destroy(gb_cond * c) { (void) c; }
 void gb_cond_wait(gb_cond * c, gb_mutex * m) { SleepConditionVariableSRW(c, m, INFINITE, 0); }
+bool gb_cond_wait_for(gb_cond * c, gb_mutex * m, int64_t ns) {
+    const int64_t ms = ns <= 0 ? 0 : ns / 1000000 + (ns % 1000000 != 0);
+    return SleepConditionVariableSRW(c, m, ms < INT32_MAX ? (DWORD) ms : INT32_MAX, 0) != 0;
+}
 void gb_cond_signal(gb_cond * c) { WakeConditionVariable(c); }
 void gb_cond_broadcast(gb_cond * c) { WakeAllConditionVariable(c); }
 
@@ -87,7 +128,6 @@ void gb_sleep_us(int64_t us) { Sleep((DWORD) ((us + 999) / 1000)); }
 #    include <errno.h>
 #    include <sched.h>
 #    include <signal.h>
-#    include <stdatomic.h>
 #    include <string.h>
 #    include <time.h>
 
@@ -100,8 +140,41 @@ void gb_mutex_destroy(gb_mutex * m) { pthread_mutex_destroy(m); }
 void gb_mutex_lock(gb_mutex * m) { pthread_mutex_lock(m); }
 void gb_mutex_unlock(gb_mutex * m) { pthread_mutex_unlock(m); }
 
+#    ifdef __APPLE__ // the clock of a condition variable cannot be chosen, but waits may be relative
+
+static int init_cond(gb_cond * c) { return pthread_cond_init(c, NULL); }
+
+bool gb_cond_wait_for(gb_cond * c, gb_mutex * m, int64_t ns) {
+    const struct timespec time = { (time_t) (GB_MAX(ns, 0) / 1000000000), (long) (GB_MAX(ns, 0) % 1000000000) };
+    return pthread_cond_timedwait_relative_np(c, m, &time) == 0;
+}
+
+#    else
+
+static int init_cond(gb_cond * c) {
+    pthread_condattr_t attr;
+    int                err = pthread_condattr_init(&attr);
+    if (err == 0) {
+        pthread_condattr_setclock(&attr, CLOCK_MONOTONIC); // nobody's setting of the clock moves the end of a wait
+        err = pthread_cond_init(c, &attr);
+        pthread_condattr_destroy(&attr);
+    }
+    return err;
+}
+
+bool gb_cond_wait_for(gb_cond * c, gb_mutex * m, int64_t ns) {
+    struct timespec end;
+    clock_gettime(CLOCK_MONOTONIC, &end);
+    const int64_t fraction = (int64_t) end.tv_nsec + GB_MAX(ns, 0) % 1000000000;
+    end.tv_sec += (time_t) (GB_MAX(ns, 0) / 1000000000 + fraction / 1000000000);
+    end.tv_nsec = (long) (fraction % 1000000000);
+    return pthread_cond_timedwait(c, m, &end) == 0;
+}
+
+#    endif
+
 bool gb_cond_init(gb_cond * c) {
-    const int err = pthread_cond_init(c, NULL);
+    const int err = init_cond(c);
     GB_FAIL_IF(err != 0, false, GGML_STATUS_FAILED, "cannot create a condition variable: %s", strerror(err));
     return true;
 }
@@ -154,8 +227,30 @@ bool gb_thread_try_start(gb_thread * t, struct gb_thread_main * main) {
 static pthread_once_t fork_once = PTHREAD_ONCE_INIT;
 static atomic_uint    forks;
 
-static void count_fork(void) { atomic_fetch_add(&forks, 1); }
-static void watch_forks(void) { pthread_atfork(NULL, NULL, count_fork); }
+static void free_brief_locks(void) {
+    for (int i = 0; i < GB_BRIEF_LOCKS; i++) {
+        gb_brief_unlock(&brief_locks[i]);
+    }
+}
+
+static void before_fork(void) {
+    for (int i = 0; i < GB_BRIEF_LOCKS; i++) {
+        gb_brief_lock(&brief_locks[i]);
+    }
+}
+
+static void in_child(void) {
+    free_brief_locks();
+    atomic_fetch_add(&forks, 1);
+}
+
+static void watch_forks(void) { pthread_atfork(before_fork, free_brief_locks, in_child); }
+
+// The last locks in the order are the last to be taken before a fork: handlers that are registered first run last there. So this one is
+// registered when the library is loaded, before anybody who calls it can register his own.
+#    if defined(__GNUC__)
+__attribute__((constructor)) static void watch_forks_early(void) { gb_fork_generation(); }
+#    endif
 
 unsigned gb_fork_generation(void) {
     pthread_once(&fork_once, watch_forks);
@@ -173,3 +268,27 @@ void gb_sleep_us(int64_t us) {
 }
 
 #endif
+
+static _Thread_local int64_t polled_ns; // when this thread last asked
+
+bool gb_cond_wait_polled(gb_cond * c, gb_mutex * m) {
+    if (gb_get_poll(NULL) == NULL) {
+        gb_cond_wait(c, m);
+        return false;
+    }
+    if (gb_cond_wait_for(c, m, GB_POLL_NS) && gb_time_ns() - polled_ns < GB_POLL_NS) { // woken often, it asks all the same
+        return false;
+    }
+    const unsigned generation = gb_fork_generation();
+    gb_mutex_unlock(m);
+    const bool stop = gb_poll();
+    polled_ns       = gb_time_ns();
+    if (gb_fork_generation() != generation) { // the poll has forked, and this is the child: who could hold the mutex is in the parent
+        gb_mutex_init(m);
+        gb_cond_init(c);
+        gb_mutex_lock(m);
+        return true;
+    }
+    gb_mutex_lock(m);
+    return stop;
+}

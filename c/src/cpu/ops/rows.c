@@ -57,6 +57,9 @@ static void run_get_rows(const struct gb_cpu_call * call, struct ggml_tensor * n
             return;
         }
         take_row(call, node, gb_row_of(node, r), a, gb_row_ptr(a, index, r.i2, r.i3), node->ne[0]);
+        if (gb_cpu_stopped(call, 2 * node->ne[0])) {
+            return;
+        }
     }
 }
 
@@ -64,39 +67,39 @@ static void run_get_rows(const struct gb_cpu_call * call, struct ggml_tensor * n
 
 // Rows may be hit many times: the first thread sorts the rows of a by the row that they are added to, and each thread adds up some columns
 // of all of them, a result at a time and in the order of the indices: in float a few at a time, and these parts in double.
-enum { COLUMNS = 64, PART = 32 };
+enum { COLUMNS = 64, PART = 32, LOOK = 4096 };
 
 // In the scratch memory: where the rows for each result begin in `order`, and where those of the last end.
 struct hits {
     int32_t *first, *order;
-    int32_t * bad; // an index was wrong
 };
 
 static struct hits hits_of(const struct gb_cpu_call * call, const struct ggml_tensor * node) {
     int32_t * p = call->work;
-    return (struct hits){ .first = p + 1, .order = p + 3 + node->ne[1], .bad = p };
+    return (struct hits){ .first = p, .order = p + 2 + node->ne[1] };
 }
 
 static size_t get_rows_back_work(const struct ggml_tensor * node, int n_tasks) {
     (void) n_tasks;
-    return gb_lines((size_t) (node->ne[1] + node->src[0]->ne[1] + 3) * sizeof(int32_t));
+    return gb_lines((size_t) (node->ne[1] + node->src[0]->ne[1] + 2) * sizeof(int32_t));
 }
 
 // By counting: first[r + 1] counts the rows for r, then becomes where the next one goes.
 static void sort_hits(const struct gb_cpu_call * call, const struct ggml_tensor * node, struct hits h) {
     const struct ggml_tensor *a = node->src[0], *b = node->src[1];
     const int64_t             n = a->ne[1], rows = node->ne[1];
-    *h.bad = 0;
     memset(h.first, 0, (size_t) (rows + 2) * sizeof(int32_t));
     for (int64_t i = 0; i < n; i++) {
         const int32_t index = gb_get_i32((const char *) b->data + (size_t) i * b->nb[0]);
         if (index < 0 || index >= rows) {
             gb_cpu_fail(call, node, GGML_STATUS_INVALID_ARGUMENT, "index %" PRId32 " at [%" PRId64 "] out of range 0..%" PRId64, index, i,
                         rows - 1);
-            *h.bad = 1;
             return;
         }
         h.first[index + 2]++;
+        if (i % LOOK == LOOK - 1 && gb_cpu_stopped(call, LOOK)) {
+            return;
+        }
     }
     for (int64_t r = 0; r < rows; r++) {
         h.first[r + 2] += h.first[r + 1];
@@ -127,10 +130,13 @@ static void add_hits(const struct gb_cpu_call * call, const struct ggml_tensor *
         add_part(call, node->src[0], h.order + first, GB_MIN(count, (int32_t) PART), i0, n, part);
         if (count > PART) {
             double sum[COLUMNS] = { 0 };
-            for (int32_t u = 0; u < count; u += PART) {
-                add_part(call, node->src[0], h.order + first + u, GB_MIN(count - u, (int32_t) PART), i0, n, part);
+            for (int64_t u = 0; u < count; u += PART) {
+                add_part(call, node->src[0], h.order + first + u, (int32_t) GB_MIN(count - u, (int64_t) PART), i0, n, part);
                 for (int64_t c = 0; c < n; c++) {
                     sum[c] += (double) part[c];
+                }
+                if (gb_cpu_stopped(call, n * PART)) {
+                    return;
                 }
             }
             for (int64_t c = 0; c < n; c++) {
@@ -138,6 +144,9 @@ static void add_hits(const struct gb_cpu_call * call, const struct ggml_tensor *
             }
         }
         gb_store(call->k, node->type, n, gb_row_ptr(node, i, 0, 0) + (size_t) i0 * node->nb[0], node->nb[0], part);
+        if (gb_cpu_stopped(call, n * (1 + GB_MIN(count, (int32_t) PART)))) {
+            return;
+        }
     }
 }
 
@@ -147,8 +156,10 @@ static void run_get_rows_back(const struct gb_cpu_call * call, struct ggml_tenso
     if (call->ith == 0) {
         sort_hits(call, node, h);
     }
-    gb_cpu_barrier(call);
-    gb_cpu_share(call, *h.bad ? 0 : gb_div_up(node->ne[0], COLUMNS), &first, &last);
+    if (!gb_cpu_barrier(call)) { // an index was wrong, say
+        return;
+    }
+    gb_cpu_share(call, gb_div_up(node->ne[0], COLUMNS), &first, &last);
     for (int64_t u = first; u < last; u++) {
         add_hits(call, node, h, u * COLUMNS, GB_MIN(node->ne[0] - u * COLUMNS, (int64_t) COLUMNS));
     }
@@ -182,6 +193,9 @@ static void run_diag(const struct gb_cpu_call * call, struct ggml_tensor * node)
         char *              d = gb_row_of(node, r);
         gb_clear(size, node->ne[0], d, node->nb[0]);
         memcpy(d + (size_t) r.i1 * node->nb[0], gb_row_ptr(a, 0, r.i2, r.i3) + (size_t) r.i1 * a->nb[0], size);
+        if (gb_cpu_stopped(call, node->ne[0])) {
+            return;
+        }
     }
 }
 

@@ -26,6 +26,9 @@ static void run_soft_max(const struct gb_cpu_call * call, struct ggml_tensor * n
         }
         call->k->soft_max_row_f32(n, w, x, scale, m);
         gb_put(call->k, node, p, n, w);
+        if (gb_cpu_stopped(call, 4 * n)) {
+            return;
+        }
     }
 }
 
@@ -57,6 +60,9 @@ static void run_soft_max_back(const struct gb_cpu_call * call, struct ggml_tenso
             dx[j] = y[j] * (dy[j] - dot);
         }
         gb_put(call->k, node, p, n, dx);
+        if (gb_cpu_stopped(call, 4 * n)) {
+            return;
+        }
     }
 }
 
