@@ -691,7 +691,7 @@ static void losses(void) {
     REFUSED(ggml_cross_entropy_loss(ctx, t, a), "a must be contiguous", t, a);
     REFUSED(ggml_cross_entropy_loss(ctx, a, t), "b must be contiguous", t, a);
     REFUSED(ggml_cross_entropy_loss_back(ctx, a, b, one), "dimension 1", a, b, one);
-    REFUSED(ggml_soft_max_bias(ctx, a, NULL, 1, 8), "max_bias 8 needs a mask", a);
+    REFUSED(ggml_soft_max_bias(ctx, a, NULL, 1, 8), "'mask' is NULL", NULL);
     REFUSED(ggml_soft_max_bias(ctx, a, NULL, 1, -1), "max_bias must be at least 0", a);
     REFUSED(ggml_cross_entropy_loss_eps(ctx, a, a, 1.0f), "eps must be at least 0 and below 1, is 1", a);
     REFUSED(ggml_cross_entropy_loss_eps(ctx, a, a, NAN), "eps must be at least 0", a);

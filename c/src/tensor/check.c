@@ -339,7 +339,11 @@ bool gb_check_max_bias(const char * func, gb_ct a, gb_ct mask, float max_bias) {
     if (!(max_bias >= 0 && max_bias < INFINITY)) {
         return gb_rule_broken(&c, "max_bias must be at least 0 and finite, is %g", (double) max_bias);
     }
-    return max_bias == 0 || mask != NULL || gb_rule_broken(&c, "max_bias %g needs a mask", (double) max_bias);
+    if (max_bias > 0 && mask == NULL) { // there is nothing to multiply
+        gb_fail_null(func, "mask");
+        return false;
+    }
+    return true;
 }
 
 bool gb_check_soft_max_back(const char * func, gb_ct a, gb_ct b) {
