@@ -110,7 +110,7 @@ class TensorData(TensorInfo):
         if quantize:
             value = self._quantized(value, dtype)
         if value is ...:
-            value = 0
+            value = np.zeros(layout(self._live(), dtype)[0], dtype.numpy) if dtype.is_quantized else 0
         if type(value) is np.ndarray and value.dtype == dtype.numpy and value.dtype.isnative:
             array = value
         else:

@@ -32,6 +32,10 @@ void     gb_buffer_changed(ggml_backend_buffer_t buffer);
 void gb_buffer_hold(ggml_backend_buffer_t buffer);
 void gb_buffer_unhold(ggml_backend_buffer_t buffer);
 
+static inline bool gb_buffer_is_retired(const struct ggml_backend_buffer * buffer) { // by any thread
+    return __atomic_load_n(&buffer->retired, __ATOMIC_ACQUIRE);
+}
+
 // The buffer that holds the tensor's bytes: a view's is its source's. NULL: unplaced, or plain host memory.
 ggml_backend_buffer_t gb_tensor_buffer(const struct ggml_tensor * t);
 

@@ -130,10 +130,10 @@ void ggml_backend_buffer_free(ggml_backend_buffer_t buffer) {
         gb_free(buffer);
         return;
     }
+    __atomic_store_n(&buffer->retired, true, __ATOMIC_RELEASE);
     buffer->iface   = (struct ggml_backend_buffer_i){ 0 };
     buffer->context = NULL;
     buffer->size    = 0;
-    buffer->retired = true;
 }
 
 void gb_buffer_hold(ggml_backend_buffer_t buffer) {
