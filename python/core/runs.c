@@ -1041,7 +1041,7 @@ int gbpy_sched_plan(struct gbpy_handle * sched, struct gbpy_handle * graph, int 
     if (status == GGML_STATUS_SUCCESS) {
         status = land_inside(s);
     }
-    if (status == GGML_STATUS_SUCCESS && !(kind == GBPY_PLAN_ONLY && is_planned(s, g))) {
+    if (status == GGML_STATUS_SUCCESS && !(kind == GBPY_PLAN_ONLY && is_planned(s, g) && s->about == g->serial)) {
         struct ggml_backend_sched * raw = s->object->ptr;
         if (kind == GBPY_PLAN_RESERVE) {
             forget_plan(s);
