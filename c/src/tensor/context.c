@@ -201,6 +201,7 @@ static inline void fill(struct ggml_tensor * tensor, const struct ggml_tensor * 
     memcpy(tensor->nb, layout->nb, sizeof(tensor->nb));
     tensor->view_src  = layout->view_src;
     tensor->view_offs = layout->view_offs;
+    tensor->padding[0] = layout->padding[0];
     tensor->data      = behind && layout->view_src == NULL ? tensor + 1 : layout->data;
 }
 
