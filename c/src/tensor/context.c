@@ -11,7 +11,6 @@
 // who walks the list sees whole tensors. Each object knows its thread, so that a builder that fails takes back only what it made itself.
 #include <stdio.h>
 
-#include "base/thread.h"
 #include "tensor.h"
 
 enum {
@@ -80,7 +79,7 @@ static bool init_memory(struct ggml_context * ctx, struct ggml_init_params param
     }
     ctx->at   = ctx->mem_buffer;
     ctx->left = ctx->mem_size;
-    ctx->lock = gb_brief_lock_pick();
+    ctx->lock = gb_brief_lock_for(ctx);
     return true;
 }
 

@@ -15,6 +15,7 @@
 
 #include "base/mem.h"
 #include "base/status.h"
+#include "base/thread.h"
 #include "ggml.h"
 
 // ------------------------------------------------------------------------------------------------------------------- making
@@ -61,6 +62,12 @@ bool gb_tensor_is_host(const struct ggml_tensor * t);
 
 static inline struct ggml_tensor * gb_root(const struct ggml_tensor * t) { // the tensor that owns the memory
     return t->view_src ? t->view_src : (struct ggml_tensor *) t;
+}
+
+// Where the tensor is. Other threads may look meanwhile, to build a view of it: they see the old place or the new one.
+static inline void gb_tensor_put(struct ggml_tensor * t, struct ggml_backend_buffer * buffer, void * data) {
+    GB_WRITE_RELAXED(t->buffer, buffer);
+    GB_WRITE_RELAXED(t->data, data);
 }
 
 // Not a view, or one that lies where its source is now: the source may have been placed anew since the view was bound.
