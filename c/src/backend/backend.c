@@ -156,8 +156,8 @@ static void mark_written(const struct ggml_cgraph * cgraph) {
     for (int i = 0; i < cgraph->n_nodes; i++) {
         const struct ggml_tensor *  node   = cgraph->nodes[i];
         const ggml_backend_buffer_t buffer = gb_op_is_view(node->op) ? NULL : gb_tensor_buffer(node);
-        if (buffer && buffer->version != version) {
-            buffer->version = version;
+        if (buffer && gb_buffer_version(buffer) != version) {
+            gb_buffer_set_version(buffer, version);
         }
     }
 }
@@ -201,8 +201,8 @@ static bool list_written(struct plan * plan, const struct ggml_cgraph * cgraph) 
     for (int i = 0; i < cgraph->n_nodes; i++) {
         const struct ggml_tensor *  node   = cgraph->nodes[i];
         const ggml_backend_buffer_t buffer = gb_op_is_view(node->op) ? NULL : gb_tensor_buffer(node);
-        if (buffer && buffer->version != version) { // not listed yet
-            buffer->version = version;
+        if (buffer && gb_buffer_version(buffer) != version) { // not listed yet
+            gb_buffer_set_version(buffer, version);
             if (!gb_vec_push(&plan->written, buffer)) {
                 return false;
             }
@@ -286,7 +286,7 @@ enum ggml_status ggml_backend_graph_plan_compute(ggml_backend_t backend, ggml_ba
     }
     const uint64_t before = gb_fail_count(), version = gb_new_version();
     for (size_t i = 0; i < p->written.n; i++) {
-        p->written.data[i]->version = version;
+        gb_buffer_set_version(p->written.data[i], version);
     }
     backend->iface.graph_plan_compute(backend, p->inner);
     return gb_status_since(before);

@@ -18,10 +18,9 @@ struct start {
 
 static struct gb_brief_lock brief_locks[GB_BRIEF_LOCKS];
 
-struct gb_brief_lock * gb_brief_lock_pick(void) {
-    static atomic_uint picked;
+struct gb_brief_lock * gb_brief_lock_for(const void * object) {
     gb_fork_generation(); // from here on forks are seen
-    return &brief_locks[atomic_fetch_add_explicit(&picked, 1, memory_order_relaxed) % GB_BRIEF_LOCKS];
+    return &brief_locks[((uint64_t) (uintptr_t) object * UINT64_C(0x9e3779b97f4a7c15) >> 32) % GB_BRIEF_LOCKS];
 }
 
 // The holder needs some tens of nanoseconds, unless the system has taken its processor away: it is given time then.

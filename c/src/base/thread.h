@@ -65,7 +65,7 @@ enum { GB_BRIEF_LOCKS = 64 };
 struct gb_brief_lock {
     _Alignas(64) atomic_uint held; // alone in its cache line
 };
-struct gb_brief_lock * gb_brief_lock_pick(void); // for a new object: each of them in turn
+struct gb_brief_lock * gb_brief_lock_for(const void * object); // by its address
 void                   gb_brief_lock_wait(struct gb_brief_lock * l);
 
 static inline void gb_brief_lock(struct gb_brief_lock * l) {

@@ -399,6 +399,7 @@ static bool make_stage(struct gb_stage * stage, const struct gb_copy * copy, ggm
     memcpy(stage->tensor.ne, dst->ne, sizeof(dst->ne));
     memcpy(stage->tensor.nb, dst->nb, sizeof(dst->nb));
     memcpy(stage->tensor.name, dst->name, sizeof(dst->name));
+    gb_tensor_set_ndim(&stage->tensor, gb_tensor_ndim(dst));
     return stage->event && stage->tensor.data;
 }
 

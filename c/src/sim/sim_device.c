@@ -135,8 +135,83 @@ static void stop_thread(struct gb_sim_device * device) {
     gb_thread_join(device->thread);
 }
 
+// ------------------------------------------------------------------------------------------------------- the default device
+
+static struct {
+    struct gb_sim_device * device; // no reference: NULL when the last one goes
+    bool                   claimed;
+} standard; // guarded by its brief lock
+
+static bool drop_ref(struct gb_sim_device * device) { // true: it was the last one
+    if (!device->is_default) {
+        return atomic_fetch_sub(&device->refs, 1) == 1;
+    }
+    struct gb_brief_lock * lock = gb_brief_lock_for(&standard);
+    gb_brief_lock(lock);
+    const bool last = atomic_fetch_sub(&device->refs, 1) == 1;
+    if (last && standard.device == device) {
+        standard.device = NULL;
+    }
+    gb_brief_unlock(lock);
+    return last;
+}
+
+// The device that there is, or `fresh` as such. With a reference.
+static struct gb_sim_device * get_default(struct gb_sim_device * fresh) {
+    struct gb_brief_lock * lock = gb_brief_lock_for(&standard);
+    gb_brief_lock(lock);
+    struct gb_sim_device * device = standard.device;
+    if (device != NULL) {
+        gb_sim_device_ref(device);
+    } else if (fresh != NULL) {
+        fresh->is_default = true;
+        standard.device = device = fresh;
+    }
+    gb_brief_unlock(lock);
+    return device;
+}
+
+struct gb_sim_device * gb_sim_default_device(void) {
+    struct gb_sim_device * device = get_default(NULL);
+    if (device != NULL) {
+        return device;
+    }
+    struct gb_sim_params   params;
+    struct gb_sim_device * fresh = gb_sim_params_parse("", &params) == GGML_STATUS_SUCCESS ? gb_sim_device_new(&params) : NULL;
+    device                       = fresh != NULL ? get_default(fresh) : NULL;
+    if (device != fresh) { // another thread was faster
+        gb_sim_device_unref(fresh);
+    }
+    return device;
+}
+
+static bool set_claimed(bool claimed) { // false: it is so already
+    struct gb_brief_lock * lock = gb_brief_lock_for(&standard);
+    gb_brief_lock(lock);
+    const bool changes = standard.claimed != claimed;
+    standard.claimed   = claimed;
+    gb_brief_unlock(lock);
+    return changes;
+}
+
+struct gb_sim_device * gb_sim_default_device_claim(void) {
+    if (!set_claimed(true)) {
+        return NULL;
+    }
+    struct gb_sim_device * device = gb_sim_default_device();
+    if (device == NULL) {
+        set_claimed(false);
+    }
+    return device;
+}
+
+void gb_sim_default_device_leave(struct gb_sim_device * device) {
+    gb_sim_device_unref(device);
+    set_claimed(false);
+}
+
 void gb_sim_device_unref(struct gb_sim_device * device) {
-    if (device == NULL || atomic_fetch_sub(&device->refs, 1) > 1) {
+    if (device == NULL || !drop_ref(device)) {
         return;
     }
     adopt_after_fork(device);
