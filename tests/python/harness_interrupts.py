@@ -22,7 +22,7 @@ from collections.abc import Callable
 from typing import Any
 
 import ggml_backend as gb
-from harness_world import OPERATIONS, Resources, World, in_thread, report, shuffled, supervise, watched
+from harness_world import OPERATIONS, Resources, World, in_thread, out_of_memory, report, shuffled, supervise, watched
 
 AFTER = 30  # interrupted operations between two checks
 BOUND = 48.0  # MB
@@ -181,11 +181,10 @@ def without_memory(seconds: float, seed: int, options: argparse.Namespace) -> Co
                         failed = False
                     finally:
                         _testcapi.remove_mem_hooks()
-                except MemoryError:
-                    pass
-                except BaseException:
-                    print(f"at: {name}, allocation {n}", flush=True)
-                    raise
+                except BaseException as error:
+                    if not out_of_memory(error):
+                        print(f"at: {name}, allocation {n}", flush=True)
+                        raise
             counts["failed allocations"] += failed
             quiet = 0 if failed else quiet + 1
             if failed:
