@@ -3,6 +3,7 @@
 #   - ctest under the address and undefined-behaviour sanitizers
 #   - the threaded parts under the thread sanitizer
 #   - thousands of random graphs over simulated devices
+#   - attacks on lifetimes, threads, interrupts, forks and empty tensors, ten minutes each, some of them under the address sanitizer as well
 #   - pytest under the address sanitizer
 #   - every kernel level forced in turn, and what qemu-user and wine can emulate: an old x86-64, aarch64, riscv64, Windows
 #   - the CUDA backend in its emulation, and compiled by nvcc where that is installed (on a machine with a GPU: tools/check_cuda.sh)
@@ -133,6 +134,22 @@ GGML_TEST_RANDOM_GRAPHS=5000 build/dev/tests/c/test_sched_random
 step "memory plans: slow instances and thousands of small ones"
 GGML_TEST_LONG=1 build/dev/tests/c/test_plan_exact
 
+# One harness for ten minutes; HARNESS_SECONDS: for less. What each tried is its last line but one.
+seconds=${HARNESS_SECONDS:-600}
+attack() {
+    step "attack for $seconds s: $*"
+    "$py" "tests/python/$1" --seconds "$seconds" --seed "$(date +%s)" --deaths 5 $(shift; echo "$@")
+}
+attack harness_interrupts.py
+attack harness_interrupts.py --no-memory
+attack harness_interleave.py --mode interrupts --complete --instructions
+attack harness_interleave.py --mode handlers --complete
+attack harness_interleave.py --mode threads
+attack harness_closing.py
+attack harness_closing.py --pairs
+attack harness_zeros.py
+attack harness_fork.py
+
 step "pytest, address sanitizer"
 rm -rf build/asan-site
 "$py" -m pip --disable-pip-version-check -q install --no-deps --target build/asan-site . \
@@ -141,6 +158,16 @@ rm -rf build/asan-site
 LD_PRELOAD="$(gcc -print-file-name=libasan.so) $(gcc -print-file-name=libubsan.so)" \
     ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1 PYTHONMALLOC=malloc PYTHONPATH=$PWD/build/asan-site \
     "$py" -m pytest -q -s -p no:faulthandler -p no:cacheprovider tests/python -k 'not clean_install'
+for attack in "harness_closing.py" "harness_closing.py --pairs" "harness_zeros.py" "harness_interrupts.py" "harness_interleave.py --mode threads"; do
+    step "address sanitizer, attack for $seconds s: $attack"
+    # shellcheck disable=SC2086
+    LD_PRELOAD="$(gcc -print-file-name=libasan.so) $(gcc -print-file-name=libubsan.so)" \
+        ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1:quarantine_size_mb=16 PYTHONMALLOC=malloc PYTHONPATH=$PWD/build/asan-site \
+        "$py" tests/python/$attack --seconds "$seconds" --seed "$(date +%s)" --deaths 5
+done
+
+step "what closing costs beside other objects"
+"$py" benchmarks/bench_close.py
 
 step "pip install into an empty environment, and the README's first example"
 rm -rf build/empty

@@ -10,6 +10,7 @@ the end if there were any.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import faulthandler
 import gc
 import os
@@ -49,10 +50,8 @@ class Busy:
         names = [n for n in BUSY if n in OPERATIONS]
         try:
             while not self.over.is_set():
-                try:
+                with contextlib.suppress(gb.GgmlError):
                     OPERATIONS[chooser.choice(names)](chooser.choice(worlds))
-                except gb.GgmlError:
-                    pass
         except BaseException as error:
             self.raised.append(error)
 
@@ -79,10 +78,8 @@ def child(worlds: list[World], pending: Any, chooser: random.Random) -> int:
         for world in worlds:
             for name in chooser.sample(list(OPERATIONS), 10):
                 doing = name
-                try:
+                with contextlib.suppress(gb.GgmlError):
                     OPERATIONS[name](world)
-                except gb.GgmlError:
-                    pass
         if pending is not None:
             doing = "results of a run that was on its way"
             try:
@@ -105,10 +102,8 @@ def child(worlds: list[World], pending: Any, chooser: random.Random) -> int:
         for world in worlds:
             for name in shuffled(list(CLOSERS), chooser):
                 doing = name
-                try:
+                with contextlib.suppress(gb.GgmlError):
                     CLOSERS[name](world)
-                except gb.GgmlError:
-                    pass
         gc.collect()
         doing = "new objects in the end"
         use_new()
@@ -140,10 +135,8 @@ def forks(seconds: float, seed: int, options: argparse.Namespace) -> Counter[str
             time.sleep(chooser.choice([0, 1e-4, 1e-3, 5e-3]))
             pending = None
             if chooser.random() < 0.3:
-                try:
+                with contextlib.suppress(gb.GgmlError):
                     pending = worlds[0].sched.compute_async(worlds[0].graph, [worlds[0].y])
-                except gb.GgmlError:
-                    pass
             sys.stdout.flush()
             process = os.fork()  # no watchdog of faulthandler may run now: in the child it could never be cancelled
             if process == 0:

@@ -13,6 +13,7 @@ instructions after a call, too, where CPython looks for signals), which ``sys.se
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dis
 import functools
 import gc
@@ -124,10 +125,8 @@ def interrupts(seconds: float, seed: int, options: argparse.Namespace) -> Counte
 
 def tolerant(act: Callable[[World], object], world: World) -> None:
     """What is closed meanwhile, or in use, raises one of our errors."""
-    try:
+    with contextlib.suppress(gb.GgmlError):
         act(world)
-    except gb.GgmlError:
-        pass
 
 
 def intruders(seconds: float, seed: int, options: argparse.Namespace) -> Counter[str]:
