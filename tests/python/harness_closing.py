@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import copy
+import functools
 import gc
 import itertools
 import random
@@ -109,9 +110,9 @@ def threads_round(chooser: random.Random, counts: Counter[str]) -> None:
             over.set()
 
     for _ in range(chooser.randint(2, 4)):
-        team.start(lambda seed=chooser.getrandbits(32): user(seed))
+        team.start(functools.partial(user, chooser.getrandbits(32)))
     time.sleep(chooser.choice([0, 0.002, 0.01]))
-    team.start(lambda seed=chooser.getrandbits(32): closer(seed))
+    team.start(functools.partial(closer, chooser.getrandbits(32)))
     team.join()
     world.read_views()
 

@@ -99,7 +99,7 @@ def interrupts(seconds: float, seed: int, options: argparse.Namespace) -> Counte
                 return counts
             with watched():
                 try:
-                    reached = places.run(lambda act=act, name=name: attempt(name, act, world), k, interrupt)
+                    reached = places.run(functools.partial(attempt, name, act, world), k, interrupt)
                 except KeyboardInterrupt:
                     reached = True
                 except BaseException:

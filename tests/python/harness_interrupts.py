@@ -11,6 +11,7 @@ by more than a few dozen MB, and a simulated device of 4 MB still has its memory
 from __future__ import annotations
 
 import argparse
+import functools
 import gc
 import random
 import signal
@@ -111,7 +112,7 @@ def by_timer(seconds: float, seed: int, options: argparse.Namespace) -> Counter[
             number = signal.SIGINT if chooser.random() < 0.2 else signal.SIGALRM
             with watched():
                 try:
-                    counts["interrupts"] += timer.attempt(lambda act=acts[name], name=name: attempt(name, act, world), delay, number)
+                    counts["interrupts"] += timer.attempt(functools.partial(attempt, name, acts[name], world), delay, number)
                 except BaseException:
                     print(f"at: {name}", flush=True)
                     raise

@@ -590,7 +590,7 @@ def supervise(file: str, work: Callable[[float, int, argparse.Namespace], Counte
         with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as output:
             child = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT)
             try:
-                status: int | None = child.wait(left + 4 * PATIENCE)
+                status: int | None = child.wait(None if getattr(options, "complete", False) else left + 4 * PATIENCE)
             except subprocess.TimeoutExpired:
                 child.kill()
                 child.wait()

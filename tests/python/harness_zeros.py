@@ -13,6 +13,7 @@ many bytes as the tensor has, no more. All bytes of every array are read, which 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import gc
 import math
 import random
@@ -167,10 +168,8 @@ class Machines:
         self.both = gb.Scheduler([self.sim, self.one])
 
     def graph(self, trial: Trial, values: Sequence[Array], backend: gb.Backend) -> Array:
-        try:
+        with contextlib.suppress(gb.StateError):  # all have memory
             trial.ctx.allocate(backend)
-        except gb.StateError:
-            pass  # all have memory
         trial.set(values)
         for node in trial.graph.nodes:
             whole(node, node.numpy(), "Tensor.numpy")
