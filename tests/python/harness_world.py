@@ -281,7 +281,7 @@ def _(w: World) -> None:
 operations(
     set_x=lambda w: w.x.set(2.0),
     set_x_array=lambda w: w.x.set(np.full((4, N), 3, np.float32)),
-    set_part=lambda w: w.x.set(np.full(3, 2, np.float32), 5),
+    set_part=lambda w: w.a.set(np.full(3, 2, np.float32), 5),
     set_w=lambda w: w.w.set(EYE),
     set_a=lambda w: w.a.set(1.0),
     read_x=lambda w: valid("x", w.x.numpy(copy=True), 2, 3),

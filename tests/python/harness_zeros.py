@@ -171,10 +171,10 @@ class Machines:
         with contextlib.suppress(gb.StateError):  # all have memory
             trial.ctx.allocate(backend)
         trial.set(values)
-        for node in trial.graph.nodes:
-            whole(node, node.numpy(), "Tensor.numpy")
         trial.graph.compute(backend)
         array = trial.done("Graph.compute")
+        for node in trial.graph.nodes:  # those inside, too, have memory of their own
+            whole(node, node.numpy(), "Tensor.numpy")
         return array
 
     def compared(self, trial: Trial, values: Sequence[Array]) -> Array:

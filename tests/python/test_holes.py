@@ -155,6 +155,8 @@ def test_hidden_nodes_show_no_more_than_they_have(ctx, cpu):
     graph = ctx.graph(gb.conv_2d(kernel, image))
     ctx.allocate(cpu)
     kernel.set(1.0)
+    image.set(1.0)
+    assert graph.compute(cpu)
     for node in graph.nodes:
         array = node.numpy()
         assert array.nbytes <= node.nbytes
@@ -323,7 +325,7 @@ def test_an_interrupt_leaves_no_lock_held(holds, act):
     while time.monotonic() < end:
         for _ in range(20):
             try: n += interrupts.attempt(act, random.choice([random.uniform(1e-6, 1e-4), random.uniform(1e-6, 2e-3)]))
-            except gb.StateError as error: assert "callback" not in str(error), error  # results out of date, inputs not set
+            except gb.StateError: pass  # results out of date, inputs not set
         both(right)
     assert n > 100, n
     """)
@@ -468,7 +470,7 @@ def test_a_failed_allocation_leaves_everything_usable(holds, act):
             quiet = 0; failed += 1
             kind, message = error
             # what NumPy, cffi and threading make of it; and results that are out of date, inputs that are lost
-            assert issubclass(kind, (MemoryError, SystemError)) or "can't" in message or (kind is gb.StateError and "callback" not in message), error
+            assert issubclass(kind, (MemoryError, SystemError)) or "can't" in message or kind is gb.StateError, error
             if "recorded already" in message: s = gb.Scheduler([sim, cpu])
         both(right)
         n += 1
@@ -1037,6 +1039,48 @@ for make in (copy.copy, copy.deepcopy):
     else:
         repr(other)
 """)
+
+
+def test_finalizers_in_a_cycle_can_use_a_file(holds, tmp_path):
+    """Python's collector calls finalizers in any order: what is behind a file must outlive all that may still use it."""
+    holds(f"""
+    path = {str(tmp_path / "model.gguf")!r}
+    with gb.gguf.Writer(path) as writer:
+        writer.add("general.architecture", "test"); writer.add_tensor("w", np.eye(8, dtype=np.float32))
+    done = []
+    class Last:
+        def __del__(self):
+            assert self.file.metadata["general.architecture"] == "test"
+            assert (self.file.tensors["w"].numpy() == np.eye(8)).all()
+            assert (self.file.load(cpu)["w"].numpy() == np.eye(8)).all()
+            self.writer.add("key", 1); repr(self.writer)
+            done.append(1)
+    sys.unraisablehook = lambda hook: (print(repr(hook.exc_value), file=sys.stderr), os._exit(3))
+    for i in range(60):
+        things = [Last(), gb.gguf.open(path), gb.gguf.Writer(path), Last()]
+        random.Random(i).shuffle(things)
+        file, = [t for t in things if isinstance(t, gb.gguf.GGUFFile)]; writer, = [t for t in things if isinstance(t, gb.gguf.Writer)]
+        for t in things:
+            if isinstance(t, Last): t.file, t.writer, t.all = file, writer, things
+        things.append(things)
+        del file, writer, t, things
+        gc.collect()
+    assert len(done) == 120, len(done)
+    """)
+
+
+def test_a_stop_that_comes_too_late_stops_nothing(holds):
+    """Backend.stop ends the computation that runs, never the one that begins afterwards."""
+    holds("""
+    ctx = gb.Context(); x = ctx.tensor(4); g = ctx.graph(x * 2.0); ctx.allocate(cpu); x.set(1.0)
+    s = gb.Scheduler([cpu]); sys.setswitchinterval(1e-6)
+    for i in range(400):
+        over = threading.Event()
+        stopper = thread(again(cpu.stop, over))
+        for _ in range(30): (g.compute(cpu), s.compute(g))
+        over.set(); stopper.finish()
+        assert g.compute(cpu) is True and s.compute(g) is True, i
+    """)
 
 
 def test_graphs_cost_what_they_hold(ctx):
