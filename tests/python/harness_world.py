@@ -95,7 +95,7 @@ class World:
         self.own_buffer = self.own.allocate(self.cpu)
         self.a.set(1.0)
         self.own_graph.compute(self.cpu)
-        self.loose = gb.Context(no_alloc=False)
+        self.loose = gb.Context(1 << 18, no_alloc=False)
         self.t = self.loose.tensor((4, N), name="t")
         self.t.set(3.0)
         self.sched = gb.Scheduler([self.sim, self.cpu])
@@ -108,6 +108,8 @@ class World:
         self.talloc = gb.TensorAllocator(self.cpu, 1 << 14)
         self.file = gb.gguf.open(self.path)
         self.pending: gb.Pending | None = None
+        with gb.Context() as gone:
+            self.dead = gone.graph(gb.relu(gone.tensor(1)))  # a graph that nobody can use any more
         self.views: list[Any] = []
 
     def check(self) -> None:
@@ -489,8 +491,20 @@ def _(w: World) -> None:
         os.unlink(path)
 
 
+def _drop_context(w: World) -> None:
+    """Nothing keeps it any more but what is being done with it."""
+    w.ctx.close()
+    w.graph = w.custom = w.dead
+    w.pending = None
+
+
+def _drop_own(w: World) -> None:
+    w.own.close()
+    w.own_graph = w.dead
+
+
 CLOSERS.update({
-    "close scheduler": lambda w: w.sched.close(), "close context": lambda w: w.ctx.close(), "close weights": lambda w: w.weights.close(),
+    "close scheduler": lambda w: w.sched.close(), "close context": lambda w: w.ctx.close(), "drop context": _drop_context, "drop own": _drop_own, "close weights": lambda w: w.weights.close(),
     "close buffer": lambda w: w.buffer.close(), "close own buffer": lambda w: w.own_buffer.close(), "close own": lambda w: w.own.close(),
     "close loose": lambda w: w.loose.close(), "close cpu": lambda w: w.cpu.close(), "close sim": lambda w: w.sim.close(),
     "close event": lambda w: w.event.close(), "close graph allocator": lambda w: w.galloc.close(), "close allocator": lambda w: w.talloc.close(),
@@ -588,7 +602,9 @@ def supervise(file: str, work: Callable[[float, int, argparse.Namespace], Counte
         left = max(1.0, end - time.monotonic())
         command = [sys.executable, file, "--work", "--seconds", str(left), "--seed", str(seed), *extra]
         with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as output:
-            child = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT)
+            # what is freed or was never written is no number that could pass for a result, and no pointer
+            environment = {**os.environ, "MALLOC_PERTURB_": "165"}
+            child = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, env=environment)
             try:
                 status: int | None = child.wait(None if getattr(options, "complete", False) else left + 4 * PATIENCE)
             except subprocess.TimeoutExpired:

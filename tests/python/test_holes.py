@@ -62,6 +62,9 @@ class Interrupts:
     def __init__(self):
         self.armed = False
         signal.signal(signal.SIGALRM, self.fire); signal.signal(signal.SIGINT, self.fire)
+        sys.unraisablehook = self.unraisable
+    def unraisable(self, hook):  # Python drops what is raised in finalizers
+        if not isinstance(hook.exc_value, KeyboardInterrupt): sys.__unraisablehook__(hook)
     def fire(self, number, frame):
         if self.armed:
             self.armed = False
@@ -76,6 +79,9 @@ class Interrupts:
                 self.armed = False
         except KeyboardInterrupt:
             return True
+        finally:
+            self.armed = False
+            signal.setitimer(signal.ITIMER_REAL, 0)
         return False
 
 cpu, sim = gb.Backend("CPU", n_threads=1), gb.Backend("SIM")
@@ -101,7 +107,7 @@ def holds(monkeypatch) -> Callable[..., str]:
         try:
             done = subprocess.run(
                 [sys.executable, "-W", "error", "-c", program], capture_output=True, text=True, timeout=2 * patience, check=False,
-                env={**os.environ, "PYTHONFAULTHANDLER": "1", **(environment or {})},
+                env={**os.environ, "PYTHONFAULTHANDLER": "1", "MALLOC_PERTURB_": "165", **(environment or {})},
             )  # fmt: skip
         except subprocess.TimeoutExpired:
             pytest.fail("the program hangs")
@@ -196,6 +202,12 @@ CLOSES = {
     "context, shape": ("w.ctx.close()", "w.x.shape, w.x.name, w.x.op, repr(w.x)"),
     "context, set": ("w.ctx.close()", "w.x.set(1.0)"),
     "context, build": ("w.ctx.close()", "gb.relu(w.x), w.ctx.graph(w.y), w.ctx.tensor(3), w.ctx.tensors()"),
+    "context of its own, read": ("w.loose.close()", "w.l.numpy(copy=True), w.l.numpy()"),
+    "context of its own, facts": ("w.loose.close()", "w.l.shape, w.l.strides, w.l.name, w.l.op, repr(w.l), w.l.location, w.loose.used_bytes, repr(w.loose)"),
+    "context of its own, set": ("w.loose.close()", "w.l.set(1.0)"),
+    "context of its own, build": ("w.loose.close()", "w.l[1:], gb.relu(w.l), w.l.T, w.loose.tensor(3), w.loose.tensors(), w.loose.get('l')"),
+    "context of its own, graph": ("w.loose.close()", "w.loose.graph(gb.relu(w.l)).nodes"),
+    "context of its own, copy": ("w.loose.close()", "w.l.copy_from(w.t), w.t.copy_from(w.l)"),
     "buffer, facts": ("w.b.close()", "w.b.name, repr(w.b), w.b.size, w.b.usage, w.b.type.name"),
     "buffer, clear": ("w.b.close()", "w.b.clear()"),
     "buffer, tensors": ("w.b.close()", "w.t.set(1.0), w.t.numpy(copy=True), w.u.copy_from(w.t)"),
@@ -213,6 +225,7 @@ class W:
         w.cpu = gb.Backend("CPU", n_threads=1)
         w.ctx, w.x, w.y, w.g, w.s = small(gb.Scheduler([w.cpu]))
         w.own = gb.Context(); w.t = w.own.tensor((64, 64)); w.u = w.own.tensor((64, 64))
+        w.loose = gb.Context(1 << 20, no_alloc=False); w.l = w.loose.tensor((64, 64), name="l"); w.l.set(1.0)
         w.r = gb.relu(w.t); w.h = w.own.graph(w.r)
         w.b = w.own.allocate(w.cpu); w.t.set(1.0)
         w.e = gb.Event(w.cpu); w.a = gb.TensorAllocator(w.cpu, 4096)
@@ -257,8 +270,11 @@ while time.monotonic() < end:
 """)
 
 
-@pytest.mark.parametrize("what", ["ctx", "b", "s", "cpu"])
-@pytest.mark.parametrize("call", ["w.x.set(A((4, 4)))", "w.t.set(A((64, 64)))", "w.x + A((4,))", "w.own.constant(A((3,)))", "w.x.set(A((2,)), 1)"])
+@pytest.mark.parametrize("what", ["ctx", "b", "s", "cpu", "loose"])
+@pytest.mark.parametrize("call", [
+    "w.x.set(A((4, 4)))", "w.t.set(A((64, 64)))", "w.l.set(A((64, 64)))", "w.x + A((4,))", "w.l + A((64,))", "w.own.constant(A((3,)))",
+    "w.l.set(A((2,)), 1)",
+])  # fmt: skip
 def test_closing_in_array_of_an_argument(holds, what, call):
     holds(CLOSING + f"""
 class A:
