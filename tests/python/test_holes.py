@@ -22,7 +22,8 @@ from harness_world import SANITIZED
 PATIENCE = 240 if SANITIZED else 60
 
 PRELUDE = """
-import faulthandler, gc, os, random, signal, sys, threading, time
+import faulthandler, gc, os, random, signal, sys, threading, time, warnings
+warnings.filterwarnings("ignore", message=".*fork", category=DeprecationWarning)
 import numpy as np
 import ggml_backend as gb
 faulthandler.enable()
@@ -237,7 +238,7 @@ def test_closing_in_another_thread(holds, case):
     close, use = CLOSES[case]
     holds(CLOSING + f"""
 sys.setswitchinterval(1e-6)
-end = time.monotonic() + 2
+end = time.monotonic() + 1.2
 while time.monotonic() < end:
     w = W(); over = threading.Event()
     users = [thread(again(lambda: ({use}), over)) for _ in range(2)]
@@ -253,7 +254,7 @@ while time.monotonic() < end:
 def test_closing_in_a_signal_handler(holds, case):
     close, use = CLOSES[case]
     holds(CLOSING + f"""
-end = time.monotonic() + 1.5
+end = time.monotonic() + 0.8
 def fire(number, frame):
     global closed
     {close}
@@ -271,11 +272,7 @@ while time.monotonic() < end:
 
 
 @pytest.mark.parametrize("what", ["ctx", "b", "s", "cpu", "loose"])
-@pytest.mark.parametrize("call", [
-    "w.x.set(A((4, 4)))", "w.t.set(A((64, 64)))", "w.l.set(A((64, 64)))", "w.x + A((4,))", "w.l + A((64,))", "w.own.constant(A((3,)))",
-    "w.l.set(A((2,)), 1)",
-])  # fmt: skip
-def test_closing_in_array_of_an_argument(holds, what, call):
+def test_closing_in_array_of_an_argument(holds, what):
     holds(CLOSING + f"""
 class A:
     def __init__(self, shape): self.shape = shape
@@ -284,10 +281,15 @@ class A:
         for thing in (w.ctx, w.s): repr(thing)
         gc.collect()
         return np.ones(self.shape, np.float32)
-for _ in range(50):
-    w = W()
-    try: {call}
-    except (OURS, TypeError): pass
+calls = [
+    lambda: w.x.set(A((4, 4))), lambda: w.t.set(A((64, 64))), lambda: w.l.set(A((64, 64))), lambda: w.x + A((4,)), lambda: w.l + A((64,)),
+    lambda: w.own.constant(A((3,))), lambda: w.loose.constant(A((3,))), lambda: w.l.set(A((2,)), 1), lambda: w.x.set(A((2,)), 1),
+]
+for call in calls:
+    for _ in range(12):
+        w = W()
+        try: call()
+        except (OURS, TypeError): pass
 """)
 
 
@@ -337,7 +339,7 @@ def test_an_interrupt_leaves_no_lock_held(holds, act):
         assert (t.numpy() == 7).all()
         assert (s.compute_async(g, [y]).results()[0] == 7).all()
     right()
-    end = time.monotonic() + 4
+    end = time.monotonic() + 3
     while time.monotonic() < end:
         for _ in range(20):
             try: n += interrupts.attempt(act, random.choice([random.uniform(1e-6, 1e-4), random.uniform(1e-6, 2e-3)]))
@@ -500,28 +502,34 @@ def test_a_failed_allocation_leaves_everything_usable(holds, act):
 
 def test_copy_from_a_scheduled_tensor_while_the_scheduler_is_reset(holds):
     holds("""
-    ctx, x, y, g, s = small()
-    own = gb.Context(no_alloc=False); t = own.tensor((4, 4))
-    over = threading.Event()
-    copier = thread(again(lambda: t.copy_from(x), over))
-    other = thread(again(lambda: x.copy_from(t), over))
-    for _ in range(3000):
-        s.reset(); s.allocate(g)
-    over.set(); copier.finish(); other.finish()
+    sys.setswitchinterval(1e-5)
+    own = gb.Context(no_alloc=False); t = own.tensor((4, 4)); t.set(1.0)
+    for i in range(6):  # which of the two was made first, and lies where, must not matter
+        ctx, x, y, g, s = small()
+        if i % 2: own = gb.Context(no_alloc=False); t = own.tensor((4, 4)); t.set(1.0)
+        over = threading.Event()
+        copier = thread(again(lambda: t.copy_from(x), over))
+        other = thread(again(lambda: x.copy_from(t), over)) if i > 2 else copier
+        for _ in range(400):
+            s.reset(); s.allocate(g); x.set(1.0)
+        over.set(); copier.finish(); other.finish()
     """)
 
 
 def test_copy_from_a_scheduled_tensor_while_callbacks_read_the_target(holds):
     holds("""
-    ctx, x, y, g, s = small()
-    own = gb.Context(); w = own.tensor((4, 4)); own.allocate(cpu); w.set(1.0)
-    over = threading.Event()
-    copier = thread(again(lambda: w.copy_from(x), over))
-    other = thread(again(lambda: x.copy_from(w), over))
-    for _ in range(6000):
-        try: s.compute(g, lambda t: w.numpy() is not None)
-        except gb.StateError: pass
-    over.set(); copier.finish(); other.finish()
+    sys.setswitchinterval(1e-5)
+    for i in range(6):
+        own = gb.Context(); w = own.tensor((4, 4)); b = own.allocate(cpu); w.set(1.0)
+        ctx, x, y, g, s = small()
+        if i % 2: own = gb.Context(); w = own.tensor((4, 4)); b = own.allocate(cpu); w.set(1.0)
+        over = threading.Event()
+        copier = thread(again(lambda: w.copy_from(y), over))
+        other = thread(again(lambda: x.copy_from(w), over)) if i > 2 else copier
+        for _ in range(1500):
+            try: s.compute(g, lambda t: w.numpy() is not None)
+            except gb.StateError: pass
+        over.set(); copier.finish(); other.finish()
     """)
 
 
@@ -762,10 +770,10 @@ def test_results_cannot_be_read_before_they_are_computed(ctx, scheduler):
     graph = ctx.graph(y)
     scheduler.allocate(graph)
     for read in (y.numpy, y.tolist, lambda: np.asarray(y), lambda: y[1].numpy(), lambda: ctx.from_numpy(np.ones((3, 4), np.float32)).copy_from(y)):
-        with pytest.raises(gb.StateError, match="y"):
+        with pytest.raises(gb.StateError, match="'y'"):
             read()
     x.set(2.0)
-    with pytest.raises(gb.StateError, match="y"):
+    with pytest.raises(gb.StateError, match="'y'"):
         y.numpy()
     assert scheduler.compute(graph)
     assert (y.numpy() == 2).all()
@@ -780,13 +788,13 @@ def test_results_cannot_be_read_once_an_input_was_set(ctx, scheduler):
     assert scheduler.compute(graph)
     array = y.numpy()
     x.set(3.0)
-    with pytest.raises(gb.StateError, match="y"):
+    with pytest.raises(gb.StateError, match="'y'"):
         y.numpy()
     array.tobytes()  # it is still memory
     assert scheduler.compute(graph)
     assert (y.numpy() == 6).all()
     x.copy_from(ctx.from_numpy(np.full((3, 4), 5, np.float32)))
-    with pytest.raises(gb.StateError, match="y"):
+    with pytest.raises(gb.StateError, match="'y'"):
         y.numpy()
     assert scheduler.compute(graph)
     assert (y.numpy() == 10).all()
@@ -811,7 +819,7 @@ def test_results_of_a_run_that_was_ended_cannot_be_read(ctx, scheduler):
         assert scheduler.compute(graph)
         assert (y.numpy() == 4).all()
         end()
-        with pytest.raises(gb.StateError, match="y"):
+        with pytest.raises(gb.StateError, match="'y'"):
             y.numpy()
     assert scheduler.compute(graph)
     assert (y.numpy() == 4).all()
@@ -827,7 +835,7 @@ def test_results_of_an_aborted_run_cannot_be_read(ctx):
     x.set(2.0)
     gb.set_abort_callback(cpu, lambda: True)
     assert not scheduler.compute(graph)
-    with pytest.raises(gb.StateError, match="y"):
+    with pytest.raises(gb.StateError, match="'y'"):
         y.numpy()
     gb.set_abort_callback(cpu, None)
     assert scheduler.compute(graph)
@@ -840,7 +848,7 @@ def test_results_in_a_buffer_of_ones_own_cannot_be_read_before_they_are_computed
     graph = ctx.graph(y)
     ctx.allocate(cpu)
     x.set(2.0)
-    with pytest.raises(gb.StateError, match="y"):
+    with pytest.raises(gb.StateError, match="'y'"):
         y.numpy()
     assert graph.compute(cpu)
     assert (y.numpy() == 2).all()
@@ -884,7 +892,8 @@ def test_memory_of_ones_own_counts_as_set(ctx, cpu):
     assert (z.numpy() == 1).all()
 
 
-def test_inputs_whose_memory_was_taken_are_named(ctx, scheduler):
+@pytest.mark.parametrize("grow", [False, True], ids=["equal", "growing"])
+def test_inputs_whose_memory_was_taken_are_named(ctx, scheduler, grow):
     x = ctx.tensor((4, 4), name="the input")
     y = x + 1.0
     graph = ctx.graph(y)
@@ -892,7 +901,7 @@ def test_inputs_whose_memory_was_taken_are_named(ctx, scheduler):
     x.set(5.0)
     others = []
     for i in range(17):
-        t = ctx.tensor((4, 4 + i), name=f"other {i}")
+        t = ctx.tensor((4, 4 + i if grow else 4), name=f"other {i}")
         others.append(ctx.graph(t * 2.0))
         scheduler.allocate(others[-1])
         t.set(0.5)
@@ -952,9 +961,9 @@ def test_a_callback_may_compute_the_same_graph_on_another_backend(cpu):
     other = gb.Backend("CPU", n_threads=1)
     with gb.Context() as ctx:
         x = ctx.tensor((4, 4), name="x")
-        y = x
-        for _ in range(5):
-            y = gb.map_custom(lambda d, a: a + 2, y)
+        y, calls = x, []
+        for i in range(5):
+            y = gb.map_custom(lambda d, a, i=i: (calls.append(i), a + 2)[1], y)
         graph = ctx.graph(y)
         ctx.allocate(cpu)
         x.set(0.0)
@@ -968,6 +977,7 @@ def test_a_callback_may_compute_the_same_graph_on_another_backend(cpu):
         scheduler = gb.Scheduler([cpu])
         assert scheduler.compute(graph, callback)
         assert inner == [True]
+        assert sorted(calls) == sorted(2 * [0, 1, 2, 3, 4])
         assert (y.numpy() == 10).all()
 
 
