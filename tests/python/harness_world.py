@@ -602,8 +602,8 @@ def supervise(file: str, work: Callable[[float, int, argparse.Namespace], Counte
         left = max(1.0, end - time.monotonic())
         command = [sys.executable, file, "--work", "--seconds", str(left), "--seed", str(seed), *extra]
         with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as output:
-            # what is freed or was never written is no number that could pass for a result, and no pointer
-            environment = {**os.environ, "MALLOC_PERTURB_": "165"}
+            # what is freed or was never written is no number that could pass for a result, no pointer, and if it is large no memory
+            environment = {**os.environ, "MALLOC_PERTURB_": "165", "MALLOC_MMAP_THRESHOLD_": "16384"}
             child = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, env=environment)
             try:
                 status: int | None = child.wait(None if getattr(options, "complete", False) else left + 4 * PATIENCE)

@@ -108,7 +108,7 @@ def holds(monkeypatch) -> Callable[..., str]:
         try:
             done = subprocess.run(
                 [sys.executable, "-W", "error", "-c", program], capture_output=True, text=True, timeout=2 * patience, check=False,
-                env={**os.environ, "PYTHONFAULTHANDLER": "1", "MALLOC_PERTURB_": "165", **(environment or {})},
+                env={**os.environ, "PYTHONFAULTHANDLER": "1", "MALLOC_PERTURB_": "165", "MALLOC_MMAP_THRESHOLD_": "16384", **(environment or {})},
             )  # fmt: skip
         except subprocess.TimeoutExpired:
             pytest.fail("the program hangs")
