@@ -247,7 +247,7 @@ def _(w: World) -> None:
         if "recorded already" not in str(error):  # by another thread, or by one that was interrupted before its `with` began
             raise
     else:
-        repr(trace.events)
+        repr(trace.events), trace.running, trace.to_json()
 
 
 @operation("eval callback")
@@ -303,6 +303,7 @@ operations(
     copy_to_v=lambda w: w.v.copy_from(w.w),
     copy_to_x=lambda w: w.x.copy_from(w.t),
     tensor_facts=lambda w: (w.x.shape, w.x.strides, w.x.ne, w.x.nb, w.x.dtype, w.x.size, w.x.nbytes, w.x.name, w.x.op, w.x.is_contiguous),
+    tensor_flags=lambda w: (w.x.is_input, w.y.is_output, w.x.ndim, w.x.context, w.x.describe(), len(w.x)),
     tensor_places=lambda w: (w.x.is_placed, w.w.buffer, w.y.location, repr(w.y), w.w.is_host, w.y.sources, w.y.view_of, hash(w.y), w.y == w.x),
 )
 
@@ -310,6 +311,8 @@ operations(
 @operation("name")
 def _(w: World) -> None:
     w.x.name = "x"
+    w.x.named("x").set_input()
+    w.y.set_output()
 
 
 # -------------------------------------------------------------------------------------------------------- contexts and graphs
@@ -317,12 +320,14 @@ def _(w: World) -> None:
 operations(
     build=lambda w: gb.soft_max(gb.relu(w.y + w.x)),
     build_view=lambda w: w.y[1:, 2:].T.reshape(-1),
+    build_orders=lambda w: (w.x.swapaxes(0, 1).contiguous(), w.x.transpose(1, 0), w.x[None].permute(2, 0, 1), w.x.astype(gb.float16)),
     build_product=lambda w: w.x @ w.v.T,
     build_custom=lambda w: gb.map_custom(doubled, w.x),
     tensor=lambda w: w.ctx.tensor((2, 3), gb.float16, name="new"),
     constant=lambda w: w.own.constant([1.0, 2.0]),
     tensors=lambda w: (len(w.ctx.tensors()), w.ctx.get("x"), w.ctx["x"], w.ctx.used_bytes, repr(w.ctx)),
     graph_of=lambda w: w.ctx.graph(w.y),
+    graph_facts=lambda w: (w.graph.n_nodes, w.graph.context),
     reordered=lambda w: w.own_graph.reordered(),
     nodes=lambda w: (w.graph.nodes, w.graph.leafs, len(w.graph), w.graph.outputs, w.graph.get("x"), w.graph["x"], repr(w.graph)),
     pictures=lambda w: (w.graph.to_dot(), w.graph._repr_html_()),
@@ -370,6 +375,12 @@ def _(w: World) -> None:
     scheduler.compute_async(graph)
 
 
+@operation("buffer from array")
+def _(w: World) -> None:
+    with gb.Context() as ctx, gb.Buffer.from_array(EYE.copy()) as buffer, gb.cpu_buffer_type().from_array(EYE.copy()):
+        valid("buffer from array", buffer.place(ctx.tensor((N, N))).numpy(copy=True) - EYE, 0)
+
+
 @operation("from numpy")
 def _(w: World) -> None:
     with gb.Context() as ctx:
@@ -381,7 +392,7 @@ def _(w: World) -> None:
 # ------------------------------------------------------------------------------------------------ buffers, devices, allocators
 
 operations(
-    buffer_facts=lambda w: (w.buffer.name, w.buffer.size, w.buffer.type, w.buffer.alignment, w.buffer.is_host, w.buffer.usage, repr(w.buffer)),
+    buffer_facts=lambda w: (w.buffer.name, w.buffer.size, w.buffer.type, w.buffer.alignment, w.buffer.is_host, w.buffer.usage, w.buffer.readonly, repr(w.buffer)),
     buffer_type=lambda w: (w.buffer.type.name, repr(w.cpu.buffer_type), w.cpu.buffer_type.supports(w.cpu), w.cpu.buffer_type.alloc_size(w.x)),
     place=lambda w: w.own_buffer.place(w.own.tensor(0)),
     backend_facts=lambda w: (repr(w.cpu), w.cpu.level, w.cpu.n_threads, w.sim.alignment, w.sim.max_size, w.sim.name, w.cpu.is_cpu),
@@ -391,8 +402,10 @@ operations(
     record=lambda w: w.event.record(),
     event_wait=lambda w: w.event.wait(w.cpu),
     event_synchronize=lambda w: w.event.synchronize(),
+    event_facts=lambda w: (w.event.backend, repr(w.event)),
+    closed=lambda w: [t.closed for t in (w.ctx, w.sched, w.cpu, w.buffer, w.event, w.talloc, w.galloc, w.file)],
     measure=lambda w: w.galloc.measure(w.custom),
-    allocator_facts=lambda w: (repr(w.galloc), w.galloc.size, w.galloc.buffer, repr(w.talloc), w.talloc.max_size, w.talloc.buffer),
+    allocator_facts=lambda w: (repr(w.galloc), w.galloc.size, w.galloc.buffer, repr(w.talloc), w.talloc.is_measure, w.talloc.max_size, w.talloc.buffer),
     registry=lambda w: (gb.backends(), gb.cpu_levels(), gb.load_report(), gb.cpu_buffer_type().name),
 )
 
@@ -437,6 +450,7 @@ def _(w: World) -> None:
         x = ctx.tensor((2, 3))
         y = gb.relu(x) + 1.0
         graph = ctx.graph(y)
+        w.galloc.set_order(None)
         w.galloc.allocate(graph)
         x.set(1.0)
         if graph.compute(w.cpu):
@@ -446,8 +460,9 @@ def _(w: World) -> None:
 # ---------------------------------------------------------------------------------------------------------------------- files
 
 operations(
-    metadata=lambda w: (w.file.metadata["general.architecture"], dict(w.file.metadata), list(w.file.tensors), repr(w.file), w.file.nbytes),
+    metadata=lambda w: (w.file.metadata["general.architecture"], dict(w.file.metadata), list(w.file.tensors), repr(w.file), w.file.nbytes, w.file.n_parts),
     file_tensor=lambda w: valid("file", w.file.tensors["w"].numpy() - EYE, 0),
+    file_tensors=lambda w: [(t.name, t.shape, t.dtype, t.offset, t.nbytes, t.dequantize()) for t in w.file.tensors.values()],
     file_view=lambda w: w.views.append(w.file.tensors["h"].data),
     quantize=lambda w: gb.dequantize(gb.quantize(np.ones((4, 64), np.float32), "q8_0"), "q8_0"),
     plan=lambda w: gb.plan_memory([0, 1], [2, 3], [64, 64]),
@@ -464,6 +479,7 @@ def _(w: World) -> None:
 def _(w: World) -> None:
     with w.file.load(w.cpu) as weights:
         valid("load", weights["w"].numpy(copy=True) - EYE, 0)
+        repr((weights, weights.buffers, weights.context, weights.in_place))
 
 
 @operation("load on the device")
@@ -487,6 +503,7 @@ def _(w: World) -> None:
         os.close(descriptor)
         with gb.gguf.Writer(path) as writer:
             writer.add_tensor("w", EYE)
+        gb.gguf.Writer(path).copy_from(w.file).discard()
     finally:
         os.unlink(path)
 
