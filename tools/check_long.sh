@@ -142,6 +142,7 @@ attack() {
 }
 attack harness_interrupts.py
 attack harness_interrupts.py --no-memory
+attack harness_interrupts.py --latency
 attack harness_interleave.py --mode interrupts --complete --instructions
 attack harness_interleave.py --mode handlers --complete
 attack harness_interleave.py --mode threads
@@ -149,6 +150,9 @@ attack harness_closing.py
 attack harness_closing.py --pairs
 attack harness_zeros.py
 attack harness_fork.py
+
+step "what attacks once found, ten times as long"
+GB_HARNESS_SECONDS=80 "$py" -m pytest -q -p no:cacheprovider -o timeout=3000 tests/python/test_holes.py
 
 step "pytest, address sanitizer"
 rm -rf build/asan-site

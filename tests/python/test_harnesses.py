@@ -18,6 +18,7 @@ HERE = Path(__file__).parent
 HARNESSES = {
     "interrupts": ["harness_interrupts.py"],
     "failed allocations": ["harness_interrupts.py", "--no-memory"],
+    "interrupts heard": ["harness_interrupts.py", "--latency"],
     "interrupts everywhere": ["harness_interleave.py"],
     "handlers everywhere": ["harness_interleave.py", "--mode", "handlers"],
     "threads everywhere": ["harness_interleave.py", "--mode", "threads"],

@@ -20,6 +20,8 @@ import ggml_backend as gb
 from harness_world import SANITIZED
 
 PATIENCE = 240 if SANITIZED else 60
+LONGER = float(os.environ.get("GB_HARNESS_SECONDS", "8")) / 8
+"""Races are looked for as much longer."""
 
 PRELUDE = """
 import faulthandler, gc, os, random, signal, sys, threading, time, warnings
@@ -28,6 +30,7 @@ import numpy as np
 import ggml_backend as gb
 faulthandler.enable()
 faulthandler.dump_traceback_later(PATIENCE, exit=True)
+LONGER = FACTOR
 OURS = gb.GgmlError
 
 def thread(act):
@@ -104,10 +107,10 @@ def holds(monkeypatch) -> Callable[..., str]:
     """Runs a program in a fresh interpreter: it ends by itself, with status 0 and nothing on stderr."""
 
     def run(source: str, environment: dict[str, str] | None = None, patience: int = PATIENCE) -> str:
-        program = PRELUDE.replace("PATIENCE", str(patience)) + textwrap.dedent(source) + "\nfaulthandler.cancel_dump_traceback_later()\n"
+        program = PRELUDE.replace("PATIENCE", str(patience * max(1, LONGER))).replace("FACTOR", str(LONGER)) + textwrap.dedent(source) + "\nfaulthandler.cancel_dump_traceback_later()\n"
         try:
             done = subprocess.run(
-                [sys.executable, "-W", "error", "-c", program], capture_output=True, text=True, timeout=2 * patience, check=False,
+                [sys.executable, "-W", "error", "-c", program], capture_output=True, text=True, timeout=2 * patience * max(1, LONGER), check=False,
                 env={**os.environ, "PYTHONFAULTHANDLER": "1", "MALLOC_PERTURB_": "165", "MALLOC_MMAP_THRESHOLD_": "16384", **(environment or {})},
             )  # fmt: skip
         except subprocess.TimeoutExpired:
@@ -238,7 +241,7 @@ def test_closing_in_another_thread(holds, case):
     close, use = CLOSES[case]
     holds(CLOSING + f"""
 sys.setswitchinterval(1e-6)
-end = time.monotonic() + 1.2
+end = time.monotonic() + LONGER
 while time.monotonic() < end:
     w = W(); over = threading.Event()
     users = [thread(again(lambda: ({use}), over)) for _ in range(2)]
@@ -254,7 +257,7 @@ while time.monotonic() < end:
 def test_closing_in_a_signal_handler(holds, case):
     close, use = CLOSES[case]
     holds(CLOSING + f"""
-end = time.monotonic() + 0.8
+end = time.monotonic() + 0.6 * LONGER
 def fire(number, frame):
     global closed
     {close}
@@ -339,7 +342,7 @@ def test_an_interrupt_leaves_no_lock_held(holds, act):
         assert (t.numpy() == 7).all()
         assert (s.compute_async(g, [y]).results()[0] == 7).all()
     right()
-    end = time.monotonic() + 3
+    end = time.monotonic() + 2 * LONGER
     while time.monotonic() < end:
         for _ in range(20):
             try: n += interrupts.attempt(act, random.choice([random.uniform(1e-6, 1e-4), random.uniform(1e-6, 2e-3)]))
@@ -934,7 +937,7 @@ def test_inputs_lost_by_reset_are_named(ctx, scheduler):
 def test_threads_that_share_a_scheduler_and_bring_new_graphs_get_no_wrong_result(holds):
     out = holds("""
     s = gb.Scheduler([sim, cpu]); wrong, lost, right = [], [0], [0]
-    end = time.monotonic() + 8
+    end = time.monotonic() + 6 * LONGER
     def work(i):
         r = random.Random(i)
         while time.monotonic() < end and right[0] < 25_000:
