@@ -122,6 +122,7 @@ def by_timer(seconds: float, seed: int, options: argparse.Namespace) -> Counter[
                     print(f"at: {name}", flush=True)
                     raise
             counts["operations"] += 1
+        print("at: the check", flush=True)
         checked(world, counts)
         if chooser.random() < 0.05:
             with watched():
@@ -149,7 +150,7 @@ def checked(world: World, counts: Counter[str]) -> None:
             try:
                 check()
             except BaseException:
-                print(f"at: the check by {where}", flush=True)
+                print(f"by {where}", flush=True)
                 raise
     world.read_views()
     counts["checks"] += 2
@@ -191,11 +192,8 @@ def without_memory(seconds: float, seed: int, options: argparse.Namespace) -> Co
             counts["failed allocations"] += failed
             quiet = 0 if failed else quiet + 1
             if failed:
-                try:
-                    checked(world, counts)
-                except BaseException:
-                    print(f"at: the check after {name}, allocation {n}", flush=True)
-                    raise
+                print(f"at: the check after {name}, allocation {n}", flush=True)
+                checked(world, counts)
             n += 1
         counts["operations"] += 1
         report(counts)

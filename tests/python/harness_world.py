@@ -38,7 +38,7 @@ EYE = np.eye(N, dtype=np.float32)
 SANITIZED = "libasan" in os.environ.get("LD_PRELOAD", "")
 VALUES = os.environ.get("GB_HARNESS_VALUES") != "0"
 """Are results looked at? ``--no-values`` looks for crashes, hangs and foreign exceptions only."""
-PATIENCE = 120 if SANITIZED else 40
+PATIENCE = float(os.environ.get("GB_HARNESS_PATIENCE", "120" if SANITIZED else "40"))
 """Seconds after which something that should take milliseconds hangs."""
 
 
