@@ -282,7 +282,11 @@ def latency(seconds: float, seed: int, options: argparse.Namespace) -> Counter[s
 
 
 def work(seconds: float, seed: int, options: argparse.Namespace) -> Counter[str]:
-    return (without_memory if options.no_memory else latency if options.latency else by_timer)(seconds, seed, options)
+    try:
+        return (without_memory if options.no_memory else latency if options.latency else by_timer)(seconds, seed, options)
+    finally:  # one may be on its way, and Python's own handlers end before the process does
+        signal.signal(signal.SIGALRM, signal.SIG_IGN)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 if __name__ == "__main__":

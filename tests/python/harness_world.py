@@ -498,14 +498,14 @@ def _(w: World) -> None:
 
 @operation("write file")
 def _(w: World) -> None:
-    descriptor, path = tempfile.mkstemp(suffix=".gguf")
+    path = f"{w.path}.{os.getpid()}.{threading.get_ident()}"
     try:
-        os.close(descriptor)
         with gb.gguf.Writer(path) as writer:
             writer.add_tensor("w", EYE)
         gb.gguf.Writer(path).copy_from(w.file).discard()
     finally:
-        os.unlink(path)
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path)
 
 
 def _drop_context(w: World) -> None:
@@ -564,16 +564,24 @@ class Resources:
 
     def __init__(self) -> None:
         gc.collect()
-        self.descriptors = len(os.listdir("/proc/self/fd"))
+        self.descriptors = [self._target(fd) for fd in os.listdir("/proc/self/fd")]
         self.threads = len(os.listdir("/proc/self/task"))
         with open("/proc/self/statm", encoding="ascii") as file:
             self.memory = int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
+    @staticmethod
+    def _target(fd: str) -> str:
+        try:
+            return os.readlink(f"/proc/self/fd/{fd}")
+        except OSError:
+            return "?"
+
     def leaked(self, before: Resources, megabytes: float) -> list[str]:
         """In words, beyond a tolerance of memory; of descriptors and threads a few may come and go."""
         found = []
-        if self.descriptors > before.descriptors + 3:
-            found.append(f"{self.descriptors - before.descriptors} descriptors")
+        if len(self.descriptors) > len(before.descriptors) + 3:
+            new = Counter(self.descriptors) - Counter(before.descriptors)
+            found.append(f"{len(self.descriptors) - len(before.descriptors)} descriptors: {', '.join(sorted(new))[:300]}")
         if self.threads > before.threads + 3:
             found.append(f"{self.threads - before.threads} threads")
         if not SANITIZED and self.memory > before.memory + megabytes * 1e6:
@@ -651,9 +659,9 @@ def supervise(file: str, work: Callable[[float, int, argparse.Namespace], Counte
         print(f"{n} x {kind}")
     print(f"{deaths} failures")
     with contextlib.suppress(OSError):
-        path = Path(model_file())
-        path.unlink()
-        path.parent.rmdir()
+        for path in Path(model_file()).parent.iterdir():
+            path.unlink()
+        Path(model_file()).parent.rmdir()
     return int(deaths > 0)
 
 
