@@ -170,6 +170,17 @@ for attack in "harness_closing.py" "harness_closing.py --pairs" "harness_zeros.p
         "$py" tests/python/$attack --seconds "$seconds" --seed "$(date +%s)" --deaths 5
 done
 
+step "threads in Python, thread sanitizer"
+rm -rf build/tsan-site
+"$py" -m pip --disable-pip-version-check -q install --no-deps --target build/tsan-site . \
+    --config-settings="cmake.define.CMAKE_C_FLAGS=-fsanitize=thread -fno-omit-frame-pointer" \
+    --config-settings=cmake.build-type=RelWithDebInfo --config-settings=install.strip=false
+under_tsan() { # without randomized addresses, with which the sanitizer's memory may clash
+    LD_PRELOAD="$(gcc -print-file-name=libtsan.so)" TSAN_OPTIONS=exitcode=66 PYTHONPATH=$PWD/build/tsan-site setarch -R "$py" "$@"
+}
+under_tsan -m pytest -q -s -p no:faulthandler -p no:cacheprovider tests/python/test_threads.py
+under_tsan tests/python/harness_closing.py --only threads --seconds "$seconds" --deaths 5
+
 step "what closing costs beside other objects"
 "$py" benchmarks/bench_close.py
 

@@ -678,7 +678,7 @@ def _kind(status: int | None, printed: str) -> str:
         return f"killed, since it did not end{place}"
     if "Timeout (" in printed:
         return f"hang{place}"
-    sanitizer = re.search(r"(AddressSanitizer: [\w-]+|runtime error: .*)", printed)
+    sanitizer = re.search(r"(AddressSanitizer: [\w-]+|runtime error: .*|SUMMARY: ThreadSanitizer: .*)", printed)
     if sanitizer:
         return f"{sanitizer[1]}{place}"
     frame = re.search(r"^Current thread .*?\n  File \"(?:[^\"]*/)?([^\"/]+)\", line (\d+) in (\S+)", printed, re.M)
@@ -691,7 +691,7 @@ def _kind(status: int | None, printed: str) -> str:
 def out_of_memory(error: BaseException) -> bool:
     """Is it what Python, NumPy or cffi make of an allocation that failed?"""
     text = str(error)
-    return isinstance(error, MemoryError) or (isinstance(error, (SystemError, RuntimeError)) and ("without" in text or "can't" in text))
+    return isinstance(error, (MemoryError, SystemError)) or (isinstance(error, RuntimeError) and "can't" in text)
 
 
 _ignored = Counter[str]()
