@@ -176,7 +176,7 @@ rm -rf build/tsan-site
     --config-settings="cmake.define.CMAKE_C_FLAGS=-fsanitize=thread -fno-omit-frame-pointer" \
     --config-settings=cmake.build-type=RelWithDebInfo --config-settings=install.strip=false
 under_tsan() { # without randomized addresses, with which the sanitizer's memory may clash
-    LD_PRELOAD="$(gcc -print-file-name=libtsan.so)" TSAN_OPTIONS=exitcode=66 PYTHONPATH=$PWD/build/tsan-site setarch -R "$py" "$@"
+    LD_PRELOAD="$(gcc -print-file-name=libtsan.so)" TSAN_OPTIONS=exitcode=66:suppressions=$PWD/tests/python/tsan.supp PYTHONPATH=$PWD/build/tsan-site setarch -R "$py" "$@"
 }
 under_tsan -m pytest -q -s -p no:faulthandler -p no:cacheprovider tests/python/test_threads.py
 under_tsan tests/python/harness_closing.py --only threads --seconds "$seconds" --deaths 5
