@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "base/thread.h"
 
 // Fails with the names of the object and the hook when a required hook is missing.
 #define NEED_HOOK(hook, ret, object, name)                                                                             \
@@ -102,7 +103,7 @@ uint64_t gb_new_version(void) {
 
 void gb_buffer_changed(ggml_backend_buffer_t buffer) {
     if (buffer) {
-        buffer->version = gb_new_version();
+        GB_WRITE_RELAXED(buffer->version, gb_new_version());
     }
 }
 
