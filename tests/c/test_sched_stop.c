@@ -40,6 +40,7 @@ static void build(struct world * w, uint32_t seed) {
     }
     for (int i = 0; i < INPUTS; i++) {
         all[n++] = w->inputs[i] = ggml_new_tensor_2d(w->ctx, GGML_TYPE_F32, N, N);
+        ggml_set_input(w->inputs[i]); // may be set while runs are on their way
     }
     for (int i = 0; i < NODES; i++) {
         struct ggml_tensor * a = all[draw((unsigned) n)], *b = all[draw((unsigned) n)];
