@@ -19,21 +19,20 @@ const char * ggml_backend_name(ggml_backend_t backend) {
 
 // ------------------------------------------------------------------------------------------------------------------- watchers
 
-static gb_mutex                  watch_lock = GB_MUTEX_INIT;
-static struct gb_backend_watch * watchers; // guarded by watch_lock
+static struct gb_backend_watch * watchers; // guarded by GB_MUTEX_WATCHERS
 
 void gb_backend_watch(struct gb_backend_watch * watch, ggml_backend_t backend) {
-    gb_mutex_lock(&watch_lock);
+    gb_process_lock(GB_MUTEX_WATCHERS);
     watch->backend = backend;
     watch->next    = watchers;
     watchers       = watch;
-    gb_mutex_unlock(&watch_lock);
+    gb_process_unlock(GB_MUTEX_WATCHERS);
 }
 
 // Takes a given one out of the list, or the first of a backend. NULL: there is none.
 static struct gb_backend_watch * take_watcher(const struct gb_backend_watch * which, ggml_backend_t of) {
     struct gb_backend_watch * found = NULL;
-    gb_mutex_lock(&watch_lock);
+    gb_process_lock(GB_MUTEX_WATCHERS);
     for (struct gb_backend_watch ** at = &watchers; *at && found == NULL;) {
         if (which ? *at == which : (*at)->backend == of) {
             found = *at;
@@ -42,7 +41,7 @@ static struct gb_backend_watch * take_watcher(const struct gb_backend_watch * wh
             at = &(*at)->next;
         }
     }
-    gb_mutex_unlock(&watch_lock);
+    gb_process_unlock(GB_MUTEX_WATCHERS);
     return found;
 }
 

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "base/thread.h"
 
 // Fails with the names of the object and the hook when a required hook is missing.
 #define NEED_HOOK(hook, ret, object, name)                                                                             \

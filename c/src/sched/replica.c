@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "backend/backend.h"
+#include "base/thread.h"
 
 static size_t size_on(const struct ggml_backend_sched * s, const struct gb_copy * copy) {
     const size_t size = ggml_backend_buft_get_alloc_size(s->devices[copy->backend].buft, &copy->dst->tensor);
