@@ -17,6 +17,7 @@
 #include "tensor/quant/bits.h"
 #include "tensor/quant/fit.h"
 #include "tensor/quant/quant.h"
+#include "tensor/quant/small.h"
 
 enum { GB_SUPER = 256 };
 
@@ -112,6 +113,27 @@ static inline void gb_k_requantize_affine(int n_sub, int size, int n_levels, con
             levels[i] = (uint8_t) gb_fit_round((x[i] + min) / scale, 0, n_levels);
         }
     }
+}
+
+// Are the scales of an affine super-block so small that one of them is lost? A lost minimum beside a scale that is not
+// does no harm.
+static inline bool gb_k_affine_is_small(float d, float dmin) {
+    const float stored = gb_f16_to_f32(gb_f32_to_f16(d)), stored_min = gb_f16_to_f32(gb_f32_to_f16(dmin));
+    return d < 0x1p-20f && (gb_scale_is_lost(d, stored, GB_REFITTED) || gb_scale_is_lost(dmin, stored_min, GB_REFITTED));
+}
+
+// Chooses d, dmin, the scales and minima of sub-blocks and the levels of such a super-block.
+static inline void gb_k_affine_small(int n_sub, int size, int n_scales, gb_nearest_t nearest, const float * x,
+                                     const float * w, const float * scales, const float * mins, float * d, float * dmin,
+                                     uint8_t * sc, uint8_t * mn, uint8_t * levels) {
+    struct gb_small_super b = { .n_sub = n_sub, .size = size, .scale_high = n_scales, .min_high = n_scales,
+                                .nearest = nearest, .d = *d, .dmin = *dmin };
+    gb_small_super_fit(&b, x, w, scales, mins);
+    *d    = b.d;
+    *dmin = b.dmin;
+    memcpy(sc, b.scale, (size_t) n_sub);
+    memcpy(mn, b.min, (size_t) n_sub);
+    memcpy(levels, b.level, sizeof(b.level));
 }
 
 // Weights of a whole super-block from an importance matrix; sigma2 is `factor` times its mean square.

@@ -13,6 +13,7 @@
 #include "tensor/quant/bits.h"
 #include "tensor/quant/fit.h"
 #include "tensor/quant/quant.h"
+#include "tensor/quant/small.h"
 
 enum { GB_BLOCK = 32 };
 
@@ -84,7 +85,7 @@ static inline float gb_block_largest(const float * x) { // magnitude; NaN does n
 // Signed bytes, rounded half away from zero, NaN to 0; returns the scale. Simple loops, for compilers to vectorize.
 static inline float gb_quantize_bytes(const float * x, int8_t * q) {
     const float d  = gb_block_largest(x) / 127;
-    const float id = d != 0 ? 1 / d : 0;
+    const float id = d >= 0x1p-126f ? 1 / d : 0; // below, 1 / d is infinite: zeros
     float       v[GB_BLOCK];
     int32_t     whole[GB_BLOCK];
     for (int i = 0; i < GB_BLOCK; i++) {
@@ -108,6 +109,27 @@ static inline float gb_quantize_bytes(const float * x, int8_t * q) {
         q[i] = (int8_t) whole[i];
     }
     return d;
+}
+
+// Store what was found for a block, d (and m) first. Where f16 does not hold d, another one is chosen, with its levels;
+// `zero` is the level that stands for 0.
+static inline void gb_store_symmetric(uint8_t * block, float d, const float * x, const float * w, gb_nearest_t nearest,
+                                      int zero, uint8_t * levels) {
+    if (gb_scale_is_lost(d, gb_store_f16(block, d), zero)) {
+        int8_t chosen[GB_BLOCK];
+        gb_store_f16(block, gb_small_fit(GB_BLOCK, x, w, nearest, d, 0, chosen));
+        for (int i = 0; i < GB_BLOCK; i++) {
+            levels[i] = (uint8_t) (chosen[i] + zero);
+        }
+    }
+}
+
+static inline void gb_store_affine(uint8_t * block, float d, float m, const float * x, const float * w,
+                                   gb_nearest_t nearest, int n_levels, uint8_t * levels) {
+    const float offset = gb_store_f16(block + 2, m);
+    if (gb_scale_is_lost(d, gb_store_f16(block, d), n_levels)) {
+        gb_store_f16(block, gb_small_fit(GB_BLOCK, x, w, nearest, d, offset, (int8_t *) levels));
+    }
 }
 
 static const struct gb_fit_search gb_legacy_search = { -0.9f, 0.05f, 36, false };

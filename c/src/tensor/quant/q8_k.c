@@ -6,7 +6,7 @@ static void quantize_block(const float * x, const float * importance, uint8_t * 
     (void) importance;
     const float extreme = gb_fit_extreme(GB_SUPER, x);
     memset(block, 0, 292);
-    if (extreme == 0 || isinf(extreme)) {
+    if (!(fabsf(extreme) >= 0x1p-119f) || isinf(extreme)) { // smaller: the factor would be infinite
         return;
     }
     const float factor = -127 / extreme, d = 1 / factor;
