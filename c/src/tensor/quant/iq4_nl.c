@@ -33,4 +33,4 @@ static void unpack_block(const uint8_t * block, struct gb_block * b) {
     }
 }
 
-GB_SYMMETRIC_FORMAT(iq4_nl, 18, 0)
+GB_SYMMETRIC_FORMAT(iq4_nl, 18, 0, 80 * GB_F16_MAX)

@@ -85,4 +85,4 @@ static void unpack_block(const uint8_t * block, struct gb_super * b) {
     }
 }
 
-GB_K_FORMAT(iq4_xs, 136)
+GB_K_FORMAT(iq4_xs, 136, GB_F16_MAX * 32 * 80, D)

@@ -15,6 +15,7 @@
 
 #include "base/mem.h"
 #include "tensor/quant/bits.h"
+#include "tensor/quant/check.h"
 #include "tensor/quant/fit.h"
 #include "tensor/quant/quant.h"
 #include "tensor/quant/small.h"
@@ -146,14 +147,13 @@ static const struct gb_fit_search gb_k_importance_search = { -0.9f, 0.05f, 36, f
 // One super-block; importance: NULL or 256 weights.
 typedef void (*gb_k_quantize_t)(const float * x, const float * importance, uint8_t * block);
 
-static inline bool gb_k_quantize_rows(const float * src, uint8_t * dst, int64_t n_rows, int64_t n_per_row,
+static inline void gb_k_quantize_rows(const float * src, uint8_t * dst, int64_t n_rows, int64_t n_per_row,
                                       size_t block_size, gb_k_quantize_t quantize, const float * importance) {
     for (int64_t r = 0; r < n_rows; r++) {
         for (int64_t i = 0; i < n_per_row; i += GB_SUPER, dst += block_size) {
             quantize(src + r * n_per_row + i, importance ? importance + i : NULL, dst);
         }
     }
-    return true;
 }
 
 static inline void gb_k_dequantize(const struct gb_super * b, float * y) {
@@ -204,8 +204,9 @@ static inline void gb_k_to_bytes(const struct gb_super * b, uint8_t * u, float *
 
 // Defines the constant of a format from its two block functions, `quantize_block` and
 // `static void unpack_block(const uint8_t * block, struct gb_super * b)`, which sets affine and what follows from it
-// only if it is true. from_float_: NULL for formats that cannot do without an importance matrix, else from_float.
-#define GB_SUPER_FORMAT(stem, block_size, from_float_)                                                                 \
+// only if it is true. from_float_: NULL for formats that cannot do without an importance matrix, else the function of
+// GB_SUPER_ROWS. The other arguments are fields of the constant.
+#define GB_SUPER_FORMAT(stem, block_size, from_float_, limit_, saturates_, nan_, nan_at_)                              \
     static void to_float(const void * x, float * y, int k) {                                                           \
         for (int i = 0; i < k / GB_SUPER; i++) {                                                                       \
             struct gb_super b;                                                                                         \
@@ -232,18 +233,34 @@ static inline void gb_k_to_bytes(const struct gb_super * b, uint8_t * u, float *
             gb_k_to_bytes(&b, u + i * GB_SUPER, d + 16 * i, m + 16 * i);                                               \
         }                                                                                                              \
     }                                                                                                                  \
-    static bool quantize(const float * src, void * dst, int64_t n_rows, int64_t n_per_row, const float * importance,   \
+    static void quantize(const float * src, void * dst, int64_t n_rows, int64_t n_per_row, const float * importance,   \
                          int64_t * hist) {                                                                             \
         (void) hist;                                                                                                   \
-        return gb_k_quantize_rows(src, dst, n_rows, n_per_row, (block_size), quantize_block, importance);              \
+        gb_k_quantize_rows(src, dst, n_rows, n_per_row, (block_size), quantize_block, importance);                     \
     }                                                                                                                  \
-    const struct gb_quant_format gb_quant_##stem = { to_float, from_float_,    from_float_,                            \
-                                                     vec_dot,  GGML_TYPE_Q8_K, quantize, to_bytes };
+    const struct gb_quant_format gb_quant_##stem = {                                                                   \
+        .to_float             = to_float,                                                                              \
+        .from_float           = from_float_,                                                                           \
+        .from_float_reference = from_float_,                                                                           \
+        .vec_dot              = vec_dot,                                                                               \
+        .vec_dot_type         = GGML_TYPE_Q8_K,                                                                        \
+        .elements             = GB_SUPER,                                                                              \
+        .bytes                = (block_size),                                                                          \
+        .limit                = (limit_),                                                                              \
+        .saturates            = (saturates_),                                                                          \
+        .nan                  = (nan_),                                                                                \
+        .nan_at               = (nan_at_),                                                                             \
+        .quantize             = quantize,                                                                              \
+        .to_bytes             = to_bytes,                                                                              \
+    };
 
-#define GB_K_FORMAT(stem, block_size)                                                                                  \
+#define GB_SUPER_ROWS(stem)                                                                                            \
     static void from_float(const float * x, void * y, int k) {                                                         \
-        gb_k_quantize_rows(x, y, 1, k, (block_size), quantize_block, NULL);                                            \
-    }                                                                                                                  \
-    GB_SUPER_FORMAT(stem, block_size, from_float)
+        gb_quantize_row(&gb_quant_##stem, x, y, k);                                                                    \
+    }
+
+#define GB_K_FORMAT(stem, block_size, limit, d_at)                                                                     \
+    GB_SUPER_ROWS(stem)                                                                                                \
+    GB_SUPER_FORMAT(stem, block_size, from_float, limit, false, GB_NAN_F16, d_at)
 
 #endif // GB_TENSOR_QUANT_KQUANT_H

@@ -72,4 +72,4 @@ static void unpack_block(const uint8_t * block, struct gb_super * b) {
     gb_k_unpack2(block + 16, b->level);
 }
 
-GB_K_FORMAT(q2_K, 84)
+GB_K_FORMAT(q2_K, 84, GB_F16_MAX * 15 / 2, 80)

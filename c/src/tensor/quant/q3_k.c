@@ -89,4 +89,4 @@ static void unpack_block(const uint8_t * block, struct gb_super * b) {
     }
 }
 
-GB_K_FORMAT(q3_K, 110)
+GB_K_FORMAT(q3_K, 110, GB_F16_MAX * 32 * 3, D)

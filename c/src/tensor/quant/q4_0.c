@@ -29,4 +29,4 @@ static void unpack_block(const uint8_t * block, struct gb_block * b) {
     }
 }
 
-GB_SYMMETRIC_FORMAT(q4_0, 18, 0)
+GB_SYMMETRIC_FORMAT(q4_0, 18, 0, 8 * GB_F16_MAX)

@@ -17,4 +17,4 @@ static void unpack_block(const uint8_t * block, struct gb_super * b) {
     gb_k_unpack4(block + 16, b->level);
 }
 
-GB_K_FORMAT(q4_K, 144)
+GB_K_FORMAT(q4_K, 144, GB_F16_MAX * 63 / 2, 0)

@@ -31,4 +31,4 @@ static void unpack_block(const uint8_t * block, struct gb_block * b) {
     }
 }
 
-GB_SYMMETRIC_FORMAT(q5_0, 22, 1)
+GB_SYMMETRIC_FORMAT(q5_0, 22, 1, 16 * GB_F16_MAX)

@@ -27,4 +27,4 @@ static void unpack_block(const uint8_t * block, struct gb_super * b) {
     }
 }
 
-GB_K_FORMAT(q5_K, 176)
+GB_K_FORMAT(q5_K, 176, GB_F16_MAX * 63 / 2, 0)

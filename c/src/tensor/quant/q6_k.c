@@ -80,4 +80,4 @@ static void unpack_block(const uint8_t * block, struct gb_super * b) {
     }
 }
 
-GB_K_FORMAT(q6_K, 210)
+GB_K_FORMAT(q6_K, 210, GB_F16_MAX * 128 * 31, D)

@@ -23,4 +23,4 @@ static void unpack_block(const uint8_t * block, struct gb_block * b) {
     memcpy(b->level, block + 2, GB_BLOCK);
 }
 
-GB_SYMMETRIC_FORMAT(q8_0, 34, 0)
+GB_SYMMETRIC_FORMAT(q8_0, 34, 0, 127 * GB_F16_MAX)

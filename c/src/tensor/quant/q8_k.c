@@ -1,5 +1,7 @@
 // q8_k.c - 256 elements in 292 bytes: f32 d, 256 signed bytes, 16 sums of 16 of them; y = q d. The partner of
 // super-blocks in dot products.
+#include <float.h>
+
 #include "tensor/quant/kquant.h"
 
 static void quantize_block(const float * x, const float * importance, uint8_t * block) {
@@ -22,7 +24,7 @@ static void quantize_block(const float * x, const float * importance, uint8_t * 
 }
 
 static void from_float(const float * x, void * y, int k) {
-    gb_k_quantize_rows(x, y, 1, k, 292, quantize_block, NULL);
+    gb_quantize_row(&gb_quant_q8_K, x, y, k);
 }
 
 static void to_float(const void * x, float * y, int k) {
@@ -36,10 +38,20 @@ static void to_float(const void * x, float * y, int k) {
     }
 }
 
-static bool quantize(const float * src, void * dst, int64_t n_rows, int64_t n_per_row, const float * importance,
+static void quantize(const float * src, void * dst, int64_t n_rows, int64_t n_per_row, const float * importance,
                      int64_t * hist) {
     (void) hist;
-    return gb_k_quantize_rows(src, dst, n_rows, n_per_row, 292, quantize_block, importance);
+    gb_k_quantize_rows(src, dst, n_rows, n_per_row, 292, quantize_block, importance);
 }
 
-const struct gb_quant_format gb_quant_q8_K = { to_float, from_float, NULL, NULL, GGML_TYPE_F32, quantize, NULL };
+const struct gb_quant_format gb_quant_q8_K = {
+    .to_float     = to_float,
+    .from_float   = from_float,
+    .vec_dot_type = GGML_TYPE_F32,
+    .elements     = GB_SUPER,
+    .bytes        = 292,
+    .limit        = FLT_MAX,
+    .saturates    = true,
+    .nan          = GB_NAN_F32,
+    .quantize     = quantize,
+};

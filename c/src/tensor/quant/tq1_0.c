@@ -39,4 +39,4 @@ static void unpack_block(const uint8_t * block, struct gb_super * b) {
     gb_ternary_center(block + D, b);
 }
 
-GB_K_FORMAT(tq1_0, 54)
+GB_K_FORMAT(tq1_0, 54, GB_F16_MAX, D)

@@ -15,4 +15,4 @@ static void unpack_block(const uint8_t * block, struct gb_super * b) {
     gb_ternary_center(block + 64, b);
 }
 
-GB_K_FORMAT(tq2_0, 66)
+GB_K_FORMAT(tq2_0, 66, GB_F16_MAX, 64)
