@@ -385,7 +385,7 @@ static void quantize_levels(const struct gb_grid_format * f, const float * x, co
         choose_small(f, x, w, scales, d, g);
     } else if (stored > 0) {
         const float better = choose_scales(f, x, w, scales, stored, g), rounded = store_d(better);
-        g->d  = gb_scale_is_lost(better, rounded, GB_REFITTED) ? stored : rounded;
+        g->d = gb_scale_is_lost(better, rounded, GB_REFITTED) ? stored : rounded;
         choose_all(f, x, w, g); // and the best rows for that
     }
 }
@@ -414,7 +414,11 @@ void gb_grid_quantize(const struct gb_grid_format * f, const float * x, const fl
         v[e] = x[e] == x[e] ? GB_MAX(GB_MIN(x[e], limit), -limit) : 0;
     }
     memcpy(values, v, sizeof(v));
-    gb_k_importance(v, importance, 1, w);
+    // Without importance: large values count more where there are few levels, or products would come out too small.
+    gb_k_importance(v, importance, importance != NULL ? 1 : 0.25f, w);
+    for (int e = 0; e < GB_SUPER && importance == NULL && f->grid->bits == 4; e++) {
+        w[e] = 1;
+    }
     for (int i = 0; i < 32 && f->per_offset == 0; i++) {
         split_signs(f->even_signs, v + 8 * i, w + 8 * i, &g->signs[i]);
     }

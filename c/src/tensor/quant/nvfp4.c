@@ -52,12 +52,12 @@ static float error_of(const float * x, const float * w, float d) {
     return error;
 }
 
-// The scale with which the largest magnitude becomes about the largest value: the best of the four around it.
+// The scale with which the largest magnitude becomes about the largest value: the best of those around it.
 static uint8_t fit_scale(const float * x, const float * w) {
     const int start = code_below(fabsf(gb_fit_extreme(SUB, x)) / 12);
     int       best  = start;
     float     least = error_of(x, w, half_scale((uint8_t) start));
-    for (int code = GB_MAX(start - 2, 0); code <= GB_MIN(start + 1, LARGEST_SCALE); code++) {
+    for (int code = GB_MAX(start - 1, 0); code <= GB_MIN(start + 4, LARGEST_SCALE); code++) {
         const float error = code == start ? least : error_of(x, w, half_scale((uint8_t) code));
         if (error < least) {
             least = error;

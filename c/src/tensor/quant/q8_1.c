@@ -1,7 +1,5 @@
 // q8_1.c - 32 elements in 40 bytes: f32 d, f32 d sum(q), 32 signed bytes; y = q d. The partner of formats with an
 // offset in dot products.
-#include <float.h>
-
 #include "tensor/quant/legacy.h"
 
 static void quantize_block(const float * x, uint8_t * block) {
@@ -48,8 +46,7 @@ const struct gb_quant_format gb_quant_q8_1 = {
     .vec_dot_type         = GGML_TYPE_Q8_1,
     .elements             = GB_BLOCK,
     .bytes                = 40,
-    .limit                = FLT_MAX,
-    .saturates            = true,
+    .limit                = 1e38f, // 127 d is finite
     .nan                  = GB_NAN_F32,
     .quantize             = quantize,
 };

@@ -1,7 +1,5 @@
 // q8_k.c - 256 elements in 292 bytes: f32 d, 256 signed bytes, 16 sums of 16 of them; y = q d. The partner of
 // super-blocks in dot products.
-#include <float.h>
-
 #include "tensor/quant/kquant.h"
 
 static void quantize_block(const float * x, const float * importance, uint8_t * block) {
@@ -50,8 +48,7 @@ const struct gb_quant_format gb_quant_q8_K = {
     .vec_dot_type = GGML_TYPE_F32,
     .elements     = GB_SUPER,
     .bytes        = 292,
-    .limit        = FLT_MAX,
-    .saturates    = true,
+    .limit        = 1e38f, // 127 d is finite
     .nan          = GB_NAN_F32,
     .quantize     = quantize,
 };
