@@ -79,9 +79,20 @@ class _Job:
         self.on_invalid = _ON_INVALID[on_invalid]
         self.first_row = first_row
 
-    def floats(self, part: Array) -> Array:
-        with np.errstate(over="ignore"):  # float64 beyond the range of float32 is infinite
-            return np.ascontiguousarray(part, np.float32)
+    def floats(self, begin: int, part: Array) -> Array:
+        with np.errstate(over="ignore"):  # float64 beyond the range of float32 is infinite, which C refuses in quantized formats
+            floats = np.ascontiguousarray(part, np.float32)
+        if part.dtype.itemsize > 4 and not self.element.is_quantized and self.on_invalid != _ON_INVALID["nan"]:
+            self.cut(begin, part, floats)
+        return floats
+
+    def cut(self, begin: int, part: Array, narrow: Array) -> None:
+        """Finite numbers that became infinite."""
+        large = np.isinf(narrow) & np.isfinite(part)
+        if large.any():
+            if self.on_invalid == _ON_INVALID["error"]:
+                raise self.refuse(begin + int(large.reshape(-1).argmax()))
+            narrow[large] = np.copysign(np.finfo(narrow.dtype).max, narrow[large])
 
     def refuse(self, index: int) -> InvalidArgumentError:
         """For the element with this flat index."""
@@ -97,7 +108,7 @@ class _Job:
 
     def convert(self, begin: int, part: Array, out: Array, n_rows: int, n_per_row: int, weights: Any) -> None:
         """Rows that begin at a flat index."""
-        floats = self.floats(part)
+        floats = self.floats(begin, part)
         invalid = ffi.new("int64_t *")
         clear_error()
         done = lib.ggml_quantize_rows(
@@ -168,11 +179,7 @@ def _narrow(job: _Job) -> Array:
     with np.errstate(over="ignore"):
         out = source.astype(target, copy=False)
     if job.on_invalid != _ON_INVALID["nan"] and out.dtype != source.dtype:
-        large = np.isinf(out) & np.isfinite(source)
-        if large.any():
-            if job.on_invalid == _ON_INVALID["error"]:
-                raise job.refuse(int(large.reshape(-1).argmax()))
-            out[large] = np.copysign(np.finfo(target).max, out[large])
+        job.cut(0, source, out)
     return out
 
 

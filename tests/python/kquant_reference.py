@@ -125,37 +125,40 @@ def _extreme(x: Array) -> Array:
     return np.take_along_axis(x, np.abs(x).argmax(axis=1)[:, None], axis=1)[:, 0]
 
 
-def symmetric(n: int, x: Array, w: Array) -> Array:
-    """The scale of x ~ scale level, levels -n .. n - 1; the best of 19 trials."""
+def symmetric(n: int, x: Array, w: Array) -> tuple[Array, Array]:
+    """The scale and levels of x ~ scale level, levels -n .. n - 1; the best of 19 trials."""
     extreme = _extreme(x)
     wx = w * x
 
-    def fit(factor: Array) -> tuple[Array, Array]:
+    def fit(factor: Array) -> tuple[Array, Array, Array]:
         levels = _levels(factor, x, -n, n - 1)
-        return _sum(wx * levels), _sum(w * levels * levels)
+        return _sum(wx * levels), _sum(w * levels * levels), levels
 
     with np.errstate(all="ignore"):
-        p, q = fit(F(-n) / extreme)
+        p, q, found = fit(F(-n) / extreme)
         scale = p / q
         best = scale * p
         for t in range(-9, 10):
             if t:
-                p, q = fit(-(F(n) + F(0.1) * F(t)) / extreme)
+                p, q, levels = fit(-(F(n) + F(0.1) * F(t)) / extreme)
                 better = (q > 0) & (p * p > best * q)
                 scale = np.where(better, p / q, scale)
                 best = np.where(better, scale * p, best)
-    return np.where(np.abs(extreme) < 1e-30, F(0), scale)
+                found = np.where(better[:, None], levels, found)
+    return np.where(np.abs(extreme) < 1e-30, F(0), scale), found
 
 
 def q6_k(x: Array) -> Array:
     parts = x.reshape(-1, 16)
-    scale = symmetric(32, parts, parts * parts).reshape(-1, 16)
+    scale, fitted = symmetric(32, parts, parts * parts)
+    scale = scale.reshape(-1, 16)
     with np.errstate(all="ignore"):
         factor = F(-128) / _extreme(scale)
         stored = np.minimum(np.rint(factor[:, None] * scale), 127).astype(F)
         d = (1 / factor).astype(np.float16)
         step = (d.astype(F)[:, None] * stored)[:, :, None]
-        levels = (np.clip(np.rint(x.reshape(-1, 16, 16) / step), -32, 31) + 32).astype(np.uint8).reshape(-1, 256)
+        found = np.clip(np.rint(x.reshape(-1, 16, 16) / step), -32, 31)
+    levels = (np.where(step != 0, found, fitted.reshape(-1, 16, 16)) + 32).astype(np.uint8).reshape(-1, 256)
     halves = levels.reshape(-1, 2, 2, 64)  # half, low or high nibbles, 64 bytes
     low = (halves[:, :, 0] & 15 | (halves[:, :, 1] & 15) << 4).reshape(-1, 128)
     return np.concatenate([low, _two_bits(levels >> 4), stored.astype(np.int8).view(np.uint8), _halves(d)], axis=1)

@@ -86,10 +86,10 @@ static inline void gb_k_unpack_scales(const uint8_t * scales, uint8_t * sc, uint
     }
 }
 
-static inline float gb_k_max(int n, const float * x) { // not below 0
+static inline float gb_k_max(int n, const float * x) { // not below 0, which is never -0
     float max = 0;
     for (int i = 0; i < n; i++) {
-        max = GB_MAX(max, x[i]);
+        max = x[i] > max ? x[i] : max;
     }
     return max;
 }

@@ -29,10 +29,10 @@ static inline int gb_ternary_nearest(float v) {
     return gb_fit_round(v, -1, 1);
 }
 
-// The levels and d as it is to be stored.
+// The levels and d as it is to be stored. Numbers of half of d become d, or zero: what little d grows counts.
 static inline float gb_ternary_quantize(const float * x, uint8_t * levels) {
     const float d = gb_ternary_levels(x, levels);
-    if (!gb_scale_is_lost(d, gb_f16_to_f32(gb_f32_to_f16(d)), 1)) {
+    if (!gb_scale_is_lost(d, gb_f16_to_f32(gb_f32_to_f16(d)), 127)) {
         return d;
     }
     int8_t      chosen[GB_SUPER];
