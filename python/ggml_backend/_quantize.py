@@ -102,8 +102,9 @@ class _Job:
         numbers[0] += self.first_row if len(numbers) > 1 else 0
         row = f"row {numbers[0]}, " if len(numbers) == 2 else f"row {tuple(numbers[:-1])}, " if len(numbers) > 2 else ""
         why = "is too large for" if np.isfinite(value) else "cannot be stored as"
+        place_text = f"{row}column {numbers[-1]}"
         return InvalidArgumentError(
-            f"{self.what}: {row}column {numbers[-1]}: {value:g} {why} {self.element.name}; on_invalid='clip' takes the nearest number that can be, and 0 for nan"
+            f"{self.what}: {place_text}: {value:g} {why} {self.element.name}; on_invalid='clip' cuts numbers to what it holds, nan to 0"
         )
 
     def convert(self, begin: int, part: Array, out: Array, n_rows: int, n_per_row: int, weights: Any) -> None:
