@@ -50,6 +50,9 @@ bool gb_context_is_growable(const struct ggml_context * ctx); // owns its memory
 // ------------------------------------------------------------------------------------------------------------------ layouts
 
 bool gb_type_is_valid(enum ggml_type type); // in range and not retired
+
+// Also of types for which the public traits have none; NULL: floats need no conversion, or there is none.
+ggml_to_float_t gb_to_float_of(enum ggml_type type);
 bool gb_is_row_padded(const struct ggml_tensor * t); // nb0 = type size, nb2 = nb1 ne1, nb3 = nb2 ne2
 bool gb_bytes_needed(const struct ggml_tensor * t, size_t * bytes); // the true extent of any strides; false: overflow
 bool gb_rows_contiguous(const struct ggml_tensor * t); // nb0 = type size
