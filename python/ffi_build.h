@@ -158,6 +158,9 @@ static inline struct ggml_tensor * gbpy_slice(struct ggml_context * ctx, struct 
         ne[d] = end - start;
         offset += (size_t) start * t->nb[d];
     }
+    if (ne[0] == 0 || ne[1] == 0 || ne[2] == 0 || ne[3] == 0) { // Python knows what to do
+        return NULL;
+    }
     struct ggml_tensor * result = ndim == 1   ? ggml_view_1d(ctx, t, ne[0], offset)
                                   : ndim == 2 ? ggml_view_2d(ctx, t, ne[0], ne[1], t->nb[1], offset)
                                   : ndim == 3 ? ggml_view_3d(ctx, t, ne[0], ne[1], ne[2], t->nb[1], t->nb[2], offset)
