@@ -811,6 +811,21 @@ GGML_API void ggml_quantize_init(enum ggml_type type); // optional; thread-safe
 GGML_API void ggml_quantize_free(void);
 GGML_API bool ggml_quantize_requires_imatrix(enum ggml_type type);
 
+// A number that a format cannot hold, a NaN, an infinity or one that is too large for its scales, is an error of all functions that
+// return a size: the message has its row and column, dst is then partly written. In F32, F16 and BF16 NaN and infinities are values; only
+// what becomes infinite is too large. The row functions of ggml_internal_get_type_traits cannot fail: a block with such a number becomes
+// NaN as a whole (MXFP4 and NVFP4, which have no NaN: as with CLIP).
+enum ggml_on_invalid {
+    GGML_ON_INVALID_ERROR = 0,
+    GGML_ON_INVALID_CLIP  = 1, // NaN counts as 0, what is too large as the largest number that any block of the format holds
+    GGML_ON_INVALID_NAN   = 2, // as the row functions; F16 and BF16: infinite
+};
+
+// Rows of n_per_row values. imatrix: NULL or n_per_row weights. invalid: NULL, or receives the index of the value that was the error, -1
+// if there was none. Returns bytes written, 0 on error (and for no values).
+GGML_API size_t ggml_quantize_rows(enum ggml_type type, const float * src, void * dst, int64_t n_rows, int64_t n_per_row, const float * imatrix,
+                                   enum ggml_on_invalid on_invalid, int64_t * invalid);
+
 // n values in rows of k; hist (16 counters, may be NULL) is incremented; returns bytes written, 0 on error.
 GGML_API size_t ggml_quantize_q4_0(const float * src, void * dst, int n, int k, int64_t * hist);
 GGML_API size_t ggml_quantize_q4_1(const float * src, void * dst, int n, int k, int64_t * hist);
