@@ -38,8 +38,8 @@ class Run:
 
     def __init__(self, backends: Sequence[BackendCore], memory: Core) -> None:
         self.error: BaseException | None = None
-        self.stops = [b.stop for b in backends if b.is_cpu]
-        self.memory = weakref.ref(memory)
+        self.stops: list[Any] = [b.stop for b in backends if b.is_cpu]
+        self.memory: weakref.ref[Core] = weakref.ref(memory)
         for stop in self.stops:
             stop.stop = 0
 

@@ -32,37 +32,37 @@ class GgmlError(Exception):
 class InvalidArgumentError(GgmlError, ValueError):
     """A wrong type, shape, size or value."""
 
-    status = lib.GGML_STATUS_INVALID_ARGUMENT
+    status: int = lib.GGML_STATUS_INVALID_ARGUMENT
 
 
 class AllocationError(GgmlError, MemoryError):
     """No memory, on the host or on a device."""
 
-    status = lib.GGML_STATUS_ALLOC_FAILED
+    status: int = lib.GGML_STATUS_ALLOC_FAILED
 
 
 class UnsupportedError(GgmlError, NotImplementedError):
     """Valid, but not implemented for this type, operation or backend."""
 
-    status = lib.GGML_STATUS_UNSUPPORTED
+    status: int = lib.GGML_STATUS_UNSUPPORTED
 
 
 class DeviceError(GgmlError, RuntimeError):
     """A device or its driver reported a failure."""
 
-    status = lib.GGML_STATUS_DEVICE_ERROR
+    status: int = lib.GGML_STATUS_DEVICE_ERROR
 
 
 class StateError(GgmlError, RuntimeError):
     """The object cannot do that now: it is closed, or has no memory yet."""
 
-    status = lib.GGML_STATUS_INVALID_STATE
+    status: int = lib.GGML_STATUS_INVALID_STATE
 
 
 class FileError(GgmlError, OSError):
     """A file could not be opened, read or written, or its content is malformed."""
 
-    status = lib.GGML_STATUS_IO_ERROR
+    status: int = lib.GGML_STATUS_IO_ERROR
 
 
 class PerformanceWarning(UserWarning):

@@ -47,6 +47,9 @@ class Entry:
     """What happens when a token dies: ``free()`` is called, then ``needs`` are let go."""
 
     __slots__ = ("free", "keep", "needs", "ref")
+    free: Callable[[], object]
+    needs: tuple[Any, ...]
+    keep: object
 
     def __init__(self, free: Callable[[], object], needs: tuple[Any, ...], keep: object) -> None:
         self.free = free
@@ -86,6 +89,11 @@ class Core:
     __slots__ = ("__weakref__", "busy", "closed", "entry", "lock", "parents", "ptr", "token")
     token: Any
     entry: Entry
+    ptr: Any
+    parents: tuple[Core, ...]
+    lock: Any
+    busy: bool
+    closed: bool
 
     def __init__(self, ptr: Any, parents: tuple[Core, ...] = (), free: Callable[[], object] | None = None, keep: object = None) -> None:
         self.ptr = ptr
@@ -157,6 +165,8 @@ class ContextCore(Core):
     """
 
     __slots__ = ("buffers", "constants", "keep", "serial", "transposed")
+    serial: int
+    parents: tuple[Core, ...]
     alive: ClassVar[dict[int, tuple[Any, Any, Any]]] = {}  # address -> weak token, ptr, lock: all C contexts
     counter: ClassVar[Iterator[int]] = itertools.count()
 
@@ -213,6 +223,7 @@ class Memory:
     """The C buffers of an owner; outlives the core, for its token."""
 
     __slots__ = ("addresses", "scratch")
+    scratch: bool
 
     def __init__(self) -> None:
         self.addresses: dict[int, bool] = {}  # of each C buffer: is it host memory
@@ -242,6 +253,10 @@ class OwnerCore(Core):
     """A core whose C object owns buffers."""
 
     __slots__ = ("memory", "pin_ref", "readonly", "ref", "users", "version")
+    memory: Memory
+    ref: weakref.ref[OwnerCore]
+    readonly: bool
+    version: int
     owners: ClassVar[dict[int, weakref.ref[OwnerCore]]] = {}
     graveyard: ClassVar[list[Tomb]] = []
     pin_lock: ClassVar[Any] = threading.RLock()

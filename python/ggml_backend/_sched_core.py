@@ -29,21 +29,21 @@ class SchedCore(OwnerCore):
     def __init__(self, ptr: Any, backends: tuple[BackendCore, ...]) -> None:
         super().__init__(ptr, backends, lib.ggml_backend_sched_free)
         self.memory.scratch = True
-        self.n_buffers = 0
+        self.n_buffers: int = 0
         self.forget()
         self.async_run: tuple[GraphCore, Run | None] | None = None
         self.flights: deque[Flight] = deque()  # runs that may not be complete
-        self.n_copies = 1
-        self.may_warn = any(not b.is_cpu for b in backends[:-1])  # there is a device that work could fall from
-        self.n_made = 0
+        self.n_copies: int = 1
+        self.may_warn: bool = any(not b.is_cpu for b in backends[:-1])  # there is a device that work could fall from
+        self.n_made: int = 0
 
     def forget(self) -> None:
         self.graph: GraphCore | None = None
-        self.n_nodes = 0
+        self.n_nodes: int = 0
         self.holding: tuple[OwnerCore, ...] = ()  # memory of others that the plan uses
         self.versions: tuple[int, ...] = ()
         self.written: frozenset[int] | None = None  # addresses of the tensors whose memory nodes write
-        self.dirty = True
+        self.dirty: bool = True
 
     @property
     def backends(self) -> tuple[BackendCore, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -128,6 +128,12 @@ class BackendCore(Core):
     """
 
     __slots__ = ("abort", "device", "is_cpu", "name", "pending", "run", "run_inside", "stop")
+    device: Any
+    is_cpu: bool
+    name: str
+    run: Callable[..., Any]
+    run_inside: Callable[..., Any]
+    stop: Any
 
     def __init__(self, ptr: Any) -> None:
         self.stop = ffi.new("struct gbpy_stop *")

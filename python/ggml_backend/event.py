@@ -18,7 +18,7 @@ class EventCore(Core):
     def __init__(self, backend: BackendCore) -> None:
         ptr = non_null(lib.ggml_backend_event_new(backend.ptr), "Event")
         super().__init__(ptr, (backend,), calling(lib.ggml_backend_event_free, ptr))
-        self.backend = backend
+        self.backend: BackendCore = backend
 
     def record(self) -> None:
         check(lib.ggml_backend_event_record(self.ptr), "Event.record")

@@ -390,6 +390,8 @@ class CopyContext(ContextCore):
     """The contexts of a copied graph; they are the copy's."""
 
     __slots__ = ("owner",)
+    owner: CopyCore
+    buffers: tuple[OwnerCore, ...]
 
     def __init__(self, owner: CopyCore) -> None:
         super().__init__(ffi.NULL, (owner,))

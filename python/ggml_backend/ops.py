@@ -22,6 +22,18 @@ from ._tensor_base import MAX_DIMS
 from .dtypes import DTypeLike, as_dtype
 from .tensor import OF_FIRST, OF_PRODUCT, OF_SECOND, Tensor, build, build_1, build_2, ne_of, newest, raw_view, repeat_to, shape_tuple
 
+# Written out, so that type checkers and editors see it; a test compares it with `OPERATIONS`.
+__all__ = [
+    "abs", "acc", "add", "add1", "add_cast", "add_rel_pos", "alibi", "argmax", "argsort", "cast", "clamp", "concat", "cont", "conv_1d",
+    "conv_2d", "conv_depthwise_2d", "conv_transpose_1d", "conv_transpose_2d", "cpy", "cross_entropy_loss", "cross_entropy_loss_back",
+    "diag", "diag_mask_inf", "diag_mask_zero", "div", "dup", "elu", "empty_like", "flash_attn", "flash_attn_back", "flash_ff", "gelu",
+    "gelu_erf", "gelu_quick", "get_rel_pos", "get_rows", "get_rows_back", "group_norm", "hardsigmoid", "hardswish", "im2col", "leaky_relu",
+    "log", "mean", "mul", "mul_mat", "mul_mat_id", "neg", "norm", "out_prod", "pad", "permute", "pool_1d", "pool_2d", "relu", "repeat",
+    "repeat_back", "reshape", "rms_norm", "rms_norm_back", "rope", "rope_back", "scale", "set", "sgn", "silu", "silu_back", "soft_max",
+    "soft_max_back", "sqr", "sqrt", "step", "sub", "sum", "sum_rows", "tanh", "top_k", "transpose", "unary", "upscale", "view", "win_part",
+    "win_unpart",
+]  # fmt: skip
+
 _F = TypeVar("_F", bound=Callable[..., Any])
 IntPair = Union[int, "tuple[int, int]"]
 
@@ -842,5 +854,3 @@ BUILDERS["ggml_new_i32"] = BUILDERS["ggml_new_f32"] = Tensor
 
 OPERATIONS: dict[str, Callable[..., Any]] = {f.__name__: f for f in BUILDERS.values() if f is not Tensor}
 """The public operations by name."""
-
-__all__ = sorted(OPERATIONS)

@@ -58,9 +58,9 @@ class Flight:
     __slots__ = ("events", "fetches", "state")
 
     def __init__(self, core: SchedCore, results: Sequence[Tensor]) -> None:
-        self.state = "running"  # "done", "failed"
-        self.fetches = [_Fetch(t._p, _computed_by(core, t)) for t in results]
-        self.events = [EventCore(b) for b in core.backends if not b.is_cpu]
+        self.state: str = "running"  # "done", "failed"
+        self.fetches: list[_Fetch] = [_Fetch(t._p, _computed_by(core, t)) for t in results]
+        self.events: list[EventCore] = [EventCore(b) for b in core.backends if not b.is_cpu]
 
     def issued(self, core: SchedCore) -> None:
         """Its run was issued: results are fetched and marks set behind it."""
