@@ -13,6 +13,7 @@
 #include "gguf/gguf_impl.h"
 #include "backend/backend.h"
 #include "base/mem.h"
+#include "base/status.h"
 #include "base/thread.h"
 #include "cpu/limits.h"
 #include "ffi_build.h"
@@ -62,6 +63,7 @@ static inline int64_t              gbpy_moved(void);
 static inline int                  gbpy_device_compute_inside(struct gbpy_device * d, struct ggml_cgraph * graph);
 
 static inline const char *     gbpy_version(void);
+static inline const char *     gbpy_last_reason(void); // of a broken rule, with marks (tensor/rule.h); "" if there is none
 static inline const char *     gbpy_build(void);
 
 static inline struct ggml_backend_buffer * gbpy_buffer(const struct ggml_tensor * t);
@@ -194,6 +196,7 @@ static inline int gbpy_device_compute(struct gbpy_device * d, struct ggml_cgraph
     return status;
 }
 
+static inline const char * gbpy_last_reason(void) { return gb_last_reason(); }
 static inline const char * gbpy_version(void) { return GBPY_VERSION; }
 
 static inline const char * gbpy_build(void) {

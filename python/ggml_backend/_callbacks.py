@@ -16,9 +16,10 @@ from typing import Any, ClassVar, NoReturn, Union
 
 import numpy as np
 
-from ._data import array_at
+from ._data import array_at, describe_at
 from ._ffi import ffi, lib
 from ._handles import Core, OwnerCore, address, find_owner
+from ._messages import add_note
 from .backend import Backend, BackendCore
 from .tensor import Tensor, TensorPool
 
@@ -87,6 +88,7 @@ class CustomOp:
             else:
                 self.function(out, *arrays, ith, nth)
         except BaseException as error:
+            add_note(error, f"raised in the function of map_custom that computes {describe_at(dst)}")
             run.fail(error)
 
     @staticmethod

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any, NoReturn
 
 from ._ffi import ffi, lib
+from ._messages import kind_of, maker_hint, plain
 
 __all__ = [
     "AllocationError",
@@ -85,7 +86,12 @@ def raise_last(prefix: str = "", status: int | None = None) -> NoReturn:
     """Raises the exception for this thread's last C failure. ``prefix`` is put before its message."""
     if status is None:
         status = _last_status()
-    message = _string(_last_error()).decode("utf-8", "replace")
+    message = plain(_string(_last_error()).decode("utf-8", "replace"))
+    raise_as(status, message, prefix)
+
+
+def raise_as(status: int, message: str, prefix: str = "") -> NoReturn:
+    """Raises the exception of a status."""
     if not message:
         message = "failed with status " + _string(lib.ggml_status_to_string(status)).decode()
     error = _BY_STATUS.get(status, GgmlError)(f"{prefix}: {message}" if prefix else message)
@@ -109,4 +115,4 @@ def non_null(pointer: Any, prefix: str = "") -> Any:
 def expect(value: object, kind: type, what: str) -> None:
     """TypeError unless the argument is one."""
     if not isinstance(value, kind):
-        raise TypeError(f"{what} must be a {kind.__name__}, not {type(value).__name__}")
+        raise TypeError(f"{what} must be a {kind.__name__}, not {kind_of(value)}{maker_hint(kind.__name__, value)}")

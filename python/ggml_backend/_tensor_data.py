@@ -7,10 +7,11 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from ._data import array_at, exact_array, layout, read_device, write, write_strided
-from ._errors import GgmlError, InvalidArgumentError, StateError, check, raise_last
+from ._data import array_at, exact_array, layout, read_device, to_array, write, write_strided
+from ._errors import InvalidArgumentError, StateError, check, raise_last
 from ._ffi import lib
 from ._handles import BufferCore, Core, OwnerCore, find_owner
+from ._messages import kind_of
 from ._quantize import quantize
 from ._tensor_base import TensorInfo
 from .buffer import Buffer
@@ -39,6 +40,8 @@ class TensorData(TensorInfo):
             return self._ctx._live()
         if lib.gbpy_is_lost(p):
             raise StateError(f"the memory of {self.describe()} was freed")
+        if p.op != lib.GGML_OP_NONE:
+            raise StateError(f"{self.describe()} has no memory yet: Scheduler.compute(ctx.graph(...)) gives it some and computes it")
         raise StateError(f"{self.describe()} has no memory: give it some with Context.allocate, Buffer.place or Scheduler.allocate")
 
     def _lock(self, setting: bool = False) -> Core:
@@ -105,6 +108,10 @@ class TensorData(TensorInfo):
             bytes of their rows.
         copy: True: always a copy; False: raise :class:`StateError` rather than copy.
         """
+        try:
+            wanted = None if dtype is None else np.dtype(dtype)
+        except TypeError:
+            raise TypeError(f"numpy: {dtype!r} is no dtype of NumPy") from None
         owner = self._lock()
         try:
             if self._is_host(owner):
@@ -119,8 +126,8 @@ class TensorData(TensorInfo):
                 array = read_device(self._p)
         finally:
             owner.lock.release()
-        if dtype is not None:
-            array = self._converted(array, np.dtype(dtype), copy)
+        if wanted is not None:
+            array = self._converted(array, wanted, copy)
         return array
 
     def _converted(self, array: np.ndarray[Any, Any], dtype: np.dtype[Any], copy: bool | None) -> np.ndarray[Any, Any]:
@@ -130,7 +137,8 @@ class TensorData(TensorInfo):
         elif element.name == "bfloat16" and dtype.name == "bfloat16":
             return array.view(dtype)
         if element.is_quantized and dtype != array.dtype:
-            raise GgmlError(f"numpy: {element.name} cannot be converted to {dtype}")
+            hint = f"gb.dequantize(t.numpy(), {element.name!r}) makes float32 of them"
+            raise InvalidArgumentError(f"numpy: {element.name} comes as bytes, not as {dtype}; {hint}")
         if copy is False and array.dtype != dtype:
             raise StateError(f"numpy: {element.name} as {dtype} takes a copy")
         return array.astype(dtype, copy=False)
@@ -163,7 +171,7 @@ class TensorData(TensorInfo):
                 return self
             if array.shape != shape:
                 if array.ndim or isinstance(value, np.ndarray):
-                    raise InvalidArgumentError(f"set: {self.describe()} cannot take an array of shape {array.shape}")
+                    raise self._wrong_shape(array.shape, shape)
                 array = np.broadcast_to(array, shape)
             if self._is_host(owner) and not lib.ggml_is_contiguous(self._p):
                 array_at(self._p, None, False)[...] = array
@@ -175,10 +183,17 @@ class TensorData(TensorInfo):
             owner.lock.release()
         return self
 
+    def _wrong_shape(self, given: tuple[int, ...], shape: tuple[int, ...]) -> InvalidArgumentError:
+        if self.dtype.is_quantized and shape != self.shape:
+            hint = f"; the bytes of its rows have the shape {shape}"
+        else:
+            hint = "; array.T has its shape" if given[::-1] == shape else ""
+        return InvalidArgumentError(f"set: {self.describe()} cannot take an array of shape {given}{hint}")
+
     def _quantized(self, value: Any, dtype: DType) -> np.ndarray[Any, Any]:
-        array = np.asarray(value.numpy() if isinstance(value, TensorData) else value)
+        array = to_array(value.numpy() if isinstance(value, TensorData) else value, f"set: {self.describe()}")
         if array.shape != self.shape:
-            raise InvalidArgumentError(f"set: {self.describe()} cannot take an array of shape {array.shape}")
+            raise self._wrong_shape(array.shape, self.shape)
         blocks = quantize(array, dtype)
         return blocks.view(np.uint16) if dtype.name == "bfloat16" else blocks
 
@@ -193,6 +208,8 @@ class TensorData(TensorInfo):
 
     def copy_from(self: _T, source: TensorData) -> _T:
         """Copies the data of a tensor of the same dtype and layout, wherever the two are. Returns this tensor."""
+        if not isinstance(source, TensorData):
+            raise TypeError(f"copy_from: source must be a Tensor, not {kind_of(source)}; set(array) writes an array")
         pair: list[TensorData] = [self, source]
         first, second = sorted(pair, key=lambda t: id(t._owner()))
         locked: list[Core] = []
@@ -218,8 +235,12 @@ class TensorData(TensorInfo):
         return self.numpy(np.float32 if self.dtype.name == "bfloat16" else None).tolist()
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
-        array = self.numpy(dtype)
-        return array.copy() if copy else array
+        try:
+            return self.numpy(dtype, copy=copy)
+        except StateError as error:
+            if copy is not False or "takes a copy" not in str(error):
+                raise
+            raise InvalidArgumentError(str(error)) from None  # a ValueError, as NumPy has it
 
     def __dlpack__(self, **options: Any) -> Any:
         if not self.is_host:

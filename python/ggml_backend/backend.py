@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import operator
 import os
+import re
 import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, SupportsIndex
 
-from ._errors import InvalidArgumentError, StateError, check, non_null, raise_last
+from ._errors import InvalidArgumentError, StateError, check, expect, non_null, raise_last
 from ._ffi import ffi, lib
 from ._handles import AGAIN, Core, Handle, Use, reap
+from ._messages import close_matches, kind_of
 from .buffer import Buffer, BufferType, text
 
 if TYPE_CHECKING:
@@ -198,6 +201,7 @@ class Backend(Handle):
     def __init__(self, name: str, *, n_threads: int | None = None, level: str | None = None, **params: object) -> None:
         self._core: BackendCore | None = None
         reap()
+        expect(name, str, "Backend: name")
         spec = name
         if params:
             joined = ",".join(_parameter(k, v) for k, v in params.items())
@@ -206,8 +210,10 @@ class Backend(Handle):
         if base.lower() not in (n.lower() for n in _registered()):
             registry = backends()  # loads what is not loaded yet
             if base.lower() not in (n.lower() for n in registry):
-                why = "".join(f" ({kind}: {reason})" for kind, reason in registry.missing.items() if base.upper().startswith(kind))
-                raise InvalidArgumentError(f"Backend: no backend {base!r}; there are {', '.join(registry)}{why}")
+                meant = re.fullmatch(r"(CUDA|GPU|NVIDIA)[:\d]*", base.upper())
+                why = "".join([f" ({kind}: {reason})" for kind, reason in registry.missing.items() if meant])
+                guess = "" if meant else close_matches(base, registry)
+                raise InvalidArgumentError(f"Backend: there is no backend {base!r}, but {', '.join(registry)}{why}{guess}")
         ptr = non_null(lib.ggml_backend_reg_init_backend_from_str(spec.encode()), f"Backend({spec!r})")
         self._core = core = BackendCore(ptr)
         self._name = core.name
@@ -217,6 +223,9 @@ class Backend(Handle):
             if n_threads is not None:
                 self.n_threads = n_threads
             if level is not None:
+                usable = [repr(known) for known, can in cpu_levels().items() if can]
+                if repr(level) not in usable:
+                    raise InvalidArgumentError(f"Backend: level must be one of {', '.join(usable)}, not {level!r}")
                 check(lib.ggml_backend_cpu_set_level(ptr, level.encode()), "Backend")
         elif n_threads is not None or level is not None:
             raise InvalidArgumentError(f"Backend: n_threads and level are for the CPU, not for {self._name}")
@@ -249,6 +258,9 @@ class Backend(Handle):
     @n_threads.setter
     def n_threads(self, n: int) -> None:
         core = self._cpu()
+        if isinstance(n, bool) or not isinstance(n, SupportsIndex):
+            raise TypeError(f"Backend: n_threads must be an int, not {kind_of(n)}")
+        n = operator.index(n)
         if n < 1:
             raise InvalidArgumentError(f"Backend: n_threads must be at least 1, not {n}")
         with Use("Backend", core):

@@ -211,9 +211,22 @@ class Buffer(Handle):
             raise InvalidArgumentError("Buffer.place: a buffer made of several parts has no addresses of its own")
         with context.lock:
             status = lib.ggml_backend_tensor_alloc(core.ptr, pointer, ffi.cast("char *", base) + offset)
-        check(status, f"Buffer.place({tensor.describe()}, {offset})")
+        if status != 0:
+            self._refuse(tensor, offset, size)
+            check(status, "Buffer.place")
         context.add_buffer(core)
         return tensor
+
+    def _refuse(self, tensor: Tensor, offset: int, size: int) -> None:
+        """Says why the tensor cannot be placed, if the reason is one of the usual ones."""
+        shown = tensor.describe()
+        if tensor.view_of is not None:
+            raise InvalidArgumentError(f"Buffer.place: {shown} is a view of {tensor.view_of.describe()}: place that")
+        if tensor._p.data:
+            raise StateError(f"Buffer.place: {shown} has memory already")
+        need = self.type.alloc_size(tensor)
+        if offset + need > size:
+            raise InvalidArgumentError(f"Buffer.place: {shown} takes {need} bytes; behind offset {offset} the buffer has {size - offset}")
 
     def close(self) -> None:
         """Gives the memory back (see the class). Closing twice is fine."""

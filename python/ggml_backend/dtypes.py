@@ -13,6 +13,7 @@ import numpy as np
 
 from ._errors import InvalidArgumentError
 from ._ffi import ffi, lib
+from ._messages import close_matches
 
 __all__ = [
     "DType", "DTypeLike", "as_dtype", "bfloat16", "float16", "float32", "float64", "int8", "int16", "int32", "int64", "iq1_m", "iq1_s",
@@ -127,7 +128,12 @@ def as_dtype(value: DTypeLike) -> DType:
         found = _by_numpy.get(dtype)
         if found is not None and not (isinstance(value, type) and value in (float, int)):
             return found
-    raise TypeError(f"no element format for {value!r}; there are {', '.join(dtypes)}")
+    shown = value if isinstance(value, str) else getattr(value, "__name__", str(value))
+    if value is float or value is int:
+        hint = f"; it could be {'float32 or float16' if value is float else 'int32 or int64'}: say which"
+    else:
+        hint = close_matches(shown, dtypes) or f"; there are {', '.join(dtypes)}"
+    raise TypeError(f"there is no dtype {shown!r}{hint}")
 
 
 # Written out, so that type checkers and editors see them; a test compares them with `dtypes`.

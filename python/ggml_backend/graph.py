@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +16,8 @@ from ._data import read_device
 from ._errors import InvalidArgumentError, StateError, check, expect, non_null, raise_last
 from ._ffi import ffi, lib
 from ._handles import AGAIN, ContextCore, Core, OwnerCore, Use, buffers_of, find_owner, reap
+from ._messages import kind_of
+from ._tensor_base import name_bytes
 from .backend import Backend, BackendCore
 from .buffer import text
 from .tensor import Tensor, TensorPool
@@ -90,25 +92,27 @@ class Context(TensorPool):
         params = ffi.new("struct ggml_init_params *", {"mem_size": mem_size, "mem_buffer": ffi.NULL, "no_alloc": no_alloc})
         super().__init__(ContextCore(non_null(lib.ggml_init(params[0]), "Context")))
 
-    def graph(self, *outputs: Tensor, keep_inputs: bool = True) -> Graph:
+    def graph(self, *outputs: Tensor | Sequence[Tensor], keep_inputs: bool = True) -> Graph:
         """The graph that computes these tensors. They become outputs: their memory can be read after the graph has run.
 
+        outputs: tensors, or one list of them
         keep_inputs: tensors without memory that the graph starts from keep theirs from one run to the next; False lets a scheduler
             use it again after their last use, so that they must be set before every run.
         """
         core = self._live()
-        if not outputs:
-            raise InvalidArgumentError("Context.graph: needs at least one tensor")
-        for t in outputs:
-            other = t._ctx._live()
+        tensors = _outputs_of(outputs)
+        for t in tensors:
+            other = t._ctx._core
+            if other is None:
+                raise StateError("Context.graph: the context of an output is closed")
             core.adopt(other)
         with core.lock:
             pointer = non_null(lib.ggml_new_graph_custom(core.ptr, lib.GGML_DEFAULT_GRAPH_SIZE, False), "Context.graph")
-            for t in outputs:
+            for t in tensors:
                 check(lib.ggml_build_forward_expand(pointer, t._live()), "Context.graph")
                 check(lib.ggml_set_output(t._live()), "Context.graph")
             lib.gbpy_flag_leafs(pointer, keep_inputs)
-        return Graph(self, GraphCore(pointer, core), outputs)
+        return Graph(self, GraphCore(pointer, core), tensors)
 
     def view(self, tensor: Tensor) -> Tensor:
         """A view of all of a tensor of another context, which belongs to this one, as does then what is made of it alone.
@@ -130,6 +134,18 @@ class Context(TensorPool):
         if core is None:
             return "<Context closed>"
         return f"<Context {self.used_bytes} bytes used>"
+
+
+def _outputs_of(given: tuple[Tensor | Sequence[Tensor], ...]) -> tuple[Tensor, ...]:
+    """The tensors that a graph is made for."""
+    first = given[0] if len(given) == 1 else None
+    items: Sequence[Any] = first if isinstance(first, (list, tuple)) else given
+    if not items:
+        raise InvalidArgumentError("Context.graph: needs at least one tensor to compute")
+    for item in items:
+        if not isinstance(item, Tensor):
+            raise TypeError(f"Context.graph: each output must be a Tensor, not {kind_of(item)}")
+    return tuple(items)
 
 
 def _of(tensor: Tensor, what: str) -> tuple[ContextCore, Any]:
@@ -222,7 +238,7 @@ class Graph:
 
     def get(self, name: str) -> Tensor | None:
         """The node or leaf of that name."""
-        pointer = lib.ggml_graph_get_tensor(self._live().ptr, name.encode())
+        pointer = lib.ggml_graph_get_tensor(self._live().ptr, name_bytes(name, "Graph.get: name"))
         return Tensor(self._ctx, pointer) if pointer else None
 
     def __getitem__(self, name: str) -> Tensor:
@@ -236,8 +252,9 @@ class Graph:
 
         Returns True; or False when :meth:`Backend.stop` or an abort callback ended it early.
         """
-        device = backend._core
+        device = backend._core if isinstance(backend, Backend) else None
         if device is None or self._ctx._core is None:
+            expect(backend, Backend, "Graph.compute: backend")
             self._live()
             device = backend._live()
         if device.pending is not None and (pending := device.pending()) is not None:
@@ -264,6 +281,10 @@ class Graph:
         if status == lib.GBPY_AGAIN:
             raise StateError(f"Graph.compute: {AGAIN}")
         if status != ABORTED:
+            unplaced = lib.gbpy_graph_unplaced(core.ptr)
+            if status == lib.GGML_STATUS_INVALID_STATE and unplaced:
+                shown = Tensor(self._ctx, unplaced).describe()
+                raise StateError(f"Graph.compute: {shown} has no memory; Scheduler.compute(graph) gives each tensor some")
             raise_last("Graph.compute", status)
         return False
 

@@ -14,13 +14,30 @@ tensors, TypeError for what is no tensor, and :class:`StateError` if the context
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, TypeVar, Union
+from functools import reduce
+from typing import Any, Literal, TypeVar, Union, overload
+from typing import cast as cast_to
 
 from ._errors import InvalidArgumentError, check
 from ._ffi import ffi, lib
+from ._messages import close_matches, kind_of
 from ._tensor_base import MAX_DIMS
 from .dtypes import DTypeLike, as_dtype
-from .tensor import OF_FIRST, OF_PRODUCT, OF_SECOND, Tensor, build, build_1, build_2, ne_of, newest, raw_view, repeat_to, shape_tuple
+from .tensor import (
+    OF_FIRST,
+    OF_PRODUCT,
+    OF_SECOND,
+    Tensor,
+    build,
+    build_1,
+    build_2,
+    ne_of,
+    newest,
+    raw_view,
+    repeat_to,
+    resolve_shape,
+    shape_tuple,
+)
 
 # Written out, so that type checkers and editors see it; a test compares it with `OPERATIONS`.
 __all__ = [
@@ -36,6 +53,8 @@ __all__ = [
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 IntPair = Union[int, "tuple[int, int]"]
+MAX_MATRICES = 8
+"""Of :func:`mul_mat_id`."""
 
 BUILDERS: dict[str, Callable[..., Any]] = {}
 """The Python function through which each C builder is reached."""
@@ -79,7 +98,8 @@ def _choice(op: str, name: str, value: str, choices: dict[str, int]) -> int:
     try:
         return choices[value]
     except KeyError:
-        raise InvalidArgumentError(f"{op}: {name} must be one of {', '.join(map(repr, choices))}, not {value!r}") from None
+        guess = close_matches(value, choices) if isinstance(value, str) else ""
+        raise InvalidArgumentError(f"{op}: {name} must be one of {', '.join(map(repr, choices))}, not {value!r}{guess}") from None
 
 
 # ---------------------------------------------------------------------------------------------------------- elementwise, unary
@@ -330,16 +350,46 @@ def repeat_back(a: Tensor, like: Tensor | Sequence[int]) -> Tensor:
     return build("repeat_back", lib.ggml_repeat_back, (a,), template, ndim=len(shape))
 
 
+@overload
+def concat(a: Tensor, b: Tensor, axis: int = -3) -> Tensor: ...
+@overload
+def concat(a: Sequence[Tensor], b: int | None = None, *, axis: int = -3) -> Tensor: ...
 @builds("ggml_concat")
-def concat(a: Tensor, b: Tensor, axis: int = -3) -> Tensor:
-    """``a`` and ``b`` one after the other along an axis; all other sizes are equal. float32 or int32.
+def concat(a: Tensor | Sequence[Tensor], b: Tensor | int | None = None, axis: int = -3) -> Tensor:
+    """``a`` and ``b`` one after the other along an axis; all other sizes are equal. float32 or int32. Also ``concat([a, b, c], axis=0)``.
 
-    ggml concatenates along axis -3 (its dimension 2). Along another axis the tensors are rearranged first, with copies.
+    ggml concatenates along axis -3 (its dimension 2), the default here: matrices are stacked. Along another axis the tensors are
+    rearranged first, with copies.
     """
+    if isinstance(a, (list, tuple)):
+        if not a:
+            raise InvalidArgumentError("concat: needs at least one tensor")
+        along = axis if b is None else b
+        if not isinstance(along, int):
+            raise TypeError(f"concat: after a list of tensors comes the axis, not {kind_of(along)}")
+        newest("concat", a, labels=[f"tensors[{i}]" for i in range(len(a))])
+        from_end = along if along < 0 else along - max(max(t.ndim for t in a), 1)  # the same axis, also after a result of more axes
+        joined: Tensor = reduce(lambda first, second: _concat(first, second, from_end), a)
+        return joined
+    newest("concat", (a, b))
+    return _concat(cast_to(Tensor, a), cast_to(Tensor, b), axis)
+
+
+def _concat(a: Tensor, b: Tensor, axis: int) -> Tensor:
     n = max(a.ndim, b.ndim)
     from_end = axis if axis < 0 else axis - n
+    named = f"concat: a {a.describe()}, b {b.describe()}"
     if not -n <= from_end < 0 and from_end != -3:
-        raise InvalidArgumentError(f"concat: a {a.describe()}, b {b.describe()}: there is no axis {axis}")
+        raise InvalidArgumentError(f"{named}: there is no axis {axis}")
+    if a.dtype != b.dtype:
+        raise InvalidArgumentError(f"{named}: a and b must have the same dtype; b.astype({a.dtype.name!r}) converts")
+    differ = [d for d in range(-1, -MAX_DIMS - 1, -1) if d != from_end and a.ne[-1 - d] != b.ne[-1 - d]]
+    if differ:
+        d = differ[0]
+        others = [e for e in range(-n, 0) if all(a.ne[-1 - o] == b.ne[-1 - o] for o in range(-MAX_DIMS, 0) if o != e)]
+        hint = f"; axis={others[0] + n} would do" if others else ""
+        sizes = f"axis {d} has {a.ne[-1 - d]} and {b.ne[-1 - d]} elements"
+        raise InvalidArgumentError(f"{named}: along axis {from_end} all other axes must be equal, but {sizes}{hint}")
     if from_end == -3:
         return build("concat", lib.ggml_concat, (a, b), ndim=max(n, 3))
     to = list(range(MAX_DIMS))
@@ -420,9 +470,11 @@ def mul_mat_id(matrices: Sequence[Tensor], ids: Tensor, id: int, b: Tensor) -> T
     matrices: 1 to 8 tensors ``(m, k)``; ids: int32 ``(n, choices)``; ``b (..., n, k)``; the result is ``(..., n, m)``:
     row ``i`` is ``matrices[ids[i, id]] @ b[i]``.
     """
+    if isinstance(matrices, Tensor):
+        raise TypeError("mul_mat_id: matrices must be a list of tensors, not one Tensor")
     matrices = tuple(matrices)
-    if not matrices:
-        raise InvalidArgumentError("mul_mat_id: needs at least one matrix")
+    if not 1 <= len(matrices) <= MAX_MATRICES:
+        raise InvalidArgumentError(f"mul_mat_id: takes 1 to {MAX_MATRICES} matrices, not {len(matrices)}")
     tensors = (*matrices, ids, b)
     labels = (*(f"matrices[{i}]" for i in range(len(matrices))), "ids", "b")
     newest("mul_mat_id", tensors, labels)
@@ -476,14 +528,8 @@ def reshape(a: Tensor, shape: Tensor | int | Sequence[int]) -> Tensor:
     """A view of a contiguous tensor with another shape (or that of a tensor). One size may be -1."""
     if isinstance(shape, Tensor):
         return build("reshape", lib.ggml_reshape, (a, shape), ndim=shape.ndim, labels=("a", "shape"))
-    size = list(shape_tuple(shape))
-    if size.count(-1) == 1:
-        known = 1
-        for n in size:
-            known *= n if n != -1 else 1
-        if known == 0 or a.size % known:
-            raise InvalidArgumentError(f"reshape: a {a.describe()} cannot become {tuple(size)}")
-        size[size.index(-1)] = a.size // known
+    newest("reshape", (a,))
+    size = resolve_shape(a, shape_tuple(shape))
     n = len(size) or 1
     ne = ne_of(size, "reshape")
     function = (lib.ggml_reshape_1d, lib.ggml_reshape_2d, lib.ggml_reshape_3d, lib.ggml_reshape_4d)[n - 1]
@@ -775,6 +821,8 @@ def pad(a: Tensor, amounts: int | Sequence[int]) -> Tensor:
     size = shape_tuple(amounts)
     if len(size) > MAX_DIMS:
         raise InvalidArgumentError(f"pad: {len(size)} amounts, at most {MAX_DIMS} axes are possible")
+    if any(amount < 0 for amount in size):
+        raise InvalidArgumentError(f"pad: amounts are not negative, but {size}")
     p = [*reversed(size), *[0] * (MAX_DIMS - len(size))]
     return build("pad", lib.ggml_pad, (a,), *p, ndim=max(a.ndim, len(size)))
 

@@ -65,7 +65,7 @@ class Split:
 class Scheduler(Handle):
     """Runs graphs on several backends: assigns nodes to them, cuts the graph into splits, gives tensors memory, copies what crosses.
 
-    backends: in order of priority, the highest first; the last is the fallback, usually the CPU
+    backends: one; or several in order of priority, the highest first: the last is the fallback, usually the CPU
     buffer_types: one for each backend; default: the backend's own
     policy: where nodes go that ``set_backend`` says nothing about: ``"weights"``: to where their weights are, and their neighbours with
         them; ``"sources"``: to where their best source is; ``"cost"``: so that the graph takes the least time, without costs as
@@ -89,7 +89,7 @@ class Scheduler(Handle):
 
     def __init__(
         self,
-        backends: Sequence[Backend],
+        backends: Backend | Sequence[Backend],
         buffer_types: Sequence[BufferType] | None = None,
         *,
         policy: Literal["weights", "sources", "cost"] = "weights",
@@ -99,7 +99,7 @@ class Scheduler(Handle):
     ) -> None:
         reap()
         self._core: SchedCore | None = None
-        self._backends = tuple(backends)
+        self._backends = (backends,) if isinstance(backends, (Backend, str)) else tuple(backends)
         if not self._backends:
             raise InvalidArgumentError("Scheduler: needs at least one backend")
         if buffer_types is not None and len(buffer_types) != len(self._backends):
@@ -390,7 +390,8 @@ class Scheduler(Handle):
         expect(backend, Backend, "Scheduler: backend")
         core = backend._live()
         if core not in self._live().backends:
-            raise InvalidArgumentError(f"Scheduler: {backend!r} is not one of its backends")
+            own = ", ".join([b.name for b in self._backends])
+            raise InvalidArgumentError(f"Scheduler: {backend.name} is not one of its backends, which are {own}")
         return core
 
     def set_backend(self, node: Tensor, backend: Backend | None) -> None:

@@ -254,7 +254,7 @@ struct ggml_tensor * ggml_view_tensor(struct ggml_context * ctx, struct ggml_ten
         return NULL;
     }
     struct ggml_tensor * t = gb_tensor_view(ctx, src, GGML_MAX_DIMS, src->ne, src->nb, 0, __func__);
-    return t ? ggml_format_name(t, "%s (view)", src->name) : NULL;
+    return t ? gb_tensor_derive_name(t, src, "view") : NULL;
 }
 
 // --------------------------------------------------------------------------------------------------------------------- queries
@@ -381,6 +381,10 @@ struct ggml_tensor * ggml_format_name(struct ggml_tensor * t, const char * fmt, 
     }
     memcpy(t->name, text, sizeof(text));
     return t;
+}
+
+struct ggml_tensor * gb_tensor_derive_name(struct ggml_tensor * t, const struct ggml_tensor * from, const char * how) {
+    return from->name[0] != '\0' ? ggml_format_name(t, "%s (%s)", from->name, how) : ggml_set_name(t, "");
 }
 
 static enum ggml_status set_flag(struct ggml_tensor * t, enum gb_tensor_flag flag, const char * func) {

@@ -127,6 +127,9 @@ static inline void gb_set_op_param_f32(struct ggml_tensor * t, int i, float f) {
     memcpy(&t->op_params[i], &f, sizeof(f));
 }
 
+// Names `t` after the tensor that it was made from: "x (view)". What was made from a tensor without a name has none.
+struct ggml_tensor * gb_tensor_derive_name(struct ggml_tensor * t, const struct ggml_tensor * from, const char * how);
+
 const char * gb_op_name(enum ggml_op op); // never NULL, also for what is no op
 
 // ----------------------------------------------------------------------------------------------------------------- messages
