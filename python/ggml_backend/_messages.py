@@ -111,6 +111,11 @@ def _repeats(a: Sequence[int], b: Sequence[int]) -> bool:
     return all(x % y == 0 if y else x == 0 for x, y in zip(reversed(a), reversed(b), strict=False))
 
 
+def _broadcasts(a: Sequence[int], b: Sequence[int]) -> bool:
+    """By NumPy's rules."""
+    return all(x == y or 1 in (x, y) for x, y in zip(reversed(a), reversed(b), strict=False))
+
+
 _SYMBOLS = {"add": "+", "sub": "-", "mul": "*", "div": "/"}
 
 
@@ -128,8 +133,8 @@ def hint_of(op: str, marked: str, labels: Sequence[str], shapes: Sequence[tuple[
         return f"; make {name} with dtype gb.int32{' (integers of NumPy are int64 by default)' if wrong.startswith('i64') else ''}"
     if op in _SYMBOLS and len(shapes) == 2:
         a, b = shapes
-        if _repeats(b, a):
-            return f"; b repeats over a, not a over b: a {_SYMBOLS[op]} b takes them in any order"
+        if _broadcasts(a, b):
+            return f"; b repeats over a, not a over b: a {_SYMBOLS[op]} b broadcasts as NumPy does"
     if op == "mul_mat" and "{a,b.0} must be equal" in marked:
         return "; mul_mat(a, b) multiplies rows by rows: it is b @ a.T"
     if op == "get_rows" and marked.startswith("{a.2}"):
@@ -157,7 +162,8 @@ def broadcast_reason(symbol: str, a: tuple[int, ...], b: tuple[int, ...]) -> str
 def close_matches(wrong: str, known: Iterable[str]) -> str:
     """``"; did you mean 'q4_0'?"``, or nothing."""
     names = {name.lower(): name for name in known}
-    found = [repr(names[name]) for name in difflib.get_close_matches(wrong.lower(), list(names), 3, 0.6)]
+    begin = [name for name in names if len(wrong) > 1 and name.startswith(wrong.lower())]
+    found = [repr(names[name]) for name in begin[:3] or difflib.get_close_matches(wrong.lower(), list(names), 3, 0.7)]
     return f"; did you mean {' or '.join(found)}?" if found else ""
 
 

@@ -221,6 +221,9 @@ class TensorData(TensorInfo):
         finally:
             for o in locked:
                 o.lock.release()
+        if status != 0 and (source.dtype, source.ne, source.nb) != (self.dtype, self.ne, self.nb):
+            pair_shown = f"{source.describe()} and {self.describe()}"
+            raise InvalidArgumentError(f"copy_from: dtype, shape and strides must be the same, not those of {pair_shown}")
         check(status, f"copy_from: {source.describe()} to {self.describe()}")
         return self
 
@@ -246,7 +249,7 @@ class TensorData(TensorInfo):
         if not self.is_host:
             raise BufferError(f"{self.describe()} is in device memory; use numpy() for a copy")
         if self.dtype.is_quantized or self.dtype.name == "bfloat16":
-            raise BufferError(f"DLPack through NumPy has no {self.dtype.name}")
+            raise BufferError(f"DLPack through NumPy has no {self.dtype.name}; numpy() has its bits")
         return self.numpy().__dlpack__(**options)
 
     def __dlpack_device__(self) -> tuple[int, int]:

@@ -213,7 +213,7 @@ class Backend(Handle):
                 meant = re.fullmatch(r"(CUDA|GPU|NVIDIA)[:\d]*", base.upper())
                 why = "".join([f" ({kind}: {reason})" for kind, reason in registry.missing.items() if meant])
                 guess = "" if meant else close_matches(base, registry)
-                raise InvalidArgumentError(f"Backend: there is no backend {base!r}, but {', '.join(registry)}{why}{guess}")
+                raise InvalidArgumentError(f"Backend: there is no backend {base!r}; there are {', '.join(registry)}{why}{guess}")
         ptr = non_null(lib.ggml_backend_reg_init_backend_from_str(spec.encode()), f"Backend({spec!r})")
         self._core = core = BackendCore(ptr)
         self._name = core.name

@@ -132,7 +132,7 @@ def as_dtype(value: DTypeLike) -> DType:
     if value is float or value is int:
         hint = f"; it could be {'float32 or float16' if value is float else 'int32 or int64'}: say which"
     else:
-        hint = close_matches(shown, dtypes) or f"; there are {', '.join(dtypes)}"
+        hint = close_matches(shown, dtypes) or f"; there are {', '.join(_NUMPY)} and quantized ones, as in gb.dtypes.dtypes"
     raise TypeError(f"there is no dtype {shown!r}{hint}")
 
 

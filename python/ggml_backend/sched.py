@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import os
 import weakref
 from collections.abc import Callable, Sequence
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 __all__ = ["Memory", "Scheduler", "Split"]
 
 _POLICIES = {name: getattr(lib, f"GGML_BACKEND_SCHED_POLICY_{name.upper()}") for name in ("weights", "sources", "cost")}
+MAX_COPIES = 64  # as C has it
 _graph_compute = lib.ggml_backend_sched_graph_compute
 
 
@@ -486,6 +488,8 @@ class Scheduler(Handle):
     @n_copies.setter
     def n_copies(self, n: int) -> None:
         core = self._live()
+        if not 1 <= operator.index(n) <= MAX_COPIES:
+            raise InvalidArgumentError(f"Scheduler: n_copies must be 1 to {MAX_COPIES}, not {n}")
         with self._use(core):
             core.synchronize()
             _check(lib.ggml_backend_sched_set_n_copies(core.ptr, n), "Scheduler.n_copies")

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Iterator, Sequence
-from typing import Any, NoReturn, SupportsIndex, Union
+from typing import TYPE_CHECKING, Any, NoReturn, SupportsIndex, Union
 
 import numpy as np
 
@@ -86,12 +86,12 @@ def _dtype_of(dtype: Any, size: tuple[int, ...]) -> DType:
     try:
         return as_dtype(dtype)
     except TypeError as error:
-        hint = ""
+        reason = str(error)
         if isinstance(dtype, int):
-            hint = f"; a shape of several sizes is a tuple: tensor(({', '.join([*map(str, size), str(dtype)])}))"
-        elif isinstance(dtype, str) and "did you mean" not in str(error):
-            hint = f"; a name is given as tensor(shape, name={dtype!r})"
-        raise TypeError(f"Context.tensor: {error}{hint}") from None
+            reason = f"{dtype} is no dtype; a shape of several sizes is a tuple: tensor(({', '.join([*map(str, size), str(dtype)])}))"
+        elif isinstance(dtype, str) and "did you mean" not in reason:
+            reason = f"there is no dtype {dtype!r}; a name is given as tensor(shape, name={dtype!r})"
+        raise TypeError(f"Context.tensor: {reason}") from None
 
 
 def shape_tuple(shape: Any) -> tuple[int, ...]:
@@ -440,7 +440,14 @@ class Tensor(TensorData):
     """
 
     __slots__ = ()
-    __array_ufunc__ = None  # array + tensor is the tensor's business
+    if not TYPE_CHECKING:  # for checkers there is no such thing
+
+        def __array_ufunc__(self, ufunc, method, *inputs, **options):
+            """``array + tensor`` and ``np.add(tensor, array)`` are nodes; other functions of NumPy compute at once, on data."""
+            return _numpy_function(ufunc, method, inputs, options)
+
+        def __setitem__(self, index, value):
+            raise TypeError("x[...] = value: a tensor has no item assignment; x[...].set(value) writes its data, gb.set(x, b) is a node")
 
     def reshape(self, *shape: SupportsIndex | Sequence[int]) -> Tensor:
         """Same elements, another shape; one size may be -1. A view if the tensor is contiguous, else a copy node."""
@@ -574,6 +581,31 @@ class Tensor(TensorData):
 # ------------------------------------------------------------------------------------------------------ what operators mean
 
 
+_NUMPY_BINARY = {
+    np.add: ("__add__", "__radd__"), np.subtract: ("__sub__", "__rsub__"), np.multiply: ("__mul__", "__rmul__"),
+    np.true_divide: ("__truediv__", "__rtruediv__"), np.matmul: ("__matmul__", "__rmatmul__"),
+}  # fmt: skip
+_NUMPY_UNARY = {np.negative: "__neg__", np.positive: "__pos__", np.absolute: "__abs__"}
+
+
+def _numpy_function(ufunc: Any, method: str, inputs: tuple[Any, ...], options: dict[str, Any]) -> Any:
+    """What NumPy's elementwise functions do with tensors: the operators are the tensors', the rest is refused."""
+    if method == "__call__" and not options:
+        if ufunc in _NUMPY_BINARY:
+            forward, reflected = _NUMPY_BINARY[ufunc]
+            a, b = inputs
+            return getattr(a, forward)(b) if isinstance(a, Tensor) else getattr(b, reflected)(a)
+        if ufunc in _NUMPY_UNARY:
+            return getattr(inputs[0], _NUMPY_UNARY[ufunc])()
+        if ufunc in (np.equal, np.not_equal):  # as of tensors: is it the same one?
+            same = isinstance(inputs[0], Tensor) and inputs[0] == inputs[1]
+            return same if ufunc is np.equal else not same
+    name = f"np.{ufunc.__name__}" + ("" if method == "__call__" else f".{method}")
+    if "out" in options:
+        raise TypeError(f"{name}: the result for a tensor is a node, which an array cannot take; write a = a + b, not a += b")
+    raise TypeError(f"{name}: NumPy computes at once, a tensor has data when its graph has run: use the functions of gb, or x.numpy()")
+
+
 def resolve_shape(t: Tensor, shape: tuple[int, ...]) -> tuple[int, ...]:
     """The shape that ``t`` is to have, without -1. Raises if it cannot have it."""
     known = math.prod(n for n in shape if n != -1)
@@ -598,7 +630,7 @@ def _coerce(value: Any, like: Tensor, op: str, label: str) -> Tensor:
     """A number or array as a constant in the context of ``like``."""
     if isinstance(value, Tensor):
         return value
-    if isinstance(value, (int, float)) and not isinstance(value, bool):
+    if isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool):
         return like._ctx.constant(float(value), float32)
     if isinstance(value, (np.ndarray, np.generic)):
         if value.dtype.kind in "iuf" and value.dtype != np.float32 and like.dtype.name == "float32" and value.dtype.name != "float16":
@@ -795,4 +827,18 @@ def raw_view(
         below = nb[-1] * ne[len(nb)] if nb else t.dtype.row_size(ne[0])
         nb.append(strides[i] if strides[i] > 0 or shape[i] > 1 else below)
     function = (lib.ggml_view_1d, lib.ggml_view_2d, lib.ggml_view_3d, lib.ggml_view_4d)[n - 1]
-    return build(op, function, (t,), *[ne[i] for i in range(n)], *nb, offset, ndim=n if ndim is None else ndim)
+    try:
+        return build(op, function, (t,), *[ne[i] for i in range(n)], *nb, offset, ndim=n if ndim is None else ndim)
+    except InvalidArgumentError:
+        _refuse_view(op, t, tuple(shape), strides, offset)
+        raise
+
+
+def _refuse_view(op: str, t: Tensor, shape: tuple[int, ...], strides: Sequence[int], offset: int) -> None:
+    """Says why there is no such view, if the reason is one of the usual ones."""
+    if min([offset, *shape, *strides]) < 0:
+        raise InvalidArgumentError(f"{op}: shape {shape}, strides {tuple(strides)} and offset {offset} must not be negative") from None
+    end = offset + t.dtype.row_size(shape[-1]) + sum((n - 1) * stride for n, stride in zip(shape[:-1], strides[:-1], strict=True))
+    if end > t.nbytes:
+        reason = f"a view of shape {shape} would reach {end} bytes into {t.describe()}, which has {t.nbytes}"
+        raise InvalidArgumentError(f"{op}: {reason}") from None
