@@ -17,9 +17,10 @@ from typing import Any, ClassVar, NoReturn, Union
 import numpy as np
 
 from ._data import array_at, describe_at
+from ._errors import expect
 from ._ffi import ffi, lib
 from ._handles import Core, OwnerCore, address, find_owner
-from ._messages import add_note
+from ._messages import add_note, kind_of
 from .backend import Backend, BackendCore
 from .tensor import Tensor, TensorPool
 
@@ -232,6 +233,7 @@ def gbpy_abort_py(handle: Any) -> bool:
 def set_abort_callback(backend: Backend, function: Callable[[], bool] | None) -> None:
     """Asks ``function()`` between the nodes of every computation of a CPU backend; True ends the computation, whose ``compute`` then
     returns False. None removes it. It may be called on another thread."""
+    expect(backend, Backend, "set_abort_callback: backend")
     core = backend._cpu()
     with core.lock:
         state = Abort(core, function) if function is not None else None
@@ -282,6 +284,8 @@ def set_log(target: Callable[[int, str], object] | logging.Logger | None) -> Non
         lib.ggml_log_set(_discard, ffi.NULL)
         _log_target = None
         return
+    if not isinstance(target, logging.Logger) and not callable(target):
+        raise TypeError(f"set_log: target must be a Logger or a function, not {kind_of(target)}")
     _log_target = target.log if isinstance(target, logging.Logger) else target
     lib.ggml_log_set(lib.gbpy_log, ffi.NULL)
 

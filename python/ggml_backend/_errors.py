@@ -7,6 +7,7 @@ would expect (``ValueError``, ``MemoryError``, ...).
 
 from __future__ import annotations
 
+import operator
 from typing import Any, NoReturn
 
 from ._ffi import ffi, lib
@@ -71,6 +72,9 @@ class PerformanceWarning(UserWarning):
     schedulers of several devices; ``warnings.filterwarnings`` rules what becomes of it."""
 
 
+for _public in (GgmlError, *GgmlError.__subclasses__(), PerformanceWarning):
+    _public.__module__ = "ggml_backend"  # where users find it, and what tracebacks show
+
 _BY_STATUS: dict[int, type[GgmlError]] = {
     c.status: c
     for c in (InvalidArgumentError, AllocationError, UnsupportedError, DeviceError, StateError, FileError, GgmlError)
@@ -110,6 +114,14 @@ def non_null(pointer: Any, prefix: str = "") -> Any:
     if not pointer:
         raise_last(prefix)
     return pointer
+
+
+def expect_int(value: Any, what: str) -> int:
+    """TypeError unless the argument is an integer."""
+    try:
+        return operator.index(value)
+    except TypeError:
+        raise TypeError(f"{what} must be an int, not {kind_of(value)}") from None
 
 
 def expect(value: object, kind: type, what: str) -> None:

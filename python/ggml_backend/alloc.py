@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ._errors import InvalidArgumentError, StateError, check, non_null, raise_last
+from ._errors import InvalidArgumentError, StateError, check, expect, non_null, raise_last
 from ._ffi import ffi, lib
 from ._handles import Core, Handle, calling, reap
 from .backend import Backend
@@ -16,7 +16,9 @@ from .tensor import Tensor
 __all__ = ["GraphAllocator", "TensorAllocator"]
 
 
-def _buffer_type(target: Backend | BufferType) -> BufferType:
+def _buffer_type(target: Backend | BufferType, what: str) -> BufferType:
+    if type(target) is not BufferType:
+        expect(target, Backend, what)
     return target.buffer_type if isinstance(target, Backend) else target
 
 
@@ -42,14 +44,14 @@ class TensorAllocator(Handle):
         if measure:
             if isinstance(target, Buffer) or size is not None:
                 raise InvalidArgumentError("TensorAllocator: to measure it takes a backend or buffer type, and no size")
-            buft = _buffer_type(target)
+            buft = _buffer_type(target, "TensorAllocator: target")
             pointer = non_null(lib.ggml_tallocr_new_measure_from_buft(buft._ptr), "TensorAllocator")
             self._core = _TallocrCore(pointer, (buft._parent,) if buft._parent is not None else ())
             return
         if not isinstance(target, Buffer):
             if size is None:
                 raise InvalidArgumentError("TensorAllocator: needs a size, or a Buffer")
-            target = _buffer_type(target).alloc(size)
+            target = _buffer_type(target, "TensorAllocator: target").alloc(size)
         elif size is not None:
             raise InvalidArgumentError("TensorAllocator: the size is that of the buffer")
         owner = target._live()
@@ -81,6 +83,7 @@ class TensorAllocator(Handle):
         """Gives the tensor memory (when measuring: only counts). Raises :class:`AllocationError` when the buffer is
         full. Returns the tensor."""
         core = self._live()
+        expect(tensor, Tensor, "TensorAllocator.alloc: tensor")
         pointer = tensor._live()
         context = tensor._ctx._live()
         if self._buffer is not None:
@@ -115,7 +118,7 @@ class GraphAllocator(Handle):
     __slots__ = ("__weakref__", "_buffer", "_buft", "_core", "_graph")
 
     def __init__(self, target: Backend | BufferType) -> None:
-        self._buft = _buffer_type(target)
+        self._buft = _buffer_type(target, "GraphAllocator: target")
         self._core: _GallocrCore | None = _GallocrCore(non_null(lib.ggml_gallocr_new(), "GraphAllocator"))
         self._buffer: Buffer | None = None
         self._graph: GraphCore | None = None
@@ -136,6 +139,7 @@ class GraphAllocator(Handle):
     def measure(self, graph: Graph) -> int:
         """Bytes that the graph needs. Its tensors are left alone."""
         core = self._live()
+        expect(graph, Graph, "GraphAllocator.measure: graph")
         graph_core = graph._live()
         measuring = TensorAllocator(self._buft, measure=True)._live()
         with core.lock:
@@ -149,6 +153,7 @@ class GraphAllocator(Handle):
         if the graph needs no memory). Raises :class:`AllocationError` when there is not enough."""
         reap()
         core = self._live()
+        expect(graph, Graph, "GraphAllocator.allocate: graph")
         graph_core = graph._live()
         with core.lock:
             self._unplace()

@@ -16,7 +16,7 @@ from ._errors import InvalidArgumentError, StateError, check, expect, non_null, 
 from ._ffi import ffi, lib
 from ._handles import AGAIN, Core, Handle, Use, reap
 from ._messages import close_matches, kind_of
-from .buffer import Buffer, BufferType, text
+from .buffer import Buffer, BufferType, expect_tensor, text
 
 if TYPE_CHECKING:
     from .tensor import Tensor
@@ -292,10 +292,12 @@ class Backend(Handle):
 
     def supports(self, tensor: Tensor) -> bool:
         """Can it compute the operation that makes ``tensor``?"""
+        expect_tensor(tensor, "Backend.supports: tensor")
         return bool(lib.ggml_backend_supports_op(self._live().ptr, tensor._live()))
 
     def unsupported_reason(self, tensor: Tensor) -> str | None:
         """Why it cannot compute ``tensor``, in words; None when it can."""
+        expect_tensor(tensor, "Backend.unsupported_reason: tensor")
         reason = lib.ggml_backend_unsupported_reason(self._live().ptr, tensor._live())
         return text(reason) if reason else None
 

@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ._errors import InvalidArgumentError, StateError, check, non_null
+from ._errors import InvalidArgumentError, StateError, check, expect_int, non_null
 from ._ffi import ffi, lib
 from ._handles import BufferCore, Core, Handle, OwnerCore, reap
+from ._messages import kind_of, maker_hint
 
 if TYPE_CHECKING:
     from .backend import Backend
@@ -31,6 +32,12 @@ def usage_id(usage: str) -> int:
 def text(pointer: Any) -> str:
     """A C string, "" for NULL."""
     return ffi.string(pointer).decode("utf-8", "replace") if pointer else ""
+
+
+def expect_tensor(value: object, what: str) -> None:
+    """TypeError unless it is a tensor, whose module comes after this one."""
+    if not hasattr(value, "view_of"):
+        raise TypeError(f"{what} must be a Tensor, not {kind_of(value)}{maker_hint('Tensor', value)}")
 
 
 class BufferType:
@@ -63,16 +70,20 @@ class BufferType:
 
     def supports(self, backend: Backend) -> bool:
         """Can ``backend`` compute on data in this kind of memory?"""
+        if not hasattr(backend, "unsupported_reason"):
+            raise TypeError(f"BufferType.supports: backend must be a Backend, not {kind_of(backend)}{maker_hint('Backend', backend)}")
         return bool(lib.ggml_backend_buft_supports_backend(self._ptr, backend._live().ptr))
 
     def alloc_size(self, tensor: Tensor) -> int:
         """Bytes that ``tensor`` takes in this kind of memory."""
+        expect_tensor(tensor, "BufferType.alloc_size: tensor")
         return int(lib.ggml_backend_buft_get_alloc_size(self._ptr, tensor._live()))
 
     def alloc(self, size: int, usage: str = "any") -> Buffer:
         """Allocates ``size`` bytes. Raises :class:`AllocationError` (a MemoryError) when it cannot."""
         reap()
         usage_number = usage_id(usage)
+        size = expect_int(size, "BufferType.alloc: size")
         if size < 0:
             raise InvalidArgumentError(f"BufferType.alloc: size {size} is negative")
         ptr = non_null(lib.ggml_backend_buft_alloc_buffer(self._ptr, size), f"BufferType.alloc({self.name}, {size})")
@@ -135,7 +146,8 @@ class Buffer(Handle):
             view = memoryview(source)
             exporter = ffi.from_buffer(source)
         except (TypeError, ValueError, BufferError) as error:
-            raise InvalidArgumentError(f"Buffer.from_array: {error}") from None
+            reason = f"takes an array, mmap, memoryview or bytes, not {kind_of(array)}" if isinstance(error, TypeError) else str(error)
+            raise InvalidArgumentError(f"Buffer.from_array: {reason}") from None
         if view.nbytes == 0:
             raise InvalidArgumentError("Buffer.from_array: the array is empty")
         ptr = non_null(lib.ggml_backend_cpu_buffer_from_ptr(exporter, view.nbytes), "Buffer.from_array")
@@ -201,6 +213,7 @@ class Buffer(Handle):
         """Gives ``tensor`` the memory at ``offset`` bytes from the start. It must have none yet, be no view, and fit.
         Returns the tensor."""
         core = self._live()
+        expect_tensor(tensor, "Buffer.place: tensor")
         pointer = tensor._live()
         context = tensor._ctx._live()
         base = lib.ggml_backend_buffer_get_base(core.ptr)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ._errors import StateError, check, non_null
+from ._errors import StateError, check, expect, non_null
 from ._ffi import lib
 from ._handles import Core, Handle, Use, calling, reap
 from .backend import Backend, BackendCore
@@ -40,6 +40,7 @@ class Event(Handle):
     def __init__(self, backend: Backend) -> None:
         reap()
         self._core: EventCore | None = None
+        expect(backend, Backend, "Event: backend")
         self._backend = backend
         self._core = EventCore(backend._live())
 
@@ -61,6 +62,7 @@ class Event(Handle):
 
     def wait(self, backend: Backend) -> None:
         """What is queued on ``backend`` from now on waits for the mark. The host waits instead if that device cannot."""
+        expect(backend, Backend, "Event.wait: backend")
         core, other = self._live(), backend._live()
         with Use("Event.wait", core.backend, other):
             check(lib.ggml_backend_event_wait(other.ptr, core.ptr), "Event.wait")

@@ -13,7 +13,7 @@ import numpy as np
 
 from ._callbacks import Compare, CustomOp, Run, customs_of, raise_abort_errors, raise_kept
 from ._data import read_device
-from ._errors import InvalidArgumentError, StateError, check, expect, non_null, raise_last
+from ._errors import InvalidArgumentError, StateError, check, expect, expect_int, non_null, raise_last
 from ._ffi import ffi, lib
 from ._handles import AGAIN, ContextCore, Core, OwnerCore, Use, buffers_of, find_owner, reap
 from ._messages import kind_of
@@ -87,6 +87,7 @@ class Context(TensorPool):
 
     def __init__(self, mem_size: int = 0, *, no_alloc: bool = True) -> None:
         reap()
+        mem_size = expect_int(mem_size, "Context: mem_size")
         if mem_size < 0:
             raise InvalidArgumentError(f"Context: mem_size {mem_size} is negative")
         params = ffi.new("struct ggml_init_params *", {"mem_size": mem_size, "mem_buffer": ffi.NULL, "no_alloc": no_alloc})
@@ -326,6 +327,7 @@ class Graph:
         """A deep copy of a graph whose tensors have memory, with their data, on ``backend``. It can be run and read, not built on."""
         reap()
         core = self._live()
+        expect(backend, Backend, "Graph.copy: backend")
         device = backend._live()
         unplaced = lib.gbpy_graph_unplaced(core.ptr)
         if unplaced:
@@ -362,6 +364,8 @@ class Graph:
         """
         core = self._live()
         pool = self._ctx
+        expect(backend1, Backend, "Graph.compare: backend1")
+        expect(backend2, Backend, "Graph.compare: backend2")
         first = backend1._live()
         if not all(
             lib.ggml_backend_buft_supports_backend(lib.ggml_backend_buffer_get_type(buffer), first.ptr)

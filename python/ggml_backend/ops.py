@@ -94,6 +94,13 @@ def _pair(op: str, name: str, value: IntPair) -> tuple[int, int]:
     return int(value[0]), int(value[1])
 
 
+def _dims(op: str, t: Any, label: str = "a") -> int:
+    """``t.ndim``; TypeError if it is no tensor."""
+    if not isinstance(t, Tensor):
+        newest(op, (t,), (label,))
+    return int(t.ndim)
+
+
 def _choice(op: str, name: str, value: str, choices: dict[str, int]) -> int:
     try:
         return choices[value]
@@ -280,7 +287,7 @@ def div(a: Tensor, b: Tensor, inplace: bool = False) -> Tensor:
 
 
 def _region(a: Tensor, nb1: int | None, nb2: int | None, nb3: int | None) -> tuple[int, int, int]:
-    nb = a.nb
+    nb = a.nb if isinstance(a, Tensor) else (0, 0, 0, 0)
     return nb1 if nb1 is not None else nb[1], nb2 if nb2 is not None else nb[2], nb3 if nb3 is not None else nb[3]
 
 
@@ -290,7 +297,7 @@ def acc(
 ) -> Tensor:
     """``a`` with ``b`` added to a region: the one with the shape of ``b`` that begins ``offset`` bytes into ``a`` and has ggml's byte
     strides ``nb1, nb2, nb3`` (default: those of ``a``). Contiguous."""
-    return build("acc", _pick("acc", inplace), (a, b), *_region(a, nb1, nb2, nb3), offset, ndim=a.ndim)
+    return build("acc", _pick("acc", inplace), (a, b), *_region(a, nb1, nb2, nb3), offset, ndim=_dims("acc", a))
 
 
 @builds("ggml_set", "ggml_set_inplace", "ggml_set_1d", "ggml_set_1d_inplace", "ggml_set_2d", "ggml_set_2d_inplace")
@@ -300,9 +307,9 @@ def set(
     """``a`` with a region replaced by ``b``; the region as for :func:`acc`."""
     if nb2 is None and nb3 is None:
         if nb1 is None:
-            return build("set", _pick("set_1d", inplace), (a, b), offset, ndim=a.ndim)
-        return build("set", _pick("set_2d", inplace), (a, b), nb1, offset, ndim=a.ndim)
-    return build("set", _pick("set", inplace), (a, b), *_region(a, nb1, nb2, nb3), offset, ndim=a.ndim)
+            return build("set", _pick("set_1d", inplace), (a, b), offset, ndim=_dims("set", a))
+        return build("set", _pick("set_2d", inplace), (a, b), nb1, offset, ndim=_dims("set", a))
+    return build("set", _pick("set", inplace), (a, b), *_region(a, nb1, nb2, nb3), offset, ndim=_dims("set", a))
 
 
 # --------------------------------------------------------------------------- reductions, repetition, concatenation, ordering
@@ -550,14 +557,14 @@ def permute(a: Tensor, axis0: int, axis1: int, axis2: int, axis3: int) -> Tensor
     """ggml's permutation, in ggml's order of dimensions (0 is the last axis of ``shape``): dimension ``i`` of ``a`` becomes dimension
     ``axis_i`` of the view. :meth:`Tensor.transpose` is NumPy's."""
     axes = (axis0, axis1, axis2, axis3)
-    ndim = max((axes[d] + 1 for d in range(min(a.ndim, MAX_DIMS)) if 0 <= axes[d] < MAX_DIMS), default=1)
+    ndim = max((axes[d] + 1 for d in range(min(_dims("permute", a), MAX_DIMS)) if 0 <= axes[d] < MAX_DIMS), default=1)
     return build("permute", lib.ggml_permute, (a,), *axes, ndim=ndim)
 
 
 @builds("ggml_transpose")
 def transpose(a: Tensor) -> Tensor:
     """A view with the last two axes exchanged."""
-    return build("transpose", lib.ggml_transpose, (a,), ndim=max(a.ndim, 2))
+    return build("transpose", lib.ggml_transpose, (a,), ndim=max(_dims("transpose", a), 2))
 
 
 @builds("ggml_get_rows")
@@ -576,7 +583,7 @@ def get_rows_back(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
 @builds("ggml_diag")
 def diag(a: Tensor) -> Tensor:
     """``(..., 1, n)`` as the diagonal of ``(..., n, n)``, zeros elsewhere."""
-    return build("diag", lib.ggml_diag, (a,), ndim=max(a.ndim, 2))
+    return build("diag", lib.ggml_diag, (a,), ndim=max(_dims("diag", a), 2))
 
 
 @builds("ggml_dup_tensor")
@@ -668,7 +675,7 @@ def rope(
     if xpos_base is not None:
         if not inplace or number != 0 or (freq_base, freq_scale, ext_factor, attn_factor) != (10000.0, 1.0, 0.0, 1.0):
             raise InvalidArgumentError("rope: xpos needs inplace=True, mode 'normal' and no other scaling")
-        return build("rope", lib.ggml_rope_xpos_inplace, (a, positions), n, xpos_base, xpos_down, ndim=a.ndim, labels=labels)
+        return build("rope", lib.ggml_rope_xpos_inplace, (a, positions), n, xpos_base, xpos_down, ndim=_dims("rope", a), labels=labels)
     if (n_orig_ctx, freq_base, freq_scale, ext_factor, attn_factor) == (0, 10000.0, 1.0, 0.0, 1.0):
         return build_2("rope", _pick("rope", inplace), a, positions, n, number, n_ctx, ndim=OF_FIRST, labels=labels)
     scaling = (n_orig_ctx, freq_base, freq_scale, ext_factor, attn_factor, beta_fast, beta_slow)
@@ -697,7 +704,8 @@ def rope_back(
     n = a.shape[-1] if n_dims is None and isinstance(a, Tensor) and a.ndim else n_dims or 0
     arguments = (n_orig_ctx, freq_base, freq_scale, ext_factor, attn_factor, beta_fast, beta_slow, xpos_base, xpos_down)
     number = _rope_mode("rope_back", mode)
-    return build("rope_back", lib.ggml_rope_back, (a, positions), n, number, n_ctx, *arguments, ndim=a.ndim, labels=("a", "positions"))
+    ndim = _dims("rope_back", a)
+    return build("rope_back", lib.ggml_rope_back, (a, positions), n, number, n_ctx, *arguments, ndim=ndim, labels=("a", "positions"))
 
 
 # --------------------------------------------------------------------------------------- convolution, pooling, resampling
@@ -725,7 +733,7 @@ def im2col(
 def conv_1d(kernel: Tensor, data: Tensor, stride: int = 1, padding: int | Literal["half"] = 0, dilation: int = 1) -> Tensor:
     """``kernel (oc, ic, k)`` float16 over ``data (n, ic, w)``: ``(n, oc, ow)`` (cross-correlation, as in deep learning).
     padding="half" is ``k // 2``."""
-    ndim = max(data.ndim, 2)
+    ndim = max(_dims("conv_1d", data, "data"), 2)
     if padding == "half":
         return build("conv_1d", lib.ggml_conv_1d_ph, (kernel, data), stride, dilation, ndim=ndim, labels=_KERNEL)
     return build("conv_1d", lib.ggml_conv_1d, (kernel, data), stride, padding, dilation, ndim=ndim, labels=_KERNEL)
@@ -743,7 +751,7 @@ def conv_2d(
 
     stride="kernel" (with padding 0): windows side by side, as for patches. padding="half" (with stride 1): the size of the kernel halved.
     """
-    ndim = max(data.ndim, 3)
+    ndim = max(_dims("conv_2d", data, "data"), 3)
     if stride == "kernel":
         if padding != 0 or dilation != 1:
             raise InvalidArgumentError("conv_2d: stride='kernel' needs padding 0 and dilation 1")
@@ -765,21 +773,21 @@ def _conv(op: str, function: Any, kernel: Tensor, data: Tensor, stride: IntPair,
 @builds("ggml_conv_depthwise_2d")
 def conv_depthwise_2d(kernel: Tensor, data: Tensor, stride: IntPair = 1, padding: IntPair = 0, dilation: IntPair = 1) -> Tensor:
     """A kernel for each channel: ``kernel (c, 1, kh, kw)`` float16 over ``data (n, c, h, w)``: ``(n, c, oh, ow)``."""
-    ndim = max(data.ndim, 3)
+    ndim = max(_dims("conv_depthwise_2d", data, "data"), 3)
     return _conv("conv_depthwise_2d", lib.ggml_conv_depthwise_2d, kernel, data, stride, padding, dilation, ndim)
 
 
 @builds("ggml_conv_transpose_1d")
 def conv_transpose_1d(kernel: Tensor, data: Tensor, stride: int = 1, padding: int = 0, dilation: int = 1) -> Tensor:
     """``kernel (ic, oc, k)`` float16 or float32, ``data (ic, w)``: ``(oc, (w - 1) stride + k)``. Padding 0 and dilation 1 only."""
-    ndim = max(data.ndim, 2)
+    ndim = max(_dims("conv_transpose_1d", data, "data"), 2)
     return build("conv_transpose_1d", lib.ggml_conv_transpose_1d, (kernel, data), stride, padding, dilation, ndim=ndim, labels=_KERNEL)
 
 
 @builds("ggml_conv_transpose_2d_p0")
 def conv_transpose_2d(kernel: Tensor, data: Tensor, stride: int = 1) -> Tensor:
     """``kernel (ic, oc, kh, kw)`` float16, ``data (n, ic, h, w)``: ``(n, oc, (h - 1) stride + kh, (w - 1) stride + kw)``."""
-    ndim = max(data.ndim, 3)
+    ndim = max(_dims("conv_transpose_2d", data, "data"), 3)
     return build("conv_transpose_2d", lib.ggml_conv_transpose_2d_p0, (kernel, data), stride, ndim=ndim, labels=_KERNEL)
 
 
@@ -812,7 +820,7 @@ def pool_2d(
 @builds("ggml_upscale")
 def upscale(a: Tensor, factor: int) -> Tensor:
     """Each element of the last two axes ``factor`` times, in both directions: ``(..., h, w)`` gives ``(..., h f, w f)``."""
-    return build("upscale", lib.ggml_upscale, (a,), factor, ndim=max(a.ndim, 2))
+    return build("upscale", lib.ggml_upscale, (a,), factor, ndim=max(_dims("upscale", a), 2))
 
 
 @builds("ggml_pad")
@@ -824,7 +832,7 @@ def pad(a: Tensor, amounts: int | Sequence[int]) -> Tensor:
     if any(amount < 0 for amount in size):
         raise InvalidArgumentError(f"pad: amounts are not negative, but {size}")
     p = [*reversed(size), *[0] * (MAX_DIMS - len(size))]
-    return build("pad", lib.ggml_pad, (a,), *p, ndim=max(a.ndim, len(size)))
+    return build("pad", lib.ggml_pad, (a,), *p, ndim=max(_dims("pad", a), len(size)))
 
 
 # ------------------------------------------------------------------------------------ attention, windows, relative positions
@@ -852,7 +860,7 @@ def flash_attn_back(q: Tensor, k: Tensor, v: Tensor, d: Tensor, masked: bool = F
 def flash_ff(a: Tensor, b0: Tensor, b1: Tensor, c0: Tensor, c1: Tensor) -> Tensor:
     """A feed-forward block in one node: ``gelu(a @ b0.T + b1) @ c0.T + c1``. ``a (..., n, d)``, ``b0 (..., h, d)``, ``c0 (..., d, h)``
     float16, ``b1 (h,)``, ``c1 (d,)`` float32."""
-    return build("flash_ff", lib.ggml_flash_ff, (a, b0, b1, c0, c1), ndim=a.ndim, labels=("a", "b0", "b1", "c0", "c1"))
+    return build("flash_ff", lib.ggml_flash_ff, (a, b0, b1, c0, c1), ndim=_dims("flash_ff", a), labels=("a", "b0", "b1", "c0", "c1"))
 
 
 @builds("ggml_win_part")
@@ -877,7 +885,7 @@ def get_rel_pos(a: Tensor, qh: int, kh: int) -> Tensor:
 def add_rel_pos(a: Tensor, pw: Tensor, ph: Tensor, inplace: bool = False) -> Tensor:
     """Adds decomposed relative positions to ``a (b, q, k*k)``: ``ph[.., y] + pw[.., x]`` to element ``y k + x``;
     ``pw, ph (b, qh, qw, k)``."""
-    return build("add_rel_pos", _pick("add_rel_pos", inplace), (a, pw, ph), ndim=a.ndim, labels=("a", "pw", "ph"))
+    return build("add_rel_pos", _pick("add_rel_pos", inplace), (a, pw, ph), ndim=_dims("add_rel_pos", a), labels=("a", "pw", "ph"))
 
 
 # ---------------------------------------------------------------------------------------------------------------------- losses

@@ -340,7 +340,7 @@ class Scheduler(Handle):
             status = ABORTED
         return status
 
-    def compute_async(self, graph: Graph, results: Sequence[Tensor] = ()) -> Pending:
+    def compute_async(self, graph: Graph, results: Tensor | Sequence[Tensor] = ()) -> Pending:
         """Starts the computation and returns. ``synchronize`` waits for it, and so does whatever needs its results.
 
         results: outputs of the graph to be fetched behind this run: ``pending.results()`` returns them
@@ -350,6 +350,9 @@ class Scheduler(Handle):
         ``results``; ``numpy()`` waits for all runs and shows the last one's. With ``n_copies`` runs on their way this waits for the first.
         """
         core, graph_core = self._live(), self._graph_of(graph, "Scheduler.compute_async: graph")
+        results = (results,) if isinstance(results, Tensor) else tuple(results)
+        for t in results:
+            expect(t, Tensor, "Scheduler.compute_async: each result")
         with self._use(core):
             core.make_way(graph_core)
             if not core.planned(graph_core):

@@ -96,12 +96,15 @@ def _dtype_of(dtype: Any, size: tuple[int, ...]) -> DType:
 
 def shape_tuple(shape: Any) -> tuple[int, ...]:
     """An int or a sequence of ints as a tuple."""
-    if isinstance(shape, (tuple, list)):
-        return tuple(operator.index(n) for n in shape)
     try:
+        if isinstance(shape, (tuple, list)):
+            return tuple(operator.index(n) for n in shape)
         return (operator.index(shape),)
     except TypeError:
-        return tuple(operator.index(n) for n in shape)
+        try:
+            return tuple(operator.index(n) for n in shape)
+        except TypeError:
+            raise TypeError(f"an int or a sequence of ints is needed, not {shape!r:.60}") from None
 
 
 # ---------------------------------------------------------------------------------------------------------------- contexts
@@ -131,15 +134,17 @@ class TensorPool(Handle):
         core = self._live()
         size = _shape_of(shape)
         element = _dtype_of(dtype, size)
-        if name is not None:
-            name_bytes(name, "Context.tensor: name")
+        named = None if name is None else name_bytes(name, "Context.tensor: name")
         ne = ne_of(size, "Context.tensor")
         with core.lock:
             pointer = lib.ggml_new_tensor(core.ptr, element.id, MAX_DIMS, ne)
         if not pointer:
             _refuse_shape("Context.tensor", size, element)
             raise_last(f"Context.tensor({size}, {element.name})")
-        return self._wrap(pointer, len(size), name)
+        if named is not None:
+            lib.ggml_set_name(pointer, named)
+        _set_ndim(pointer, len(size))
+        return Tensor(self, pointer)
 
     def from_numpy(self, array: Any, name: str | None = None, usage: str = "any") -> Tensor:
         """A tensor over the memory of a C-contiguous NumPy array (or memory map), without a copy. The array is kept alive."""
@@ -239,12 +244,6 @@ class TensorPool(Handle):
         self._shapes = None
         reap()
 
-    def _wrap(self, pointer: Any, ndim: int, name: str | None = None) -> Tensor:
-        _set_ndim(pointer, ndim)
-        if name is not None:
-            lib.ggml_set_name(pointer, name_bytes(name, "Context.tensor: name"))
-        return Tensor(self, pointer)
-
     def _transposed(self, tensor: Tensor) -> Tensor:
         """The transposed view of a matrix, made once: graph after graph writes ``x @ w.T``."""
         core = self._live()
@@ -306,6 +305,8 @@ def _parameter_error(error: Exception) -> str:
     text = str(error)
     if text.startswith("must be real number, not "):
         return f"a number is needed, not {text.rpartition(' ')[2]}"
+    if text == "an integer is required":
+        return "an integer is needed, where something else was given"
     if text.startswith("integer ") and "does not fit" in text:
         return f"{text.split()[1]} is too large"
     return text
@@ -630,6 +631,8 @@ def _coerce(value: Any, like: Tensor, op: str, label: str) -> Tensor:
     """A number or array as a constant in the context of ``like``."""
     if isinstance(value, Tensor):
         return value
+    if like._ctx._core is None:
+        raise StateError(f"{op}: the context of {'a' if label == 'b' else 'b'} is closed")
     if isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool):
         return like._ctx.constant(float(value), float32)
     if isinstance(value, (np.ndarray, np.generic)):
@@ -674,6 +677,8 @@ def _binary(op: str, function: Any, a: Any, b: Any, commutes: bool = False) -> T
 
 def _matmul(a: Tensor, b: Tensor) -> Tensor:
     """a @ b: ggml multiplies rows by rows, mul_mat(B, A) = A B^T, so B is the transposed b."""
+    if a._ctx._core is None or b._ctx._core is None:
+        newest("a @ b", (a, b))
     n_a, n_b = a.ndim, b.ndim
     if n_a == 0 or n_b == 0:
         raise InvalidArgumentError(f"a @ b: {describe('a', a)}, {describe('b', b)}: a tensor without axes has no products of rows; use *")
