@@ -18,8 +18,8 @@
 Shapes are in NumPy order everywhere; ``Tensor.ne`` and ``Tensor.nb`` give ggml's. All objects can be closed in any order, or not at all.
 Objects may be shared between threads: calls that need the same scheduler or backend wait for each other.
 
-What is public is in ``__all__`` here and in :mod:`ggml_backend.gguf`; other modules are where it is kept, and may change. Some operations have names of
-Python's own functions (``abs``, ``sum``, ``set``): ``import ggml_backend as gb`` rather than ``from ggml_backend import *``.
+What is public is in ``__all__`` here and in :mod:`ggml_backend.gguf`; other modules are where it is kept, and may change. Some operations
+are called like functions of Python (``abs``, ``sum``, ``set``): ``import ggml_backend as gb`` rather than ``from ggml_backend import *``.
 """
 
 from __future__ import annotations

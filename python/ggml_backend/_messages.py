@@ -40,6 +40,7 @@ def _shape(ne: str) -> str:
 _FUNCTION = re.compile(r"^(?:(?:ggml|gguf|gb)_\w+: )+")
 _DESCRIPTION = re.compile(r"('[^']*') ([a-z]\w*) \[(\d+(?:, \d+)*)\]")  # 'x' f32 [128, 16]
 _POSITION = re.compile(r"\bat \[(\d+(?:, ?\d+)*)\]")
+_WORD = re.compile(rf"'[^']*'|\bsrc\[(\d+)\]|\b({'|'.join(_DTYPES)})\b")  # a name is left alone
 
 
 def _described(match: re.Match[str]) -> str:
@@ -49,9 +50,16 @@ def _described(match: re.Match[str]) -> str:
 
 
 def plain(message: str) -> str:
-    """A message of C without the names of C functions, with tensors and positions as Python describes them."""
+    """A message of C without the names of C functions, with tensors, dtypes and positions as Python describes them."""
     text = _DESCRIPTION.sub(_described, _FUNCTION.sub("", message))
+    text = _WORD.sub(_translated, text)
     return _POSITION.sub(lambda match: f"at {_shape(match[1])}", text)
+
+
+def _translated(match: re.Match[str]) -> str:
+    if match[1] is not None:
+        return f"sources[{match[1]}]"
+    return _dtype(match[2]) if match[2] is not None else match[0]
 
 
 # ------------------------------------------------------------------------------------------------------------- broken rules

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, SupportsIndex
 from ._errors import InvalidArgumentError, StateError, check, expect, non_null, raise_last
 from ._ffi import ffi, lib
 from ._handles import AGAIN, Core, Handle, Use, reap
-from ._messages import close_matches, kind_of
+from ._messages import close_matches, kind_of, plain
 from .buffer import Buffer, BufferType, expect_tensor, text
 
 if TYPE_CHECKING:
@@ -299,7 +299,7 @@ class Backend(Handle):
         """Why it cannot compute ``tensor``, in words; None when it can."""
         expect_tensor(tensor, "Backend.unsupported_reason: tensor")
         reason = lib.ggml_backend_unsupported_reason(self._live().ptr, tensor._live())
-        return text(reason) if reason else None
+        return plain(text(reason)) if reason else None
 
     def synchronize(self) -> None:
         """Waits for everything queued on the device; raises for the first failure among it."""

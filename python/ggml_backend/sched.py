@@ -15,6 +15,7 @@ from ._errors import check as _check
 from ._fallbacks import heavy_fallbacks, warn_of
 from ._ffi import ffi, lib
 from ._handles import ContextCore, Handle, OwnerCore, Use, address, reap
+from ._messages import plain
 from ._sched_core import SchedCore
 from .backend import Backend, BackendCore
 from .buffer import BufferType, text
@@ -267,7 +268,7 @@ class Scheduler(Handle):
         graph._live()
         with self._use(core):
             self._decide(core, graph)
-            return text(lib.ggml_backend_sched_explain(core.ptr, node._live()))
+            return plain(text(lib.ggml_backend_sched_explain(core.ptr, node._live())))
 
     def reserve(self, graph: Graph) -> None:
         """Allocates what the graph needs, inputs included, and touches no tensor. Graphs of the same structure whose tensors are no larger
@@ -434,7 +435,7 @@ class Scheduler(Handle):
         core = self._live()
         expect(node, Tensor, "Scheduler.explain: node")
         with core.lock:
-            return text(lib.ggml_backend_sched_explain(core.ptr, node._live()))
+            return plain(text(lib.ggml_backend_sched_explain(core.ptr, node._live())))
 
     # ------------------------------------------------------------------------------------------------------ what it does, in numbers
 

@@ -234,6 +234,8 @@ MISTAKES = [
     ("gb.Scheduler('CPU')", T, "Scheduler: each backend must be a Backend, not str; gb.Backend('CPU') makes one"),
     ("gb.Scheduler([cpu], policy='costs')", E, "Scheduler: policy must be one of 'weights', 'sources', 'cost', not 'costs'"),
     ("gb.Scheduler([cpu], n_copies=0)", E, "Scheduler: n_copies must be 1 to 64, not 0"),
+    ("ctx.view(gb.Context().tensor(3, name='newer'))", E, "Context.view: the context of 'newer' float32 (3,) was made after this one"),
+    ("sched.compute(ctx.graph(gb.sqr(ctx.tensor(3, gb.float64, name='d')).named('y')))", U, "Scheduler.allocate: no backend can run node 0, SQR 'y' float64 (3,) of 'd' float64 (3,); CPU: type of the result must be float32, float16 or bfloat16"),
     ("sched.compute(gb.relu(x))", T, "Scheduler.compute: graph must be a Graph, not Tensor; ctx.graph(tensor) makes one"),
     ("sched.set_backend(x, sim)", E, "Scheduler: SIM0 is not one of its backends, which are CPU"),
     ("sched.memory('CPU')", T, "Scheduler: backend must be a Backend, not str; gb.Backend('CPU') makes one"),
@@ -344,6 +346,7 @@ def test_messages_of_the_library_become_those_of_python():
     plain = _messages.plain
     assert plain("ggml_x: gb_y: 'a b' f32 [128, 16] and '' q4_K [256]") == "'a b' float32 (16, 128) and q4_k (256,)"
     assert plain("index 5 at [1, 0,0] of 'x' i32 [2]") == "index 5 at (0, 0, 1) of 'x' int32 (2,)"
+    assert plain("type of src[1] must be f32, f16 or bf16, not that of 'f32'") == "type of sources[1] must be float32, float16 or bfloat16, not that of 'f32'"
     assert plain("nothing to see") == "nothing to see"
     assert plain("the file ggml_x: is not at the beginning") == "the file ggml_x: is not at the beginning"
 
