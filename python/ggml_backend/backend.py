@@ -198,7 +198,7 @@ class Backend(Handle):
 
     __slots__ = ("__weakref__", "_core", "_name")
 
-    def __init__(self, name: str, *, n_threads: int | None = None, level: str | None = None, **params: object) -> None:
+    def __init__(self, name: str, /, *, n_threads: int | None = None, level: str | None = None, **params: object) -> None:
         self._core: BackendCore | None = None
         reap()
         expect(name, str, "Backend: name")

@@ -273,6 +273,7 @@ def test_what_is_obviously_meant_works(ctx, cpu, rng):
     x, y, z = (ctx.constant(v) for v in (a, b, c))
     joined, below, matrices = gb.concat([x, y], axis=1), gb.concat([x, y, z], 0), gb.concat([x, y])
     assert gb.concat([x]) == x
+    assert gb.Backend("SIM", name="LAB").name == gb.Backend("SIM:name=LAB").name == "LAB"
     scheduler = gb.Scheduler(cpu)
     assert scheduler.compute(ctx.graph([joined, below, matrices]))
     np.testing.assert_array_equal(joined.numpy(), np.concatenate([a, b], 1))
