@@ -1,9 +1,8 @@
-// ffi_support.h - the few things that the Python package does in C: walks over many tensors, and a stop flag that a compute
-// thread may poll without the interpreter lock. Included by the generated module only; everything here is static.
+// ffi_support.h - the few small things that the Python package does in C: walks over many tensors, strings of GGUF files, and the functions that
+// C calls. Included by the generated module only; everything here is static. What needs to hold together is in core/.
 #ifndef GBPY_FFI_SUPPORT_H
 #define GBPY_FFI_SUPPORT_H
 
-#include <stdatomic.h>
 #include <string.h>
 
 #include "ggml-alloc.h"
@@ -14,29 +13,21 @@
 #include "backend/backend.h"
 #include "base/mem.h"
 #include "base/status.h"
-#include "base/thread.h"
 #include "cpu/limits.h"
+#include "data.h"
 #include "ffi_build.h"
-#include "sched/sched.h"
 
 #ifndef GBPY_VERSION
 #    define GBPY_VERSION "0"
 #    define GBPY_BUILD_TYPE ""
 #endif
 
-// Bit 7 of padding[0] says that the user's buffer in which the tensor lay is gone: then nobody may take it for one that was never placed.
-enum { GBPY_LOST = 0x80 };
-
 #define GBPY_PYTHON static // implemented in Python (ffi.def_extern)
 
 // cdef: begin
 
-struct gbpy_stop {
-    volatile int stop; // set by anybody: the computation ends before its next node
-    void *       handle; // NULL, or what gbpy_abort_py is called with
-};
-
-GBPY_PYTHON bool gbpy_abort_py(void * handle);
+GBPY_PYTHON bool gbpy_poll(void * data); // lets Python's signal handlers run; true: one of them raised
+GBPY_PYTHON bool gbpy_ask(void * handle); // an abort callback
 GBPY_PYTHON void gbpy_log(enum ggml_log_level level, const char * text, void * user_data);
 GBPY_PYTHON bool gbpy_eval(struct ggml_tensor * t, bool ask, void * user_data);
 GBPY_PYTHON bool gbpy_compare(int node_index, struct ggml_tensor * t1, struct ggml_tensor * t2, void * user_data);
@@ -44,44 +35,12 @@ GBPY_PYTHON void gbpy_custom1(struct ggml_tensor * dst, const struct ggml_tensor
 GBPY_PYTHON void gbpy_custom2(struct ggml_tensor * dst, const struct ggml_tensor * a, const struct ggml_tensor * b, int ith, int nth, void * userdata);
 GBPY_PYTHON void gbpy_custom3(struct ggml_tensor * dst, const struct ggml_tensor * a, const struct ggml_tensor * b, const struct ggml_tensor * c, int ith, int nth, void * userdata);
 
-static inline enum ggml_status gbpy_install_stop(struct ggml_backend * cpu, struct gbpy_stop * stop);
-
-// A backend as Python uses it: by one thread at a time.
-struct gbpy_device;
-enum {
-    GBPY_AGAIN = 1000, // instead of a status: the thread has the device already, and calls from one of its own callbacks
-    GBPY_MOVED = 1001, // tensors may have got or lost memory since the epoch that the caller knew
-};
-static inline struct gbpy_device * gbpy_device_new(struct ggml_backend * backend, struct gbpy_stop * stop);
-static inline void                 gbpy_device_free(struct gbpy_device * d);
-static inline bool                 gbpy_device_enter(struct gbpy_device * d);
-static inline void                 gbpy_device_leave(struct gbpy_device * d);
-static inline bool                 gbpy_device_is_busy(const struct gbpy_device * d);
-static inline int                  gbpy_device_compute(struct gbpy_device * d, struct ggml_cgraph * graph, int64_t epoch);
-static inline int64_t              gbpy_epoch(void);
-static inline int64_t              gbpy_moved(void);
-static inline int                  gbpy_device_compute_inside(struct gbpy_device * d, struct ggml_cgraph * graph);
-
 static inline const char *     gbpy_version(void);
 static inline const char *     gbpy_last_reason(void); // of a broken rule, with marks (tensor/rule.h); "" if there is none
 static inline const char *     gbpy_build(void);
 
 static inline struct ggml_backend_buffer * gbpy_buffer(const struct ggml_tensor * t);
-static inline bool                         gbpy_refresh(struct ggml_tensor * t);
-static inline bool                         gbpy_is_lost(const struct ggml_tensor * t);
 
-static inline bool gbpy_sched_has(const struct ggml_backend_sched * sched, const struct ggml_tensor * t);
-static inline void gbpy_sched_hold(struct ggml_backend_sched * sched, bool hold);
-static inline size_t gbpy_sched_n_buffers(const struct ggml_backend_sched * sched);
-static inline struct ggml_backend_buffer * gbpy_sched_buffer(const struct ggml_backend_sched * sched, size_t i);
-
-static inline struct ggml_backend_buffer * gbpy_buffer_part(struct ggml_backend_buffer * buffer, size_t i);
-
-static inline void gbpy_detach(struct ggml_context * ctx, const struct ggml_backend_buffer * buffer, bool views, bool lost);
-static inline int  gbpy_graph_buffers(struct ggml_cgraph * graph, struct ggml_backend_buffer ** out, int cap);
-static inline struct ggml_tensor * gbpy_graph_writer(struct ggml_cgraph * graph, const struct ggml_backend_buffer * buffer);
-static inline struct ggml_tensor * gbpy_graph_unplaced(struct ggml_cgraph * graph);
-static inline struct ggml_tensor * gbpy_graph_lost(struct ggml_cgraph * graph);
 static inline int                  gbpy_graph_customs(struct ggml_cgraph * graph, struct ggml_tensor ** out, int cap);
 static inline void                 gbpy_flag_leafs(struct ggml_cgraph * graph, bool keep);
 
@@ -106,96 +65,6 @@ static inline double gbpy_measure_limit(int what, const char * level, size_t byt
     return gb_cpu_measure_limit((enum gb_cpu_limit) what, level, bytes, n_threads, ns, processor_time);
 }
 
-static inline bool gbpy_abort(void * data) {
-    struct gbpy_stop * s = (struct gbpy_stop *) data;
-    return s->stop || (s->handle && gbpy_abort_py(s->handle));
-}
-
-static inline enum ggml_status gbpy_install_stop(struct ggml_backend * cpu, struct gbpy_stop * stop) {
-    return ggml_backend_cpu_set_abort_callback(cpu, gbpy_abort, stop);
-}
-
-struct gbpy_device {
-    gb_mutex              mutex;
-    _Atomic(const void *) owner; // the thread that has it, by the address of a variable of its own; NULL: none
-    struct ggml_backend * backend; // borrowed, as is `stop`
-    struct gbpy_stop *    stop;
-};
-
-static inline const void * gbpy_this_thread(void) {
-    static _Thread_local char mine;
-    return &mine;
-}
-
-// NULL: no memory.
-static inline struct gbpy_device * gbpy_device_new(struct ggml_backend * backend, struct gbpy_stop * stop) {
-    struct gbpy_device * d = (struct gbpy_device *) gb_calloc(1, sizeof(*d));
-    if (d && !gb_mutex_init(&d->mutex)) {
-        gb_free(d);
-        return NULL;
-    }
-    if (d) {
-        d->backend = backend;
-        d->stop    = stop;
-    }
-    return d;
-}
-
-static inline void gbpy_device_free(struct gbpy_device * d) {
-    gb_mutex_destroy(&d->mutex);
-    gb_free(d);
-}
-
-// Waits until no other thread has the device. False: this one has it already.
-static inline bool gbpy_device_enter(struct gbpy_device * d) {
-    const void * me = gbpy_this_thread();
-    if (atomic_load_explicit(&d->owner, memory_order_relaxed) == me) { // nobody else writes that
-        return false;
-    }
-    gb_mutex_lock(&d->mutex);
-    atomic_store_explicit(&d->owner, me, memory_order_relaxed);
-    return true;
-}
-
-static inline void gbpy_device_leave(struct gbpy_device * d) {
-    atomic_store_explicit(&d->owner, NULL, memory_order_relaxed);
-    gb_mutex_unlock(&d->mutex);
-}
-
-static inline bool gbpy_device_is_busy(const struct gbpy_device * d) {
-    return atomic_load_explicit(&d->owner, memory_order_relaxed) != NULL;
-}
-
-// Computes to the end. A wish to stop is served by then, whether it came in time or not.
-static inline int gbpy_device_compute_inside(struct gbpy_device * d, struct ggml_cgraph * graph) {
-    enum ggml_status status = GGML_STATUS_SUCCESS;
-    if (!ggml_backend_graph_compute(d->backend, graph)) {
-        status = ggml_last_status();
-        status = status == GGML_STATUS_SUCCESS ? GGML_STATUS_FAILED : status;
-    } else {
-        status = ggml_backend_synchronize(d->backend);
-    }
-    d->stop->stop = 0;
-    return status;
-}
-
-// Counts every time that tensors may have got or lost memory. Who moves tensors that a device works with has the device meanwhile.
-static atomic_llong gbpy_epochs;
-
-static inline int64_t gbpy_epoch(void) { return atomic_load(&gbpy_epochs); }
-static inline int64_t gbpy_moved(void) { return atomic_fetch_add(&gbpy_epochs, 1) + 1; }
-
-// The same with the device to itself, in one call from Python: a small graph takes no longer than its locks would. The caller keeps the memory
-// alive in which the tensors lay at `epoch`: if that is not now, nothing is computed.
-static inline int gbpy_device_compute(struct gbpy_device * d, struct ggml_cgraph * graph, int64_t epoch) {
-    if (!gbpy_device_enter(d)) {
-        return GBPY_AGAIN;
-    }
-    const int status = gbpy_epoch() == epoch ? gbpy_device_compute_inside(d, graph) : GBPY_MOVED;
-    gbpy_device_leave(d);
-    return status;
-}
-
 static inline const char * gbpy_last_reason(void) { return gb_last_reason(); }
 static inline const char * gbpy_version(void) { return GBPY_VERSION; }
 
@@ -213,137 +82,11 @@ static inline struct ggml_backend_buffer * gbpy_buffer(const struct ggml_tensor 
     return t->view_src && t->view_src->buffer ? t->view_src->buffer : t->buffer;
 }
 
-// A view made before its source was placed, or placed elsewhere, gets its place. False: the tensor has no memory.
-static inline bool gbpy_refresh(struct ggml_tensor * t) {
-    struct ggml_tensor * root = t->view_src ? t->view_src : t;
-    if (!root->data) {
-        return false;
-    }
-    char * data = (char *) root->data + (t == root ? 0 : t->view_offs);
-    if (t->data == data && t->buffer == root->buffer) {
-        return true;
-    }
-    t->data   = root->buffer ? NULL : data;
-    t->buffer = NULL;
-    return !root->buffer || ggml_backend_view_init(root->buffer, t) == GGML_STATUS_SUCCESS;
-}
-
-static inline bool gbpy_is_lost(const struct ggml_tensor * t) {
-    const struct ggml_tensor * root = t->view_src ? t->view_src : t;
-    return !root->data && (root->padding[0] & GBPY_LOST);
-}
-
-// Is the content of t, which lies in memory of the scheduler, still there? (Not when another graph uses its place.)
-static inline bool gbpy_sched_has(const struct ggml_backend_sched * sched, const struct ggml_tensor * t) {
-    const struct ggml_tensor * root = t->view_src ? t->view_src : t;
-    const struct gb_sched_plan * p  = sched->current;
-    if (gb_sched_leaf_is_bound(sched, root)) {
-        return true;
-    }
-    const int64_t at = p ? gb_ptrmap_get(&p->map, root) : GB_PTRMAP_ABSENT;
-    return at != GB_PTRMAP_ABSENT && p->key[at].data == root->data && p->key[at].buffer == root->buffer;
-}
-
-static inline void gbpy_sched_hold(struct ggml_backend_sched * sched, bool hold) { gb_sched_hold(sched, hold); }
-
-// All buffers that the scheduler ever made; their handles live as long as it does.
-static inline size_t gbpy_sched_n_buffers(const struct ggml_backend_sched * sched) { return sched->mems.n; }
-
-static inline struct ggml_backend_buffer * gbpy_sched_buffer(const struct ggml_backend_sched * sched, size_t i) {
-    return sched->mems.data[i]->buffer;
-}
-
-// A buffer is about to go: its tensors in ctx become unplaced. Views first (they find it through their source), in all contexts.
-static inline void gbpy_detach(struct ggml_context * ctx, const struct ggml_backend_buffer * buffer, bool views, bool lost) {
-    for (struct ggml_tensor * t = ggml_get_first_tensor(ctx); t; t = ggml_get_next_tensor(ctx, t)) {
-        if ((t->view_src != NULL) == views && (t->buffer == buffer || gbpy_buffer(t) == buffer)) {
-            t->buffer = NULL;
-            t->data   = NULL;
-            t->extra  = NULL;
-            const int flag = lost && t->op == GGML_OP_NONE && !views ? GBPY_LOST : 0;
-            t->padding[0]  = (char) ((t->padding[0] & ~GBPY_LOST) | flag);
-        }
-    }
-}
-
-static inline int gbpy_add_buffer(struct ggml_backend_buffer * b, struct ggml_backend_buffer ** out, int n, int cap) {
-    for (int i = 0; i < n; i++) {
-        if (out[i] == b) {
-            return n;
-        }
-    }
-    if (b && n < cap) {
-        out[n++] = b;
-    }
-    return n;
-}
-
-static inline struct ggml_backend_buffer * gbpy_buffer_part(struct ggml_backend_buffer * buffer, size_t i) {
-    return gb_multi_buffer_part(buffer, i);
-}
-
-// Different buffers that the nodes and leafs of a graph live in; at most cap.
-static inline int gbpy_graph_buffers(struct ggml_cgraph * graph, struct ggml_backend_buffer ** out, int cap) {
-    int n = 0;
-    for (int i = 0; i < graph->n_leafs; i++) {
-        n = gbpy_add_buffer(gbpy_buffer(graph->leafs[i]), out, n, cap);
-    }
-    for (int i = 0; i < graph->n_nodes; i++) {
-        n = gbpy_add_buffer(gbpy_buffer(graph->nodes[i]), out, n, cap);
-    }
-    return n;
-}
-
-static inline bool gbpy_is_view_op(enum ggml_op op) {
-    return op == GGML_OP_NONE || op == GGML_OP_RESHAPE || op == GGML_OP_VIEW || op == GGML_OP_PERMUTE || op == GGML_OP_TRANSPOSE;
-}
-
-// The first node that would write into `buffer`; NULL if none.
-static inline struct ggml_tensor * gbpy_graph_writer(struct ggml_cgraph * graph, const struct ggml_backend_buffer * buffer) {
-    for (int i = 0; i < graph->n_nodes; i++) {
-        struct ggml_tensor * t = graph->nodes[i];
-        if (!gbpy_is_view_op(t->op) && gbpy_buffer(t) == buffer) {
-            return t;
-        }
-    }
-    return NULL;
-}
-
-// The first tensor of the graph that has no memory; NULL if none.
-static inline struct ggml_tensor * gbpy_graph_unplaced(struct ggml_cgraph * graph) {
-    for (int i = 0; i < graph->n_leafs; i++) {
-        if (!graph->leafs[i]->data) {
-            return graph->leafs[i];
-        }
-    }
-    for (int i = 0; i < graph->n_nodes; i++) {
-        if (!graph->nodes[i]->data) {
-            return graph->nodes[i];
-        }
-    }
-    return NULL;
-}
-
-// The first tensor that the graph starts from and that lost its memory; NULL if none.
-static inline struct ggml_tensor * gbpy_graph_lost(struct ggml_cgraph * graph) {
-    for (int i = 0; i < graph->n_leafs; i++) {
-        if (gbpy_is_lost(graph->leafs[i])) {
-            return graph->leafs[i];
-        }
-    }
-    for (int i = 0; i < graph->n_nodes; i++) { // views of what is not in the graph
-        if (graph->nodes[i]->view_src && gbpy_is_lost(graph->nodes[i])) {
-            return graph->nodes[i];
-        }
-    }
-    return NULL;
-}
-
 // Unplaced leafs hold what the user sets: from the start, and with keep also to the end of the graph, so for the next run.
 static inline void gbpy_flag_leafs(struct ggml_cgraph * graph, bool keep) {
     for (int i = 0; i < graph->n_leafs; i++) {
         struct ggml_tensor * t = graph->leafs[i];
-        if (t->data || t->view_src) {
+        if ((t->data && !gbpy_has_lost(t)) || t->view_src) {
             continue;
         }
         ggml_set_input(t);

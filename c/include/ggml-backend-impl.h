@@ -58,6 +58,9 @@ struct ggml_backend_buffer {
     uint64_t version;    // a number that no other buffer has had, and a new one after each write that the library knows of
     bool     replicated; // a scheduler keeps copies of what is in it
     bool     arena;      // a graph allocator or a scheduler placed results in it
+    bool     retired;    // its memory was given back; this struct is still there for tensors that point to it
+    int32_t  n_holds;    // by language bindings: as long as there are any, freeing only retires
+    void *   binding;    // theirs
 };
 
 // NULL on failure; then the context is still the caller's.

@@ -29,7 +29,9 @@ GGML_API int              ggml_backend_cpu_get_n_threads(ggml_backend_t backend_
 GGML_API bool             ggml_cpu_get_fusion(void);
 GGML_API void             ggml_cpu_set_fusion(bool on);
 
-// Polled between nodes, and between groups of nodes that are computed together; true stops the computation with GGML_STATUS_ABORTED.
+// Polled, on the thread that computes the graph, between nodes and groups of nodes that are computed together, and in long ones about every
+// millisecond; true stops the computation with GGML_STATUS_ABORTED. What the graph computes is undefined then. Functions of the user's
+// (GGML_OP_MAP_*) are not stopped themselves.
 GGML_API enum ggml_status ggml_backend_cpu_set_abort_callback(ggml_backend_t backend_cpu, bool (*callback)(void * data), void * data);
 
 // Why the CPU cannot compute the node; NULL when it can.

@@ -409,7 +409,7 @@ struct ggml_cplan {
     uint8_t * work_data; // the caller's
     int       n_threads;
 
-    bool (*abort_callback)(void * data); // polled between nodes; true stops the computation
+    bool (*abort_callback)(void * data); // polled between nodes and inside long ones; true stops the computation
     void * abort_callback_data;
 };
 
@@ -510,6 +510,9 @@ GGML_API bool ggml_are_same_shape(const struct ggml_tensor * t0, const struct gg
 GGML_API size_t ggml_tensor_overhead(void); // context bytes a tensor takes, without its data
 
 // --------------------------------------------------------------------------------------------------------------- contexts
+// Any number of threads may make tensors and graphs in one context at once, and walk its tensors meanwhile: they find each tensor with its
+// type, shape and place. A graph is built by one thread at a time. After a fork the child finds every context as it was, and usable.
+// Tensors in the caller's memory do not need the context; those in its own memory are gone with it.
 
 GGML_API struct ggml_context * ggml_init(struct ggml_init_params params);
 GGML_API void                  ggml_free(struct ggml_context * ctx); // NULL is fine
@@ -555,7 +558,7 @@ GGML_API float * ggml_get_data_f32(const struct ggml_tensor * tensor);
 GGML_API enum ggml_unary_op ggml_get_unary_op(const struct ggml_tensor * tensor); // GGML_UNARY_OP_COUNT and an error for other ops
 
 GGML_API const char *         ggml_get_name(const struct ggml_tensor * tensor);
-GGML_API struct ggml_tensor * ggml_set_name(struct ggml_tensor * tensor, const char * name); // cut to 63 bytes
+GGML_API struct ggml_tensor * ggml_set_name(struct ggml_tensor * tensor, const char * name); // cut to 63 bytes, between characters of UTF-8
 
 // What an allocator may do with a tensor's memory: an input keeps it from the start of the graph, an output to its end.
 GGML_API enum ggml_status ggml_set_input(struct ggml_tensor * tensor);

@@ -17,9 +17,9 @@ from typing import Any, ClassVar, NoReturn, Union
 import numpy as np
 
 from ._data import array_at, describe_at
-from ._errors import expect
+from ._errors import StateError, expect
 from ._ffi import ffi, lib
-from ._handles import Core, OwnerCore, address, find_owner
+from ._handles import Core, Use, address, new_pin
 from ._messages import add_note, kind_of
 from .backend import Backend, BackendCore
 from .tensor import Tensor, TensorPool
@@ -34,30 +34,50 @@ def raise_kept(kept: list[BaseException]) -> NoReturn:
 
 
 class Run:
-    """One computation: the first exception of its callbacks, the backends to stop, what keeps its memory."""
+    """One computation: the first exception of its callbacks, the backends to stop, and what keeps its memory. C carries it to every thread that
+    works for the computation, so that a callback finds its own."""
 
-    __slots__ = ("error", "memory", "stops")
+    __slots__ = ("c", "customs", "error", "handle", "memory", "stops")
 
-    def __init__(self, backends: Sequence[BackendCore], memory: Core) -> None:
+    def __init__(self, backends: Sequence[BackendCore], memory: Core, customs: Sequence[CustomOp] = ()) -> None:
         self.error: BaseException | None = None
         self.stops: list[Any] = [b.stop for b in backends if b.is_cpu]
-        self.memory: weakref.ref[Core] = weakref.ref(memory)
-        for stop in self.stops:
-            stop.stop = 0
+        self.memory = memory.h
+        self.customs = customs
+        self.handle = ffi.new_handle(self)
+        self.c = ffi.new("struct gbpy_run *")
+        self.c.handle = self.handle
 
     def fail(self, error: BaseException) -> None:
         if self.error is None:
             self.error = error
+        self.c.stopped = 1
         for stop in self.stops:
             stop.stop = 1
 
     def finish(self) -> None:
         """Raises what a callback raised."""
-        for stop in self.stops:
-            stop.stop = 0
+        self.handle = None  # it refers to this object
         if self.error is not None:
             kept, self.error = [self.error], None
             raise_kept(kept)
+        for op in self.customs:
+            if op.lost is not None:
+                kept, op.lost = [op.lost], None
+                raise_kept(kept)
+
+
+def current_run() -> Run | None:
+    """The computation that this thread works for."""
+    handle = lib.gbpy_run_handle()
+    return ffi.from_handle(handle) if handle else None
+
+
+def _failed(kind: Any, error: BaseException, traceback: Any) -> None:
+    """What was raised in a callback before it could catch it: by a signal handler, or because memory was out."""
+    run = current_run()
+    if run is not None:
+        run.fail(error)
 
 
 # ---------------------------------------------------------------------------------------------------------- custom operations
@@ -66,18 +86,21 @@ class Run:
 class CustomOp:
     """The Python function behind a MAP_CUSTOM node. Kept alive by the context of the node."""
 
-    __slots__ = ("__weakref__", "function", "handle", "n_tasks", "run")
+    __slots__ = ("__weakref__", "function", "handle", "lost", "n_tasks")
     known: ClassVar[weakref.WeakValueDictionary[int, CustomOp]] = weakref.WeakValueDictionary()
 
     def __init__(self, function: Callable[..., Any], n_tasks: int) -> None:
         self.function = function
         self.n_tasks = n_tasks
         self.handle = ffi.new_handle(self)
-        self.run: Run | None = None
+        self.lost: BaseException | None = None  # called for a computation that nobody knows
 
     def call(self, dst: Any, sources: Sequence[Any], ith: int, nth: int) -> None:
-        run = self.run
-        if run is None or run.error is not None:
+        run = current_run()
+        if run is None:
+            self.lost = StateError("map_custom: the backend called the function on a thread of its own, for no computation that is known")
+            return
+        if run.error is not None:
             return
         try:
             out = self._array(run, dst, False)
@@ -89,15 +112,15 @@ class CustomOp:
             else:
                 self.function(out, *arrays, ith, nth)
         except BaseException as error:
-            add_note(error, f"raised in the function of map_custom that computes {describe_at(dst)}")
+            if isinstance(error, Exception):
+                add_note(error, f"raised in the function of map_custom that computes {describe_at(dst)}")
             run.fail(error)
 
     @staticmethod
     def _array(run: Run, pointer: Any, readonly: bool) -> np.ndarray[Any, Any]:
-        buffer = lib.gbpy_buffer(pointer)
-        owner = find_owner(buffer) if buffer else None
-        memory = owner if owner is not None else run.memory()  # copies that a scheduler makes are its own
-        return array_at(pointer, memory.pin() if isinstance(memory, OwnerCore) else None, readonly)
+        pin = new_pin()
+        lib.gbpy_pin(pin, pointer, run.memory)
+        return array_at(pointer, pin, readonly)
 
 
 def customs_of(graph: Any) -> list[CustomOp]:
@@ -110,17 +133,17 @@ def customs_of(graph: Any) -> list[CustomOp]:
     return [op for op in found if op is not None]
 
 
-@ffi.def_extern()  # type: ignore[untyped-decorator]
+@ffi.def_extern(onerror=_failed)  # type: ignore[untyped-decorator]
 def gbpy_custom1(dst: Any, a: Any, ith: int, nth: int, userdata: Any) -> None:
     ffi.from_handle(userdata).call(dst, (a,), ith, nth)
 
 
-@ffi.def_extern()  # type: ignore[untyped-decorator]
+@ffi.def_extern(onerror=_failed)  # type: ignore[untyped-decorator]
 def gbpy_custom2(dst: Any, a: Any, b: Any, ith: int, nth: int, userdata: Any) -> None:
     ffi.from_handle(userdata).call(dst, (a, b), ith, nth)
 
 
-@ffi.def_extern()  # type: ignore[untyped-decorator]
+@ffi.def_extern(onerror=_failed)  # type: ignore[untyped-decorator]
 def gbpy_custom3(dst: Any, a: Any, b: Any, c: Any, ith: int, nth: int, userdata: Any) -> None:
     ffi.from_handle(userdata).call(dst, (a, b, c), ith, nth)
 
@@ -145,38 +168,41 @@ def wanted_function(wanted: Wanted) -> Callable[[Tensor], bool]:
 
 
 class Eval:
-    """State of an eval callback during one computation."""
+    """An eval callback during one computation."""
 
-    __slots__ = ("function", "handle", "pool", "run", "stopped", "wanted")
+    __slots__ = ("function", "handle", "keeping", "pool", "run", "stopped", "wanted")
 
-    def __init__(self, function: Callable[[Tensor], bool | None], wanted: Wanted) -> None:
+    def __init__(self, function: Callable[[Tensor], bool | None], wanted: Callable[[Tensor], bool], run: Run, pool: TensorPool, keeping: Any) -> None:
         self.function = function
-        self.wanted = wanted_function(wanted)
-        self.handle = ffi.new_handle(self)
-        self.run: Run | None = None
-        self.pool: TensorPool | None = None
+        self.wanted = wanted
+        self.run = run
+        self.pool = pool
+        self.keeping = keeping
         self.stopped = False
+        self.handle = ffi.new_handle(self)
 
     def call(self, pointer: Any, ask: bool) -> bool:
-        run, pool = self.run, self.pool
-        if run is None or pool is None:
-            return False
+        run = self.run
         if run.error is not None or self.stopped:
             return ask  # after a failure: want the next result, in order to stop there
         try:
-            tensor = Tensor(pool, pointer)
+            tensor = Tensor(self.pool, pointer, self.keeping)
             if ask:
                 return bool(self.wanted(tensor))
             if self.function(tensor) is False:
                 self.stopped = True
+                run.c.stopped = 2
                 return False
             return True
         except BaseException as error:
             run.fail(error)
             return ask
 
+    def finish(self) -> None:
+        self.handle = None  # it refers to this object
 
-@ffi.def_extern()  # type: ignore[untyped-decorator]
+
+@ffi.def_extern(error=True, onerror=_failed)  # type: ignore[untyped-decorator]
 def gbpy_eval(t: Any, ask: bool, user_data: Any) -> bool:
     state: Eval = ffi.from_handle(user_data)
     return state.call(t, ask)
@@ -193,7 +219,7 @@ class Compare:
         self.error: list[BaseException] = []
 
 
-@ffi.def_extern()  # type: ignore[untyped-decorator]
+@ffi.def_extern(error=False, onerror=_failed)  # type: ignore[untyped-decorator]
 def gbpy_compare(node_index: int, t1: Any, t2: Any, user_data: Any) -> bool:
     state: Compare = ffi.from_handle(user_data)
     try:
@@ -209,17 +235,23 @@ def gbpy_compare(node_index: int, t1: Any, t2: Any, user_data: Any) -> bool:
 class Abort:
     """The user's function that a CPU backend asks between two nodes."""
 
-    __slots__ = ("core", "error", "function", "handle")
+    __slots__ = ("before", "error", "function", "handle")
 
-    def __init__(self, core: BackendCore, function: Callable[[], bool]) -> None:
-        self.core = weakref.ref(core)
+    def __init__(self, function: Callable[[], bool], before: Abort | None) -> None:
         self.function = function
         self.handle = ffi.new_handle(self)
         self.error: BaseException | None = None
+        self.before = before  # it may be the one that is being asked now
 
 
-@ffi.def_extern()  # type: ignore[untyped-decorator]
-def gbpy_abort_py(handle: Any) -> bool:
+def _not_asked(kind: Any, error: BaseException, traceback: Any) -> None:
+    run = current_run()
+    if run is not None:
+        run.fail(error)
+
+
+@ffi.def_extern(error=True, onerror=_not_asked)  # type: ignore[untyped-decorator]
+def gbpy_ask(handle: Any) -> bool:
     state: Abort = ffi.from_handle(handle)
     if state.error is not None:
         return True
@@ -231,12 +263,16 @@ def gbpy_abort_py(handle: Any) -> bool:
 
 
 def set_abort_callback(backend: Backend, function: Callable[[], bool] | None) -> None:
-    """Asks ``function()`` between the nodes of every computation of a CPU backend; True ends the computation, whose ``compute`` then
-    returns False. None removes it. It may be called on another thread."""
+    """Asks ``function()`` between the nodes of every computation of a CPU backend, and now and then within long ones; True ends the computation,
+    whose ``compute`` then returns False. None removes it. It may be called on another thread. Waits for a computation in progress."""
     expect(backend, Backend, "set_abort_callback: backend")
     core = backend._cpu()
-    with core.lock:
-        state = Abort(core, function) if function is not None else None
+    with Use("set_abort_callback", core, nested=True):
+        before: Abort | None = core.abort
+        if before is not None:
+            before.before = None
+        state = Abort(function, before) if function is not None else None
+        core.stop.ask = lib.gbpy_ask
         core.stop.handle = state.handle if state is not None else ffi.NULL
         core.abort = state
 
@@ -291,5 +327,12 @@ def set_log(target: Callable[[int, str], object] | logging.Logger | None) -> Non
 
 
 set_log(None)
-# C threads must not call into an interpreter that is gone.
-atexit.register(set_log, None)
+
+
+@atexit.register
+def _end() -> None:
+    """C must not call into an interpreter that is gone, nor devices compute while it gives memory back."""
+    lib.gbpy_land_all()
+    set_log(None)
+    lib.gbpy_end()
+

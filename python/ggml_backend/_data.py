@@ -6,15 +6,17 @@ from typing import Any
 
 import numpy as np
 
-from ._errors import InvalidArgumentError, check
+from ._errors import GgmlError, InvalidArgumentError, check
 from ._ffi import ffi, lib
+from ._handles import fail
 from ._messages import kind_of
 from .dtypes import DType, as_dtype, dtype_of_id
 
 _ndim = lib.gbpy_ndim
 _unpack = ffi.unpack
 _cast = ffi.cast
-_buffer_of = lib.gbpy_buffer
+_nbytes = lib.ggml_nbytes
+_read = lib.gbpy_read
 
 
 class _Exporter:
@@ -28,7 +30,7 @@ class _Exporter:
 
 
 def array_at(pointer: Any, pin: object, readonly: bool) -> np.ndarray[Any, Any]:
-    """A NumPy view of the host memory of a ``ggml_tensor``."""
+    """A NumPy view of the host memory of a ``ggml_tensor``: never more than the tensor's bytes."""
     dtype = dtype_of_id(pointer.type)
     shape, strides = layout(pointer, dtype)
     interface = {
@@ -38,8 +40,21 @@ def array_at(pointer: Any, pin: object, readonly: bool) -> np.ndarray[Any, Any]:
         "data": (int(_cast("uintptr_t", pointer.data)), readonly),
         "version": 3,
     }
+    nbytes = _nbytes(pointer)
+    if not nbytes:
+        return _empty(shape, dtype)
     array: np.ndarray[Any, Any] = np.asarray(_Exporter(interface, pin))
+    if array.nbytes > nbytes:
+        raise GgmlError(f"a tensor of {nbytes} bytes cannot have the shape {tuple(shape)}")
     return array
+
+
+def _empty(shape: tuple[int, ...], dtype: DType) -> np.ndarray[Any, Any]:
+    """An array without elements; NumPy refuses some shapes, whose other dimensions multiply to more than an address holds."""
+    try:
+        return np.empty(shape, np.dtype(dtype.typestr))
+    except ValueError:
+        raise InvalidArgumentError(f"NumPy cannot show an empty tensor of shape {tuple(shape)}") from None
 
 
 def describe_at(pointer: Any) -> str:
@@ -62,35 +77,30 @@ def layout(pointer: Any, dtype: DType) -> tuple[tuple[int, ...], tuple[int, ...]
     return tuple(shape), tuple(strides)
 
 
-def write(pointer: Any, array: np.ndarray[Any, Any], offset: int) -> None:
-    """Contiguous bytes into a tensor."""
-    if array.nbytes == 0:
-        return
-    data = array.reshape(-1).view(np.uint8)
-    if _buffer_of(pointer):
-        check(lib.ggml_backend_tensor_set(pointer, ffi.from_buffer(data), offset, data.nbytes), "set")
-    else:
-        ffi.memmove(ffi.cast("char *", pointer.data) + offset, ffi.from_buffer(data), data.nbytes)
-
-
 def read_device(pointer: Any) -> np.ndarray[Any, Any]:
-    """A contiguous copy of the data of a tensor."""
+    """A contiguous copy of the data of a tensor that nobody else uses now."""
     dtype = dtype_of_id(pointer.type)
     shape, strides = layout(pointer, dtype)
-    staging = np.empty(lib.ggml_nbytes(pointer), np.uint8)
+    staging = np.empty(_nbytes(pointer), np.uint8)
+    if not staging.nbytes:
+        return _empty(shape, dtype)
     check(lib.ggml_backend_tensor_get(pointer, ffi.from_buffer(staging), 0, staging.nbytes), "numpy")
     array: np.ndarray[Any, Any] = np.ndarray(shape, np.dtype(dtype.typestr), staging.data, 0, strides)
     return np.ascontiguousarray(array).reshape(shape)
 
 
-def write_strided(pointer: Any, array: np.ndarray[Any, Any]) -> None:
-    """Into a tensor with gaps that NumPy cannot reach: read what is there, change it, write it back."""
+def read_tensor(keeping: Any, pointer: Any) -> np.ndarray[Any, Any]:
+    """The same of a tensor that others may use: by ``_read``, which waits for them and checks that the data is there."""
     dtype = dtype_of_id(pointer.type)
     shape, strides = layout(pointer, dtype)
-    staging = np.empty(lib.ggml_nbytes(pointer), np.uint8)
-    check(lib.ggml_backend_tensor_get(pointer, ffi.from_buffer(staging), 0, staging.nbytes), "set")
-    np.ndarray(shape, np.dtype(dtype.typestr), staging.data, 0, strides)[...] = array
-    write(pointer, staging, 0)
+    staging = np.empty(_nbytes(pointer), np.uint8)
+    status = _read(keeping, pointer, ffi.from_buffer(staging), staging.nbytes, b"it")
+    if status:
+        fail(status)
+    if not staging.nbytes:
+        return _empty(shape, dtype)
+    array: np.ndarray[Any, Any] = np.ndarray(shape, np.dtype(dtype.typestr), staging.data, 0, strides)
+    return np.ascontiguousarray(array).reshape(shape)
 
 
 def dtype_of_array(array: np.ndarray[Any, Any], what: str) -> DType:

@@ -80,6 +80,7 @@ _BY_STATUS: dict[int, type[GgmlError]] = {
     for c in (InvalidArgumentError, AllocationError, UnsupportedError, DeviceError, StateError, FileError, GgmlError)
 }
 
+_INTERRUPTED: int = lib.GBPY_INTERRUPTED
 _last_status = lib.ggml_last_status
 _last_error = lib.ggml_last_error
 _string = ffi.string
@@ -90,12 +91,18 @@ def raise_last(prefix: str = "", status: int | None = None) -> NoReturn:
     """Raises the exception for this thread's last C failure. ``prefix`` is put before its message."""
     if status is None:
         status = _last_status()
+    if status == _INTERRUPTED:
+        from ._signals import raise_interrupt
+
+        raise_interrupt()
     message = plain(_string(_last_error()).decode("utf-8", "replace"))
     raise_as(status, message, prefix)
 
 
 def raise_as(status: int, message: str, prefix: str = "") -> NoReturn:
-    """Raises the exception of a status."""
+    """Raises the exception of a status. A message that says what was called already gets no prefix."""
+    if prefix and message.startswith(prefix.partition(".")[0] + "."):
+        prefix = ""
     if not message:
         message = "failed with status " + _string(lib.ggml_status_to_string(status)).decode()
     error = _BY_STATUS.get(status, GgmlError)(f"{prefix}: {message}" if prefix else message)

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from ._errors import InvalidArgumentError, StateError, check, expect
 from ._ffi import ffi, lib
-from ._handles import find_owner
 from .buffer import text
 from .dtypes import DType, dtype_of_id
 
@@ -20,7 +19,6 @@ MAX_NAME = 63  # bytes
 
 _ndim = lib.gbpy_ndim
 _unpack = ffi.unpack
-_buffer_of = lib.gbpy_buffer
 _T = TypeVar("_T", bound="TensorInfo")
 
 
@@ -37,13 +35,14 @@ def name_bytes(name: str, what: str) -> bytes:
 
 
 class TensorInfo:
-    """A tensor's handle: the pool that it lives in, and the C pointer, which is valid as long as the pool is open."""
+    """A tensor's handle: the pool that it lives in, the C pointer, and what keeps the memory that it points to, also when the pool is closed."""
 
-    __slots__ = ("__weakref__", "_ctx", "_p")
+    __slots__ = ("__weakref__", "_ctx", "_k", "_p")
 
-    def __init__(self, ctx: TensorPool, pointer: Any) -> None:
+    def __init__(self, ctx: TensorPool, pointer: Any, keeping: Any = None) -> None:
         self._ctx = ctx
         self._p = pointer
+        self._k = ctx._live().h if keeping is None else keeping
 
     def _live(self) -> Any:
         if self._ctx._core is None:
@@ -56,7 +55,7 @@ class TensorInfo:
 
     @property
     def name(self) -> str:
-        """At most 63 bytes; longer names are cut."""
+        """At most 63 bytes of UTF-8; longer names are cut between two characters."""
         return text(lib.ggml_get_name(self._live()))
 
     @name.setter
@@ -120,13 +119,13 @@ class TensorInfo:
     @property
     def sources(self: _T) -> list[_T]:
         """The tensors that it is computed from."""
-        return [type(self)(self._ctx, s) for s in self._live().src if s]
+        return [type(self)(self._ctx, s, self._k) for s in self._live().src if s]
 
     @property
     def view_of(self: _T) -> _T | None:
         """The tensor whose memory this one looks into; None if it has its own."""
         source = self._live().view_src
-        return type(self)(self._ctx, source) if source else None
+        return type(self)(self._ctx, source, self._k) if source else None
 
     def set_input(self: _T) -> _T:
         """Keeps its memory from the start of the graph, so that it can be set before the graph runs. Returns the tensor."""
@@ -149,8 +148,10 @@ class TensorInfo:
     @property
     def location(self) -> str:
         """Name of the buffer that it lies in, "" if none."""
-        buffer = _buffer_of(self._live())
-        return text(lib.ggml_backend_buffer_name(buffer)) if buffer and find_owner(buffer) is not None else ""
+        p = self._live()
+        name = ffi.new("char[]", 256)
+        n = lib.gbpy_location(self._k, p, name, 256)
+        return str(ffi.string(name, n).decode("utf-8", "replace")) if n else ""
 
     def __eq__(self, other: object) -> bool:
         """Is it the same tensor? (Not a comparison of elements.)"""

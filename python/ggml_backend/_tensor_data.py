@@ -7,18 +7,22 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from ._data import array_at, exact_array, layout, read_device, to_array, write, write_strided
-from ._errors import InvalidArgumentError, StateError, check, raise_last
-from ._ffi import lib
-from ._handles import BufferCore, Core, OwnerCore, find_owner
+from ._data import array_at, exact_array, layout, read_tensor, to_array
+from ._errors import InvalidArgumentError, StateError, raise_last
+from ._ffi import ffi, lib
+from ._handles import new_handle, new_pin
 from ._messages import kind_of
 from ._quantize import quantize
 from ._tensor_base import TensorInfo
-from .buffer import Buffer
+from .buffer import Buffer, BufferCore
 from .dtypes import DType
 
-_buffer_of = lib.gbpy_buffer
-_refresh = lib.gbpy_refresh
+_view_type: Any = ffi.typeof("struct gbpy_view *")
+_new = ffi.new
+_from_buffer = ffi.from_buffer
+_look = lib.gbpy_look
+_write = lib.gbpy_write
+_write_all = lib.gbpy_write_all
 _T = TypeVar("_T", bound="TensorData")
 
 
@@ -27,76 +31,29 @@ class TensorData(TensorInfo):
 
     __slots__ = ()
 
-    def _owner(self) -> Core:
-        """Who owns the memory of this tensor. Raises StateError if it has none."""
-        p = self._live()
-        buffer = _buffer_of(p)
-        if buffer:
-            owner = find_owner(buffer)
-            if owner is None or owner.closed:
-                raise StateError(f"the memory of {self.describe()} was freed")
-            return owner
-        if p.data or (p.view_src and p.view_src.data):
-            return self._ctx._live()
-        if lib.gbpy_is_lost(p):
-            raise StateError(f"the memory of {self.describe()} was freed")
-        if p.op != lib.GGML_OP_NONE:
-            raise StateError(f"{self.describe()} has no memory yet: Scheduler.compute(ctx.graph(...)) gives it some and computes it")
-        raise StateError(f"{self.describe()} has no memory: give it some with Context.allocate, Buffer.place or Scheduler.allocate")
-
-    def _lock(self, setting: bool = False) -> Core:
-        """Locks the owner of the memory and makes sure that the data is there. Returns the owner; the caller releases its lock."""
-        while True:
-            owner = self._owner()
-            if OwnerCore.working and isinstance(owner, OwnerCore):
-                owner.wait_for_users(self._p, setting)
-            owner.lock.acquire()
-            try:
-                if self._owner() is owner:  # not moved meanwhile
-                    if isinstance(owner, OwnerCore):
-                        if setting:
-                            owner.before_set(self._p)
-                        else:
-                            owner.synchronize()
-                        if not owner.has(self._p):
-                            raise StateError(
-                                f"the scheduler has used the memory of {self.describe()} for another graph, or was reset"
-                            )
-                    if not _refresh(self._p):
-                        raise_last(f"{self.describe()}")
-                    return owner
-            except BaseException:
-                owner.lock.release()
-                raise
-            owner.lock.release()
-
-    def _is_host(self, owner: Core) -> bool:
-        if not isinstance(owner, OwnerCore):
-            return True
-        return owner.is_host(_buffer_of(self._p))
-
     @property
     def is_placed(self) -> bool:
         """Does it have memory?"""
-        self._live()
-        try:
-            self._lock().lock.release()
-        except StateError:
-            return False
-        return True
+        p = self._live()
+        return bool(lib.gbpy_is_placed(self._k, p))
 
     @property
     def is_host(self) -> bool:
         """Is its memory readable by NumPy without a copy?"""
-        return self._is_host(self._owner())
+        p = self._live()
+        status = _new("int *")
+        host = bool(lib.gbpy_is_on_host(self._k, p, status))
+        if status[0]:
+            raise_last(self.describe(), status[0])
+        return host
 
     @property
     def buffer(self) -> Buffer | None:
         """The buffer that it lies in; None if it has no memory or memory of a scheduler or context."""
         p = self._live()
-        buffer = _buffer_of(p)
-        owner = find_owner(buffer) if buffer else None
-        return Buffer(owner) if isinstance(owner, BufferCore) and not owner.closed else None
+        h = new_handle()
+        found = lib.gbpy_is_in(self._k, p, h) and lib.gbpy_kind_of(h) == lib.GBPY_BUFFER
+        return Buffer(BufferCore(h)) if found else None
 
     def numpy(self, dtype: Any = None, *, copy: bool | None = None) -> np.ndarray[Any, Any]:
         """The data as an array.
@@ -104,30 +61,29 @@ class TensorData(TensorInfo):
         Host memory: a view; it keeps the buffer alive, writing to it writes the tensor, and the next computation overwrites what
         a scheduler placed. Device memory: a copy. Waits for a computation in progress.
 
+        Raises :class:`StateError` for a result that is not there: it was not computed, an input was set since, or its memory was used again
+        while the graph ran. ``ctx.graph(y, keep=[h])`` keeps a result in between, ``Scheduler(keep_all=True)`` all of them.
+
         dtype: convert to this NumPy dtype (a copy). Without it bfloat16 comes as uint16 bits, quantized formats as the
             bytes of their rows.
         copy: True: always a copy; False: raise :class:`StateError` rather than copy.
         """
-        try:
-            wanted = None if dtype is None else np.dtype(dtype)
-        except TypeError:
-            raise TypeError(f"numpy: {dtype!r} is no dtype of NumPy") from None
-        owner = self._lock()
-        try:
-            if self._is_host(owner):
-                readonly = isinstance(owner, OwnerCore) and owner.readonly
-                pin = owner.pin() if isinstance(owner, OwnerCore) else owner.token
-                array = array_at(self._p, pin, readonly)
-                if copy:
-                    array = array.copy()
-            else:
-                if copy is False:
-                    raise StateError(f"numpy: {self.describe()} is in device memory, which takes a copy")
-                array = read_device(self._p)
-        finally:
-            owner.lock.release()
-        if wanted is not None:
-            array = self._converted(array, wanted, copy)
+        p = self._live()
+        pin = new_pin()
+        view = _new(_view_type)
+        status = _look(pin, self._k, p, view, b"it")
+        if status:
+            raise_last(self.describe(), status)
+        if view.host:
+            array = array_at(p, pin, view.readonly)
+            if copy:
+                array = array.copy()
+        else:
+            if copy is False:
+                raise StateError(f"numpy: {self.describe()} is in device memory, which takes a copy")
+            array = read_tensor(self._k, p)
+        if dtype is not None:
+            array = self._converted(array, np.dtype(dtype), copy)
         return array
 
     def _converted(self, array: np.ndarray[Any, Any], dtype: np.dtype[Any], copy: bool | None) -> np.ndarray[Any, Any]:
@@ -161,26 +117,20 @@ class TensorData(TensorInfo):
             array = value
         else:
             array = exact_array(value.numpy() if isinstance(value, TensorData) else value, dtype, f"set: {self.describe()}")
-        shape, _ = layout(self._p, dtype)
-        owner = self._lock(setting=True)
-        try:
-            if isinstance(owner, OwnerCore) and owner.readonly:
-                raise StateError(f"set: {self.describe()} is in a read-only buffer")
-            if offset is not None:
-                self._write_flat(array, operator.index(offset), dtype)
-                return self
-            if array.shape != shape:
-                if array.ndim or isinstance(value, np.ndarray):
-                    raise self._wrong_shape(array.shape, shape)
-                array = np.broadcast_to(array, shape)
-            if self._is_host(owner) and not lib.ggml_is_contiguous(self._p):
-                array_at(self._p, None, False)[...] = array
-            elif lib.ggml_is_contiguous(self._p):
-                write(self._p, np.ascontiguousarray(array), 0)
-            else:
-                write_strided(self._p, array)
-        finally:
-            owner.lock.release()
+        p = self._live()
+        if offset is not None:
+            self._write_flat(array, operator.index(offset), dtype)
+            return self
+        shape, _ = layout(p, dtype)
+        if array.shape != shape:
+            if array.ndim or isinstance(value, np.ndarray):
+                raise self._wrong_shape(array.shape, shape)
+            array = np.broadcast_to(array, shape)
+        if not array.flags.c_contiguous:
+            array = np.ascontiguousarray(array)
+        status = _write_all(self._k, p, _from_buffer(array), array.nbytes, b"it") if array.nbytes else _write(self._k, p, b"", 0, 0, b"it")
+        if status:
+            raise_last(f"set: {self.describe()}", status)
         return self
 
     def _wrong_shape(self, given: tuple[int, ...], shape: tuple[int, ...]) -> InvalidArgumentError:
@@ -204,27 +154,23 @@ class TensorData(TensorInfo):
             raise InvalidArgumentError(
                 f"set: elements {offset} to {offset + array.size} are outside of {self.describe()}, which has {self.size}"
             )
-        write(self._p, np.ascontiguousarray(array), offset * dtype.itemsize)
+        data = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+        p = self._live()
+        status = _write(self._k, p, _from_buffer(data), offset * dtype.itemsize, data.nbytes, b"it")
+        if status:
+            raise_last(f"set: {self.describe()}", status)
 
     def copy_from(self: _T, source: TensorData) -> _T:
         """Copies the data of a tensor of the same dtype and layout, wherever the two are. Returns this tensor."""
         if not isinstance(source, TensorData):
             raise TypeError(f"copy_from: source must be a Tensor, not {kind_of(source)}; set(array) writes an array")
-        pair: list[TensorData] = [self, source]
-        first, second = sorted(pair, key=lambda t: id(t._owner()))
-        locked: list[Core] = []
-        try:
-            locked += (first._lock(), second._lock())
-            if any(o is self._owner() and isinstance(o, OwnerCore) and o.readonly for o in locked):
-                raise StateError(f"copy_from: {self.describe()} is in a read-only buffer")
-            status = lib.ggml_backend_tensor_copy(source._live(), self._live())
-        finally:
-            for o in locked:
-                o.lock.release()
-        if status != 0 and (source.dtype, source.ne, source.nb) != (self.dtype, self.ne, self.nb):
-            pair_shown = f"{source.describe()} and {self.describe()}"
-            raise InvalidArgumentError(f"copy_from: dtype, shape and strides must be the same, not those of {pair_shown}")
-        check(status, f"copy_from: {source.describe()} to {self.describe()}")
+        to, of = self._live(), source._live()
+        status = lib.gbpy_copy(self._k, to, source._k, of, b"it")
+        if status and (source.dtype, source.ne, source.nb) != (self.dtype, self.ne, self.nb):
+            shown = f"{source.describe()} and {self.describe()}"
+            raise InvalidArgumentError(f"copy_from: dtype, shape and strides must be the same, not those of {shown}")
+        if status:
+            raise_last(f"copy_from: {source.describe()} to {self.describe()}", status)
         return self
 
     def item(self) -> Any:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
-from ._errors import InvalidArgumentError, StateError, check, expect, non_null, raise_last
+from ._errors import InvalidArgumentError, StateError, check, expect
 from ._ffi import ffi, lib
-from ._handles import Core, Handle, calling, reap
+from ._handles import Core, Handle, Use, fail, new_handle
 from .backend import Backend
 from .buffer import Buffer, BufferType
 from .graph import Graph, GraphCore
@@ -25,8 +24,18 @@ def _buffer_type(target: Backend | BufferType, what: str) -> BufferType:
 class _TallocrCore(Core):
     __slots__ = ()
 
-    def __init__(self, ptr: Any, parents: tuple[Core, ...]) -> None:
-        super().__init__(ptr, parents, calling(lib.ggml_tallocr_free, ptr))
+    def __init__(self, buffer: Core | None, target: BufferType | None) -> None:
+        h = new_handle()
+        parent = target._parent if target is not None else None
+        status = lib.gbpy_open_tallocr(
+            h,
+            buffer.h if buffer is not None else ffi.NULL,
+            target._ptr if target is not None else ffi.NULL,
+            parent.h if parent is not None else ffi.NULL,
+        )
+        if status:
+            fail(status, "TensorAllocator")
+        super().__init__(h, "struct ggml_tallocr *", (buffer,) if buffer is not None else ())
 
 
 class TensorAllocator(Handle):
@@ -44,9 +53,7 @@ class TensorAllocator(Handle):
         if measure:
             if isinstance(target, Buffer) or size is not None:
                 raise InvalidArgumentError("TensorAllocator: to measure it takes a backend or buffer type, and no size")
-            buft = _buffer_type(target, "TensorAllocator: target")
-            pointer = non_null(lib.ggml_tallocr_new_measure_from_buft(buft._ptr), "TensorAllocator")
-            self._core = _TallocrCore(pointer, (buft._parent,) if buft._parent is not None else ())
+            self._core = _TallocrCore(None, _buffer_type(target, "TensorAllocator: target"))
             return
         if not isinstance(target, Buffer):
             if size is None:
@@ -54,9 +61,7 @@ class TensorAllocator(Handle):
             target = _buffer_type(target, "TensorAllocator: target").alloc(size)
         elif size is not None:
             raise InvalidArgumentError("TensorAllocator: the size is that of the buffer")
-        owner = target._live()
-        pointer = non_null(lib.ggml_tallocr_new_from_buffer(owner.ptr), "TensorAllocator")
-        self._core = _TallocrCore(pointer, (owner,))
+        self._core = _TallocrCore(target._live(), None)
         self._buffer = target
 
     def _live(self) -> _TallocrCore:
@@ -77,7 +82,8 @@ class TensorAllocator(Handle):
     @property
     def max_size(self) -> int:
         """Bytes needed so far, at the highest, plus a tenth."""
-        return int(lib.ggml_tallocr_max_size(self._live().ptr))
+        core = self._live()
+        return int(lib.ggml_tallocr_max_size(core.ptr))
 
     def alloc(self, tensor: Tensor) -> Tensor:
         """Gives the tensor memory (when measuring: only counts). Raises :class:`AllocationError` when the buffer is
@@ -85,18 +91,16 @@ class TensorAllocator(Handle):
         core = self._live()
         expect(tensor, Tensor, "TensorAllocator.alloc: tensor")
         pointer = tensor._live()
-        context = tensor._ctx._live()
-        if self._buffer is not None:
-            context.add_buffer(self._buffer._live())
-        with core.lock, context.lock:
-            status = lib.ggml_tallocr_alloc(core.ptr, pointer)
-        check(status, f"TensorAllocator.alloc({tensor.describe()})")
+        buffer = self._buffer._live() if self._buffer is not None else None
+        status = lib.gbpy_tallocr_alloc(core.h, buffer.h if buffer is not None else ffi.NULL, tensor._k, pointer)
+        if status:
+            fail(status, f"TensorAllocator.alloc({tensor.describe()})")
         return tensor
 
     def reset(self) -> None:
         """Forgets all placements: the buffer is used from the start again, also for what tensors still lie in."""
         core = self._live()
-        with core.lock:
+        with Use("TensorAllocator.reset", core):
             check(lib.ggml_tallocr_reset(core.ptr), "TensorAllocator.reset")
 
     def close(self) -> None:
@@ -119,9 +123,9 @@ class GraphAllocator(Handle):
 
     def __init__(self, target: Backend | BufferType) -> None:
         self._buft = _buffer_type(target, "GraphAllocator: target")
-        self._core: _GallocrCore | None = _GallocrCore(non_null(lib.ggml_gallocr_new(), "GraphAllocator"))
+        self._core: _GallocrCore | None = _GallocrCore()
         self._buffer: Buffer | None = None
-        self._graph: GraphCore | None = None
+        self._graph: GraphCore | None = None  # keeps what its tensors lie in
 
     def _live(self) -> _GallocrCore:
         if self._core is None:
@@ -133,7 +137,7 @@ class GraphAllocator(Handle):
         None: the order of the nodes."""
         core = self._live()
         values = list(order or [])
-        with core.lock:
+        with Use("GraphAllocator.set_order", core):
             check(lib.ggml_gallocr_set_parse_seq(core.ptr, ffi.new("int[]", values), len(values)), "GraphAllocator.set_order")
 
     def measure(self, graph: Graph) -> int:
@@ -141,44 +145,45 @@ class GraphAllocator(Handle):
         core = self._live()
         expect(graph, Graph, "GraphAllocator.measure: graph")
         graph_core = graph._live()
-        measuring = TensorAllocator(self._buft, measure=True)._live()
-        with core.lock:
-            size = lib.ggml_gallocr_alloc_graph(core.ptr, measuring.ptr, graph_core.ptr)
-            if size == 0 and lib.gbpy_graph_unplaced(graph_core.ptr):
-                raise_last("GraphAllocator.measure")
-        return int(size)
+        size = ffi.new("size_t *")
+        status = lib.gbpy_gallocr_measure(core.h, self._buft._ptr, graph_core.h, size)
+        if status:
+            fail(status, "GraphAllocator.measure")
+        return int(size[0])
 
     def allocate(self, graph: Graph) -> Buffer | None:
         """Gives every tensor of the graph that has none memory. What this allocator placed before loses its place. Returns the buffer (None
-        if the graph needs no memory). Raises :class:`AllocationError` when there is not enough."""
-        reap()
+        if the graph needs no memory). Raises :class:`AllocationError` when there is not enough.
+
+        Results whose memory the graph uses again, because nothing reads them any more, cannot be read afterwards:
+        ``ctx.graph(..., keep=[...])`` keeps them.
+        """
         core = self._live()
         expect(graph, Graph, "GraphAllocator.allocate: graph")
         graph_core = graph._live()
-        with core.lock:
-            self._unplace()
-            size = self.measure(graph)
-            if size == 0:
-                return None
-            if self._buffer is None or self._buffer.closed or self._buffer.size < size or self._buffer._live().pinned():
-                if self._buffer is not None:
-                    self._buffer.close()
-                self._buffer = self._buft.alloc(size)
-            owner = self._buffer._live()
-            owner.memory.scratch = True
-            placing = TensorAllocator(self._buffer)._live()
-            for c in graph_core.contexts():
-                c.add_buffer(owner)
-            if lib.ggml_gallocr_alloc_graph(core.ptr, placing.ptr, graph_core.ptr) == 0:
-                raise_last("GraphAllocator.allocate")
-            self._graph = graph_core
-            for c in graph_core.contexts():
-                c.upload_constants()
-        return self._buffer
+        buffer = self._buffer
+        if buffer is not None and not buffer.closed and self._graph is not None:
+            self._forget(buffer)
+        size = self.measure(graph)
+        if size == 0:
+            return None
+        if buffer is None or buffer.closed or buffer.size < size or lib.gbpy_is_pinned(buffer._live().h):
+            if buffer is not None:
+                buffer.close()
+            buffer = self._buffer = self._buft.alloc(size)
+        owner = buffer._live()
+        self._graph = graph_core
+        status = lib.gbpy_gallocr_alloc(core.h, owner.h, graph_core.h)
+        if status:
+            fail(status, "GraphAllocator.allocate")
+        return buffer
 
-    def _unplace(self) -> None:
-        if self._graph is not None and self._buffer is not None and not self._buffer.closed:
-            self._buffer._live().unplace()
+    def _forget(self, buffer: Buffer) -> None:
+        """What was placed before loses its place."""
+        owner = buffer._live()
+        status = lib.gbpy_unplace_graph(owner.h)
+        if status:
+            fail(status, "GraphAllocator.allocate")
         self._graph = None
 
     @property
@@ -204,7 +209,9 @@ class GraphAllocator(Handle):
 class _GallocrCore(Core):
     __slots__ = ()
 
-    def __init__(self, ptr: Any) -> None:
-        super().__init__(ptr, (), calling(lib.ggml_gallocr_free, ptr))
-
-
+    def __init__(self) -> None:
+        h = new_handle()
+        status = lib.gbpy_open_gallocr(h)
+        if status:
+            fail(status, "GraphAllocator")
+        super().__init__(h, "struct ggml_gallocr *")

@@ -6,16 +6,16 @@ import operator
 import os
 import re
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, SupportsIndex
 
-from ._errors import InvalidArgumentError, StateError, check, expect, non_null, raise_last
+from ._errors import InvalidArgumentError, StateError, check, expect, non_null
 from ._ffi import ffi, lib
-from ._handles import AGAIN, Core, Handle, Use, reap
+from ._handles import Core, Handle, Use, fail, new_handle
 from ._messages import close_matches, kind_of, plain
+from ._signals import watch
 from .buffer import Buffer, BufferType, expect_tensor, text
 
 if TYPE_CHECKING:
@@ -119,53 +119,23 @@ def cpu_levels() -> dict[str, bool]:
     return {text(lib.ggml_cpu_level_name(i)): bool(lib.ggml_cpu_level_usable(i)) for i in range(lib.ggml_cpu_level_count())}
 
 
-_enter = lib.gbpy_device_enter
-_leave = lib.gbpy_device_leave
-
-
 class BackendCore(Core):
-    """A ``ggml_backend``. ``stop`` lets any thread end a running computation (CPU only).
+    """A ``ggml_backend``. ``stop`` lets any thread end a running computation (CPU only)."""
 
-    Its lock is in C, so that one call can take it, compute and give it back: ``run(graph)`` does. ``run_inside(graph)`` is for who has
-    entered.
-    """
+    __slots__ = ("abort", "is_cpu", "name", "stop")
 
-    __slots__ = ("abort", "device", "is_cpu", "name", "pending", "run", "run_inside", "stop")
-    device: Any
-    is_cpu: bool
-    name: str
-    run: Callable[..., Any]
-    run_inside: Callable[..., Any]
-    stop: Any
-
-    def __init__(self, ptr: Any) -> None:
-        self.stop = ffi.new("struct gbpy_stop *")
-        device = lib.gbpy_device_new(ptr, self.stop)
-        if not device:
-            lib.ggml_backend_free(ptr)
-            raise_last("Backend")
-
-        def free() -> None:
-            lib.ggml_backend_free(ptr)
-            lib.gbpy_device_free(device)
-
-        super().__init__(ptr, (), free, self.stop)
-        self.device = device
-        self.run = partial(lib.gbpy_device_compute, device)
-        self.run_inside = partial(lib.gbpy_device_compute_inside, device)
-        self.name = text(lib.ggml_backend_name(ptr))
-        self.is_cpu = bool(lib.ggml_backend_is_cpu(ptr))
+    def __init__(self, spec: str) -> None:
+        watch()
+        self.stop = stop = ffi.new("struct gbpy_stop *")
+        h = new_handle()
+        status = lib.gbpy_open_backend(h, spec.encode(), stop)
+        if status:
+            fail(status, f"Backend({spec!r})")
+        super().__init__(h, "struct ggml_backend *")
+        self.keep(stop)
+        self.name = text(lib.ggml_backend_name(self.ptr))
+        self.is_cpu = bool(lib.ggml_backend_is_cpu(self.ptr))
         self.abort: Any = None  # what stop.handle refers to
-        self.pending: Any = None  # weakly: a scheduler that computes asynchronously on this backend
-        if self.is_cpu:
-            check(lib.gbpy_install_stop(ptr, self.stop), "Backend")
-
-    def enter(self, what: str) -> None:
-        if not _enter(self.device):
-            raise StateError(f"{what}: {AGAIN}")
-
-    def leave(self) -> None:
-        _leave(self.device)
 
 
 def _parameter(key: str, value: object) -> str:
@@ -200,7 +170,6 @@ class Backend(Handle):
 
     def __init__(self, name: str, /, *, n_threads: int | None = None, level: str | None = None, **params: object) -> None:
         self._core: BackendCore | None = None
-        reap()
         expect(name, str, "Backend: name")
         spec = name
         if params:
@@ -214,8 +183,7 @@ class Backend(Handle):
                 why = "".join([f" ({kind}: {reason})" for kind, reason in registry.missing.items() if meant])
                 guess = "" if meant else close_matches(base, registry)
                 raise InvalidArgumentError(f"Backend: there is no backend {base!r}; there are {', '.join(registry)}{why}{guess}")
-        ptr = non_null(lib.ggml_backend_reg_init_backend_from_str(spec.encode()), f"Backend({spec!r})")
-        self._core = core = BackendCore(ptr)
+        self._core = core = BackendCore(spec)
         self._name = core.name
         if core.is_cpu:
             if n_threads is None and ":" not in spec:
@@ -226,7 +194,7 @@ class Backend(Handle):
                 usable = [repr(known) for known, can in cpu_levels().items() if can]
                 if repr(level) not in usable:
                     raise InvalidArgumentError(f"Backend: level must be one of {', '.join(usable)}, not {level!r}")
-                check(lib.ggml_backend_cpu_set_level(ptr, level.encode()), "Backend")
+                check(lib.ggml_backend_cpu_set_level(core.ptr, level.encode()), "Backend")
         elif n_threads is not None or level is not None:
             raise InvalidArgumentError(f"Backend: n_threads and level are for the CPU, not for {self._name}")
 
@@ -253,7 +221,8 @@ class Backend(Handle):
     @property
     def n_threads(self) -> int:
         """Threads of the CPU backend."""
-        return int(lib.ggml_backend_cpu_get_n_threads(self._cpu().ptr))
+        core = self._cpu()
+        return int(lib.ggml_backend_cpu_get_n_threads(core.ptr))
 
     @n_threads.setter
     def n_threads(self, n: int) -> None:
@@ -269,7 +238,8 @@ class Backend(Handle):
     @property
     def level(self) -> str:
         """Instruction-set level of the CPU kernels in use."""
-        return text(lib.ggml_backend_cpu_get_level(self._cpu().ptr))
+        core = self._cpu()
+        return text(lib.ggml_backend_cpu_get_level(core.ptr))
 
     @property
     def buffer_type(self) -> BufferType:
@@ -279,12 +249,14 @@ class Backend(Handle):
 
     @property
     def alignment(self) -> int:
-        return int(lib.ggml_backend_get_alignment(self._live().ptr))
+        core = self._live()
+        return int(lib.ggml_backend_get_alignment(core.ptr))
 
     @property
     def max_size(self) -> int:
         """Bytes of the largest single allocation."""
-        return int(lib.ggml_backend_get_max_size(self._live().ptr))
+        core = self._live()
+        return int(lib.ggml_backend_get_max_size(core.ptr))
 
     def alloc(self, size: int, usage: str = "any") -> Buffer:
         """Allocates ``size`` bytes on the device."""
@@ -293,12 +265,14 @@ class Backend(Handle):
     def supports(self, tensor: Tensor) -> bool:
         """Can it compute the operation that makes ``tensor``?"""
         expect_tensor(tensor, "Backend.supports: tensor")
-        return bool(lib.ggml_backend_supports_op(self._live().ptr, tensor._live()))
+        core = self._live()
+        return bool(lib.ggml_backend_supports_op(core.ptr, tensor._live()))
 
     def unsupported_reason(self, tensor: Tensor) -> str | None:
         """Why it cannot compute ``tensor``, in words; None when it can."""
         expect_tensor(tensor, "Backend.unsupported_reason: tensor")
-        reason = lib.ggml_backend_unsupported_reason(self._live().ptr, tensor._live())
+        core = self._live()
+        reason = lib.ggml_backend_unsupported_reason(core.ptr, tensor._live())
         return plain(text(reason)) if reason else None
 
     def synchronize(self) -> None:
@@ -311,8 +285,7 @@ class Backend(Handle):
         """Ends a computation that runs on this CPU backend in another thread, before its next node. Its ``compute`` then
         returns False. A backend that computes nothing is not affected."""
         core = self._cpu()
-        if lib.gbpy_device_is_busy(core.device):
-            core.stop.stop = 1
+        lib.gbpy_stop(core.h)
 
     def __repr__(self) -> str:
         core = self._core

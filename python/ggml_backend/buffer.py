@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ._errors import InvalidArgumentError, StateError, check, expect_int, non_null
+from ._errors import InvalidArgumentError, StateError, check, expect_int
 from ._ffi import ffi, lib
-from ._handles import BufferCore, Core, Handle, OwnerCore, reap
+from ._handles import Core, Handle, fail, new_handle
 from ._messages import kind_of, maker_hint
 
 if TYPE_CHECKING:
@@ -81,13 +81,15 @@ class BufferType:
 
     def alloc(self, size: int, usage: str = "any") -> Buffer:
         """Allocates ``size`` bytes. Raises :class:`AllocationError` (a MemoryError) when it cannot."""
-        reap()
         usage_number = usage_id(usage)
         size = expect_int(size, "BufferType.alloc: size")
         if size < 0:
             raise InvalidArgumentError(f"BufferType.alloc: size {size} is negative")
-        ptr = non_null(lib.ggml_backend_buft_alloc_buffer(self._ptr, size), f"BufferType.alloc({self.name}, {size})")
-        return make_buffer(ptr, self._parent, usage_number)
+        h = new_handle()
+        status = lib.gbpy_open_buffer(h, self._ptr, size, usage_number, self._parent.h if self._parent is not None else ffi.NULL)
+        if status:
+            fail(status, f"BufferType.alloc({self.name}, {size})")
+        return Buffer(BufferCore(h))
 
     def from_array(self, array: Any, usage: str = "any") -> Buffer:
         """:meth:`Buffer.from_array`, for a host buffer type."""
@@ -110,10 +112,13 @@ def cpu_buffer_type() -> BufferType:
     return BufferType(lib.ggml_backend_cpu_buffer_type(), None)
 
 
-def make_buffer(ptr: Any, parent: Core | None, usage: int) -> Buffer:
-    core = BufferCore(ptr, (parent,) if parent is not None else ())
-    check(lib.ggml_backend_buffer_set_usage(ptr, usage), "Buffer")
-    return Buffer(core)
+class BufferCore(Core):
+    """A ``ggml_backend_buffer``."""
+
+    __slots__ = ()
+
+    def __init__(self, h: Any) -> None:
+        super().__init__(h, "struct ggml_backend_buffer *")
 
 
 class Buffer(Handle):
@@ -125,8 +130,8 @@ class Buffer(Handle):
 
     __slots__ = ("__weakref__", "_core")
 
-    def __init__(self, core: OwnerCore) -> None:
-        self._core: OwnerCore | None = core
+    def __init__(self, core: BufferCore) -> None:
+        self._core: BufferCore | None = core
 
     @classmethod
     def from_array(cls, array: Any, usage: str = "any") -> Buffer:
@@ -135,7 +140,6 @@ class Buffer(Handle):
         The object must be contiguous; it is kept alive, and a ``mmap`` cannot be closed meanwhile. Read-only memory gives a
         read-only buffer: its tensors can be computed with, but not written. Place tensors with :meth:`place`.
         """
-        reap()
         number = usage_id(usage)
         if isinstance(array, np.ndarray) and not array.flags.c_contiguous:
             raise InvalidArgumentError("Buffer.from_array: the array is not C-contiguous; use np.ascontiguousarray")
@@ -150,13 +154,14 @@ class Buffer(Handle):
             raise InvalidArgumentError(f"Buffer.from_array: {reason}") from None
         if view.nbytes == 0:
             raise InvalidArgumentError("Buffer.from_array: the array is empty")
-        ptr = non_null(lib.ggml_backend_cpu_buffer_from_ptr(exporter, view.nbytes), "Buffer.from_array")
-        core = BufferCore(ptr, (), (exporter, array))
-        core.readonly = view.readonly
-        check(lib.ggml_backend_buffer_set_usage(ptr, number), "Buffer.from_array")
-        return cls(core)
+        h = new_handle()
+        kept = (exporter, array)
+        status = lib.gbpy_open_host_buffer(h, exporter, view.nbytes, number, view.readonly, id(kept))
+        if status:
+            fail(status, "Buffer.from_array")
+        return cls(BufferCore(h))
 
-    def _live(self) -> OwnerCore:
+    def _live(self) -> BufferCore:
         core = self._core
         if core is None or core.closed:
             raise StateError("the buffer is closed")
@@ -164,50 +169,56 @@ class Buffer(Handle):
 
     @property
     def name(self) -> str:
-        return text(lib.ggml_backend_buffer_name(self._live().ptr))
+        core = self._live()
+        return text(lib.ggml_backend_buffer_name(core.ptr))
 
     @property
     def size(self) -> int:
         """Bytes."""
-        return int(lib.ggml_backend_buffer_get_size(self._live().ptr))
+        core = self._live()
+        return int(lib.ggml_backend_buffer_get_size(core.ptr))
 
     nbytes = size
 
     @property
     def type(self) -> BufferType:
         core = self._live()
-        return BufferType(lib.ggml_backend_buffer_get_type(core.ptr), core.parents[0] if core.parents else None)
+        return BufferType(lib.ggml_backend_buffer_get_type(core.ptr), core)
 
     @property
     def alignment(self) -> int:
-        return int(lib.ggml_backend_buffer_get_alignment(self._live().ptr))
+        core = self._live()
+        return int(lib.ggml_backend_buffer_get_alignment(core.ptr))
 
     @property
     def is_host(self) -> bool:
-        return bool(lib.ggml_backend_buffer_is_host(self._live().ptr))
+        core = self._live()
+        return bool(lib.ggml_backend_buffer_is_host(core.ptr))
 
     @property
     def readonly(self) -> bool:
-        return self._live().readonly
+        core = self._live()
+        return bool(lib.gbpy_buffer_is_readonly(core.h))
 
     @property
     def usage(self) -> str:
         """``"any"`` or ``"weights"``. A scheduler runs an operation where its weights are."""
-        return _USAGE_NAME[lib.ggml_backend_buffer_get_usage(self._live().ptr)]
+        core = self._live()
+        return _USAGE_NAME[lib.ggml_backend_buffer_get_usage(core.ptr)]
 
     @usage.setter
     def usage(self, usage: str) -> None:
-        check(lib.ggml_backend_buffer_set_usage(self._live().ptr, usage_id(usage)), "Buffer.usage")
+        core = self._live()
+        check(lib.ggml_backend_buffer_set_usage(core.ptr, usage_id(usage)), "Buffer.usage")
 
     def clear(self, value: int = 0) -> None:
         """Fills every byte with ``value``."""
         core = self._live()
-        if core.readonly:
-            raise StateError("Buffer.clear: the buffer is read-only")
         if not 0 <= value <= 255:
             raise InvalidArgumentError(f"Buffer.clear: value {value} is not a byte")
-        with core.lock:
-            check(lib.ggml_backend_buffer_clear(core.ptr, value), "Buffer.clear")
+        status = lib.gbpy_clear(core.h, value)
+        if status:
+            fail(status)
 
     def place(self, tensor: Tensor, offset: int = 0) -> Tensor:
         """Gives ``tensor`` the memory at ``offset`` bytes from the start. It must have none yet, be no view, and fit.
@@ -215,19 +226,15 @@ class Buffer(Handle):
         core = self._live()
         expect_tensor(tensor, "Buffer.place: tensor")
         pointer = tensor._live()
-        context = tensor._ctx._live()
-        base = lib.ggml_backend_buffer_get_base(core.ptr)
         size = self.size
         if not 0 <= offset <= size:
             raise InvalidArgumentError(f"Buffer.place: offset {offset} is outside of a buffer of {size} bytes")
-        if not base:
+        if not lib.ggml_backend_buffer_get_base(core.ptr):
             raise InvalidArgumentError("Buffer.place: a buffer made of several parts has no addresses of its own")
-        with context.lock:
-            status = lib.ggml_backend_tensor_alloc(core.ptr, pointer, ffi.cast("char *", base) + offset)
-        if status != 0:
+        status = lib.gbpy_place(core.h, tensor._k, pointer, offset)
+        if status:
             self._refuse(tensor, offset, size)
-            check(status, "Buffer.place")
-        context.add_buffer(core)
+            fail(status, "Buffer.place")
         return tensor
 
     def _refuse(self, tensor: Tensor, offset: int, size: int) -> None:
@@ -243,32 +250,28 @@ class Buffer(Handle):
 
     def close(self) -> None:
         """Gives the memory back (see the class). Closing twice is fine."""
-        core, self._core = self._core, None
-        if core is None:
-            return
-        core.closed = True
-        core.version += 1
-        OwnerCore.epoch = lib.gbpy_moved()
-        for context in [r() for r in list(core.users)]:
-            if context is not None:
-                context.buffers = tuple(b for b in context.buffers if b is not core)
-        reap()
+        core = self._core
+        if core is not None:
+            lib.gbpy_close(core.h)
+            self._core = None
 
     @property
     def closed(self) -> bool:
         return self._core is None or self._core.closed
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Buffer) and self._core is not None and self._core is other._core
+        return isinstance(other, Buffer) and self._core is not None and self._core == other._core
 
     def __hash__(self) -> int:
-        return hash(id(self._core))
+        return hash(self._core)
 
     def __len__(self) -> int:
         return self.size
 
     def __repr__(self) -> str:
-        if self.closed:
+        try:
+            self._live()
+        except StateError:
             return "<Buffer closed>"
         flags = "".join([" host" if self.is_host else "", " read-only" if self.readonly else ""])
         return f"<Buffer {self.name!r} {self.size} bytes usage={self.usage}{flags}>"

@@ -44,7 +44,8 @@ def map_custom(function: Callable[..., Any], *tensors: Tensor, n_tasks: int = 1,
     op = CustomOp(function, n_tasks)
     n = len(tensors)
     node = build("map_custom", _BUILD[n, inplace], tensors, _CALL[n], n_tasks, op.handle, ndim=_ndim(tensors[0]))
-    node._ctx._live().keep.append(op)
+    context = node._ctx._live()
+    context.keep(op)
     CustomOp.known[address(node._p)] = op
     return node
 

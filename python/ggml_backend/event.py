@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from ._errors import StateError, check, expect, non_null
+from ._errors import StateError, check, expect
 from ._ffi import lib
-from ._handles import Core, Handle, Use, calling, reap
+from ._handles import Core, Handle, Use, fail, new_handle
 from .backend import Backend, BackendCore
 
 __all__ = ["Event", "EventCore"]
@@ -16,9 +16,12 @@ class EventCore(Core):
     __slots__ = ("backend",)
 
     def __init__(self, backend: BackendCore) -> None:
-        ptr = non_null(lib.ggml_backend_event_new(backend.ptr), "Event")
-        super().__init__(ptr, (backend,), calling(lib.ggml_backend_event_free, ptr))
-        self.backend: BackendCore = backend
+        h = new_handle()
+        status = lib.gbpy_open_event(h, backend.h)
+        if status:
+            fail(status, "Event")
+        super().__init__(h, "struct ggml_backend_event *", (backend,))
+        self.backend = backend
 
     def record(self) -> None:
         check(lib.ggml_backend_event_record(self.ptr), "Event.record")
@@ -38,7 +41,6 @@ class Event(Handle):
     __slots__ = ("_backend", "_core")
 
     def __init__(self, backend: Backend) -> None:
-        reap()
         self._core: EventCore | None = None
         expect(backend, Backend, "Event: backend")
         self._backend = backend

@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from ._errors import FileError, InvalidArgumentError, StateError, check, clear_error, raise_last
+from ._errors import FileError, InvalidArgumentError, StateError, clear_error, raise_last
 from ._ffi import ffi, lib
 from ._gguf_types import Keys, UnknownType, decode, encode, type_name
 from ._gguf_writer import Writer
@@ -427,12 +427,11 @@ def _upload(items: list[_Copy], progress: Progress | None) -> None:
     done = 0
     for item in items:
         data, pointer = item.source.data, item.tensor._live()
-        owner = item.tensor._owner()
         for start in range(0, data.nbytes, _CHUNK):
             piece = data[start : start + _CHUNK]
-            with owner.lock:
-                status = lib.ggml_backend_tensor_set(pointer, ffi.from_buffer(piece), start, piece.nbytes)
-            check(status, f"load: {item.source.name!r}")
+            status = lib.gbpy_write(item.tensor._k, pointer, ffi.from_buffer(piece), start, piece.nbytes, b"it")
+            if status:
+                raise_last(f"load: {item.source.name!r}", status)
             done += piece.nbytes
             if progress is not None:
                 progress(done, total)

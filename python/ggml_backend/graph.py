@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,62 +14,33 @@ from ._callbacks import Compare, CustomOp, Run, customs_of, raise_abort_errors, 
 from ._data import read_device
 from ._errors import InvalidArgumentError, StateError, check, expect, expect_int, non_null, raise_last
 from ._ffi import ffi, lib
-from ._handles import AGAIN, ContextCore, Core, OwnerCore, Use, buffers_of, find_owner, reap
+from ._handles import ContextCore, Core, fail, handles_of, new_handle
 from ._messages import kind_of
 from ._tensor_base import name_bytes
 from .backend import Backend, BackendCore
-from .buffer import text
 from .tensor import Tensor, TensorPool
 
 __all__ = ["Comparison", "Context", "Graph"]
 
 ABORTED: int = lib.GGML_STATUS_ABORTED
-MOVED: int = lib.GBPY_MOVED
+_SMALL_GRAPH = 64  # a graph grows as nodes are added
+_compute = lib.gbpy_graph_compute
+_NULL = ffi.NULL
 
 
 class GraphCore(Core):
     """A ``ggml_cgraph``; it lives in the memory of its context. ``parents``: all contexts whose tensors it uses."""
 
-    __slots__ = ("customs", "held")
+    __slots__ = ("customs",)
 
     def __init__(self, ptr: Any, context: ContextCore) -> None:
-        super().__init__(ptr, context.family())
-        self.customs: list[CustomOp] = customs_of(ptr)
-        self.held: tuple[int, tuple[weakref.ref[OwnerCore], ...]] = (-1, ())  # an epoch, and the owners as of then
-
-    def contexts(self) -> Iterator[ContextCore]:
-        return (p for p in self.parents if isinstance(p, ContextCore))
-
-    def hold(self) -> list[OwnerCore]:
-        """Strong references to all buffers that the graph's tensors lie in, for the duration of a computation.
-
-        StateError if one of them is being freed, or would be written to and is read-only.
-        """
-        return self.hold_at()[1]
-
-    def hold_at(self) -> tuple[int, list[OwnerCore]]:
-        """The same, and the epoch up to which nothing else is needed: who waits for a device afterwards has to look again."""
-        epoch, refs = self.held
-        if epoch == OwnerCore.epoch:
-            found = [owner for ref in refs if (owner := ref()) is not None and not owner.closed]
-            if len(found) == len(refs):
-                return epoch, found
-        epoch = OwnerCore.epoch = lib.gbpy_epoch()
-        lost = lib.gbpy_graph_lost(self.ptr)
-        if lost:
-            raise StateError(f"the graph uses {text(lib.ggml_get_name(lost))!r}, whose memory was freed")
-        held: dict[int, OwnerCore] = {}
-        for b in buffers_of(self.ptr):
-            owner = find_owner(b)
-            if owner is None or owner.closed:
-                raise StateError("the graph uses tensors in a buffer that is closed")
-            held[id(owner)] = owner
-            writer = lib.gbpy_graph_writer(self.ptr, b) if owner.readonly else None
-            if writer:
-                name, op = text(lib.ggml_get_name(writer)), text(lib.ggml_op_desc(writer))
-                raise StateError(f"the node {name!r} ({op}) would write to a read-only buffer")
-        self.held = (epoch, tuple([o.ref for o in held.values()]))
-        return epoch, list(held.values())
+        family = context.family()
+        h = new_handle()
+        status = lib.gbpy_open_graph(h, ptr, handles_of(family), len(family))
+        if status:
+            fail(status, "Context.graph")
+        super().__init__(h, "struct ggml_cgraph *", family)
+        self.customs: list[CustomOp] = customs_of(self.ptr)
 
 
 class Context(TensorPool):
@@ -86,34 +56,48 @@ class Context(TensorPool):
     __slots__ = ()
 
     def __init__(self, mem_size: int = 0, *, no_alloc: bool = True) -> None:
-        reap()
         mem_size = expect_int(mem_size, "Context: mem_size")
         if mem_size < 0:
             raise InvalidArgumentError(f"Context: mem_size {mem_size} is negative")
-        params = ffi.new("struct ggml_init_params *", {"mem_size": mem_size, "mem_buffer": ffi.NULL, "no_alloc": no_alloc})
-        super().__init__(ContextCore(non_null(lib.ggml_init(params[0]), "Context")))
+        h = new_handle()
+        status = lib.gbpy_open_context(h, mem_size, no_alloc)
+        if status:
+            fail(status, "Context")
+        super().__init__(ContextCore(h))
 
-    def graph(self, *outputs: Tensor | Sequence[Tensor], keep_inputs: bool = True) -> Graph:
+    def graph(self, *outputs: Tensor | Sequence[Tensor], keep: Sequence[Tensor] = (), keep_inputs: bool = True) -> Graph:
         """The graph that computes these tensors. They become outputs: their memory can be read after the graph has run.
 
         outputs: tensors, or one list of them
+        keep: results in between that can be read, too. Of others the memory is used again while the graph runs, and reading them raises
+            :class:`StateError`
         keep_inputs: tensors without memory that the graph starts from keep theirs from one run to the next; False lets a scheduler
             use it again after their last use, so that they must be set before every run.
         """
         core = self._live()
         tensors = _outputs_of(outputs)
-        for t in tensors:
+        for t in keep:
+            expect(t, Tensor, "Context.graph: keep: each")
+        for t in (*tensors, *keep):
             other = t._ctx._core
             if other is None:
                 raise StateError("Context.graph: the context of an output is closed")
             core.adopt(other)
-        with core.lock:
-            pointer = non_null(lib.ggml_new_graph_custom(core.ptr, lib.GGML_DEFAULT_GRAPH_SIZE, False), "Context.graph")
-            for t in tensors:
-                check(lib.ggml_build_forward_expand(pointer, t._live()), "Context.graph")
-                check(lib.ggml_set_output(t._live()), "Context.graph")
-            lib.gbpy_flag_leafs(pointer, keep_inputs)
-        return Graph(self, GraphCore(pointer, core), tensors)
+        size = max(_SMALL_GRAPH, 2 * len(tensors))
+        pointer = non_null(lib.ggml_new_graph_custom(core.ptr, size, False), "Context.graph")
+        for t in tensors:
+            output = t._live()
+            check(lib.ggml_build_forward_expand(pointer, output), "Context.graph")
+            check(lib.ggml_set_output(output), "Context.graph")
+        for t in keep:
+            kept = t._live()
+            before = pointer.n_nodes + pointer.n_leafs
+            check(lib.ggml_build_forward_expand(pointer, kept), "Context.graph")
+            if pointer.n_nodes + pointer.n_leafs != before:
+                raise InvalidArgumentError(f"Context.graph: keep: {t.describe()} is not computed on the way to the outputs; pass it as an output")
+            check(lib.ggml_set_output(kept), "Context.graph")
+        lib.gbpy_flag_leafs(pointer, keep_inputs)
+        return Graph(self, GraphCore(pointer, core), (*tensors, *keep))
 
     def view(self, tensor: Tensor) -> Tensor:
         """A view of all of a tensor of another context, which belongs to this one, as does then what is made of it alone.
@@ -125,16 +109,15 @@ class Context(TensorPool):
         if other.serial > core.serial:
             raise InvalidArgumentError(f"Context.view: the context of {tensor.describe()} was made after this one")
         core.adopt(other)
-        with core.lock:
-            found = non_null(lib.ggml_view_tensor(core.ptr, pointer), "Context.view")
+        found = non_null(lib.ggml_view_tensor(core.ptr, pointer), "Context.view")
         lib.gbpy_set_ndim(found, lib.gbpy_ndim(pointer))
-        return Tensor(self, found)
+        return Tensor(self, found, core.h)
 
     def __repr__(self) -> str:
         core = self._core
         if core is None:
             return "<Context closed>"
-        return f"<Context {self.used_bytes} bytes used>"
+        return f"<Context {int(lib.ggml_used_mem(core.ptr))} bytes used>"
 
 
 def _outputs_of(given: tuple[Tensor | Sequence[Tensor], ...]) -> tuple[Tensor, ...]:
@@ -171,8 +154,8 @@ class Comparison:
     """Bit-identical (NaN counts as equal to NaN)."""
 
 
-def _difference(index: int, pool: TensorPool, t1: Any, t2: Any) -> Comparison:
-    tensor = Tensor(pool, t1)
+def _difference(index: int, pool: TensorPool, keeping: Any, t1: Any, t2: Any) -> Comparison:
+    tensor = Tensor(pool, t1, keeping)
     bf16 = tensor.dtype.name == "bfloat16"
     a, b = read_device(t1), read_device(t2)
     equal = a.tobytes() == b.tobytes() or (a.dtype.kind == "f" and bool(np.array_equal(a, b, equal_nan=True)))
@@ -221,26 +204,30 @@ class Graph:
     @property
     def nodes(self) -> list[Tensor]:
         """What is computed, in order."""
-        g = self._live().ptr
-        return [Tensor(self._ctx, g.nodes[i]) for i in range(g.n_nodes)]
+        core = self._live()
+        g, keeping = core.ptr, core.h
+        return [Tensor(self._ctx, g.nodes[i], keeping) for i in range(g.n_nodes)]
 
     @property
     def leafs(self) -> list[Tensor]:
         """What it starts from: inputs, weights, constants."""
-        g = self._live().ptr
-        return [Tensor(self._ctx, g.leafs[i]) for i in range(g.n_leafs)]
+        core = self._live()
+        g, keeping = core.ptr, core.h
+        return [Tensor(self._ctx, g.leafs[i], keeping) for i in range(g.n_leafs)]
 
     @property
     def n_nodes(self) -> int:
-        return int(self._live().ptr.n_nodes)
+        core = self._live()
+        return int(core.ptr.n_nodes)
 
     def __len__(self) -> int:
         return self.n_nodes
 
     def get(self, name: str) -> Tensor | None:
         """The node or leaf of that name."""
-        pointer = lib.ggml_graph_get_tensor(self._live().ptr, name_bytes(name, "Graph.get: name"))
-        return Tensor(self._ctx, pointer) if pointer else None
+        core = self._live()
+        pointer = lib.ggml_graph_get_tensor(core.ptr, name_bytes(name, "Graph.get: name"))
+        return Tensor(self._ctx, pointer, core.h) if pointer else None
 
     def __getitem__(self, name: str) -> Tensor:
         found = self.get(name)
@@ -258,33 +245,17 @@ class Graph:
             expect(backend, Backend, "Graph.compute: backend")
             self._live()
             device = backend._live()
-        if device.pending is not None and (pending := device.pending()) is not None:
-            with pending.lock:
-                pending.synchronize()
         core = self._core
         if core.customs or device.abort is not None:
             status = _compute_with_callbacks(core, device)
         else:
-            status = MOVED
-        while status == MOVED:  # by another thread, while this one waited for the device
-            memory: Any = None
-            epoch, refs = core.held
-            if len(refs) == 1 and epoch == OwnerCore.epoch:
-                memory = refs[0]()
-            if memory is None or memory.closed:
-                epoch, memory = core.hold_at()
-            status = device.run(core.ptr, epoch)
-            if status == MOVED:
-                OwnerCore.epoch = lib.gbpy_epoch()
-        memory = None
+            status = _compute(core.h, device.h, _NULL)
         if status == 0:
             return True
-        if status == lib.GBPY_AGAIN:
-            raise StateError(f"Graph.compute: {AGAIN}")
         if status != ABORTED:
-            unplaced = lib.gbpy_graph_unplaced(core.ptr)
-            if status == lib.GGML_STATUS_INVALID_STATE and unplaced:
-                shown = Tensor(self._ctx, unplaced).describe()
+            unplaced = [t for t in (*self.leafs, *self.nodes) if not t.is_placed] if status == lib.GGML_STATUS_INVALID_STATE else []
+            if unplaced:
+                shown = unplaced[0].describe()
                 raise StateError(f"Graph.compute: {shown} has no memory; Scheduler.compute(graph) gives each tensor some")
             raise_last("Graph.compute", status)
         return False
@@ -319,35 +290,30 @@ class Graph:
         core, context = self._live(), self._ctx._live()
         if not self._ctx._writable:
             raise StateError("Graph.reordered: a copy of a graph cannot be built on")
-        with context.lock:
-            pointer = non_null(lib.ggml_graph_reorder(context.ptr, core.ptr), "Graph.reordered")
+        pointer = non_null(lib.ggml_graph_reorder(context.ptr, core.ptr), "Graph.reordered")
         return Graph(self._ctx, GraphCore(pointer, context), self._outputs)
 
     def copy(self, backend: Backend) -> Graph:
         """A deep copy of a graph whose tensors have memory, with their data, on ``backend``. It can be run and read, not built on."""
-        reap()
         core = self._live()
         expect(backend, Backend, "Graph.copy: backend")
         device = backend._live()
-        unplaced = lib.gbpy_graph_unplaced(core.ptr)
-        if unplaced:
-            raise StateError(f"Graph.copy: {Tensor(self._ctx, unplaced).describe()} has no memory")
-        memory = core.hold()
-        copy = lib.ggml_backend_graph_copy(device.ptr, core.ptr)
-        del memory
-        if not copy.graph:
-            raise_last("Graph.copy")
-        owner = CopyCore(copy, (device,))
+        h = new_handle()
+        status = lib.gbpy_open_copy(h, core.h, device.h)
+        if status:
+            fail(status)
+        owner = CopyCore(h, (device,))
+        copy, original = owner.ptr, core.ptr
         pool = TensorPool(CopyContext(owner), writable=False)
-        graph_core = GraphCore(copy.graph, pool._live())
-        position = {int(ffi.cast("uintptr_t", core.ptr.nodes[i])): i for i in range(core.ptr.n_nodes)}
+        graph_core = GraphCore(copy, pool._live())
+        position = {int(ffi.cast("uintptr_t", original.nodes[i])): i for i in range(original.n_nodes)}
         outputs = []
         for t in self._outputs:
             i = position.get(int(ffi.cast("uintptr_t", t._p)))
             if i is not None:
-                outputs.append(Tensor(pool, copy.graph.nodes[i]))
-        for i in range(core.ptr.n_nodes):
-            lib.gbpy_set_ndim(copy.graph.nodes[i], lib.gbpy_ndim(core.ptr.nodes[i]))
+                outputs.append(Tensor(pool, copy.nodes[i], h))
+        for i in range(original.n_nodes):
+            lib.gbpy_set_ndim(copy.nodes[i], lib.gbpy_ndim(original.nodes[i]))
         return Graph(pool, graph_core, tuple(outputs))
 
     def compare(
@@ -363,34 +329,28 @@ class Graph:
         callback: called with the node's index and both results as arrays; False ends the comparison
         """
         core = self._live()
-        pool = self._ctx
+        pool, keeping = self._ctx, core.h
         expect(backend1, Backend, "Graph.compare: backend1")
         expect(backend2, Backend, "Graph.compare: backend2")
         first = backend1._live()
-        if not all(
-            lib.ggml_backend_buft_supports_backend(lib.ggml_backend_buffer_get_type(buffer), first.ptr)
-            for buffer in buffers_of(core.ptr)
-        ):
+        if not lib.gbpy_graph_is_within_reach(core.h, first.h):
             return self.copy(backend1).compare(backend1, backend2, callback)
         results: list[Comparison] = []
 
         def see(index: int, t1: Any, t2: Any) -> bool:
-            results.append(_difference(index, pool, t1, t2))
+            results.append(_difference(index, pool, keeping, t1, t2))
             return callback is None or callback(index, read_device(t1), read_device(t2)) is not False
 
         state = Compare(see)
         a, b = first, backend2._live()
-        with Use("Graph.compare", a, b):
-            memory = core.hold()
-            run = start(core, (a, b), a)
-            ok = lib.ggml_backend_compare_graph_backend(a.ptr, b.ptr, core.ptr, lib.gbpy_compare, state.handle)
-            status = 0 if ok else lib.ggml_last_status()
-            finish(core, run, (a, b))
-            del memory
+        run = Run((a, b), core, core.customs)
+        status = lib.gbpy_graph_compare(core.h, a.h, b.h, run.c, lib.gbpy_compare, state.handle)
+        run.finish()
+        raise_abort_errors((a, b))
         if state.error:
             raise_kept(state.error)
-        if not ok and not (callback is not None and results and status >= 0):
-            raise_last("Graph.compare")
+        if status != 0 and not (callback is not None and results and status == ABORTED):
+            raise_last("", status)
         return results
 
     def __repr__(self) -> str:
@@ -400,15 +360,13 @@ class Graph:
         return f"<Graph {self.n_nodes} nodes, {self._core.ptr.n_leafs} leafs, outputs: {outputs}>"
 
 
-class CopyCore(OwnerCore):
+class CopyCore(Core):
     """What ``ggml_backend_graph_copy`` returns."""
 
     __slots__ = ()
 
-    def __init__(self, copy: Any, parents: tuple[Core, ...]) -> None:
-        super().__init__(copy, parents, lib.ggml_backend_graph_copy_free)
-        if copy.buffer:
-            self.own(copy.buffer)
+    def __init__(self, h: Any, parents: tuple[Core, ...]) -> None:
+        super().__init__(h, "struct ggml_cgraph *", parents)
 
 
 class CopyContext(ContextCore):
@@ -416,42 +374,16 @@ class CopyContext(ContextCore):
 
     __slots__ = ("owner",)
     owner: CopyCore
-    buffers: tuple[OwnerCore, ...]
 
     def __init__(self, owner: CopyCore) -> None:
-        super().__init__(ffi.NULL, (owner,))
+        super().__init__(owner.h, (owner,))
+        self.ptr = ffi.NULL
         self.owner = owner
-        self.buffers = (owner,)
 
 
 def _compute_with_callbacks(graph: GraphCore, device: BackendCore) -> int:
-    with Use("Graph.compute", device):
-        memory = graph.hold()
-        run = start(graph, (device,), device)
-        status = int(device.run_inside(graph.ptr))
-        finish(graph, run, (device,))
-        del memory
+    run = Run((device,), graph, graph.customs)
+    status = int(_compute(graph.h, device.h, run.c))
+    run.finish()
+    raise_abort_errors((device,))
     return status
-
-
-def start(graph: GraphCore, backends: tuple[BackendCore, ...], memory: Core) -> Run | None:
-    """Prepares the Python functions that a computation may call. Cheap when there are none."""
-    if not graph.customs:
-        return None
-    run = Run(backends, memory)
-    for op in graph.customs:
-        op.run = run
-    return run
-
-
-def finish(graph: GraphCore, run: Run | None, backends: tuple[BackendCore, ...]) -> None:
-    """After a computation: raises what its callbacks raised."""
-    for b in backends:
-        b.stop.stop = 0
-    if run is not None:
-        for op in graph.customs:
-            op.run = None
-        run.finish()
-    raise_abort_errors(backends)
-
-

@@ -4,23 +4,21 @@ from __future__ import annotations
 
 import operator
 import os
-import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
-from ._callbacks import Eval, Run, Wanted
-from ._errors import InvalidArgumentError, StateError, expect, non_null, raise_last
+from ._callbacks import Eval, Run, Wanted, raise_abort_errors, wanted_function
+from ._errors import InvalidArgumentError, StateError, expect, raise_last
 from ._errors import check as _check
 from ._fallbacks import heavy_fallbacks, warn_of
 from ._ffi import ffi, lib
-from ._handles import ContextCore, Handle, OwnerCore, Use, address, reap
+from ._handles import Core, Handle, Use, fail, handles_of, new_handle
 from ._messages import plain
-from ._sched_core import SchedCore
 from .backend import Backend, BackendCore
 from .buffer import BufferType, text
-from .graph import ABORTED, Graph, GraphCore, finish, start
-from .pending import Flight, Pending
+from .graph import ABORTED, Graph, GraphCore
+from .pending import Fetch, Pending, fetch_arrays
 from .plan import Plan, read_plan
 from .stats import SchedulerStats, read_stats
 from .tensor import Tensor
@@ -33,7 +31,45 @@ __all__ = ["Memory", "Scheduler", "Split"]
 
 _POLICIES = {name: getattr(lib, f"GGML_BACKEND_SCHED_POLICY_{name.upper()}") for name in ("weights", "sources", "cost")}
 MAX_COPIES = 64  # as C has it
-_graph_compute = lib.ggml_backend_sched_graph_compute
+_compute = lib.gbpy_sched_compute
+_PLANNED: int = lib.GBPY_PLANNED
+_A = TypeVar("_A")
+_NULL = ffi.NULL
+_new = ffi.new
+_how_type: Any = ffi.typeof("int *")
+
+
+class SchedCore(Core):
+    """A ``ggml_backend_sched``. What it has planned and what is on its way is known to C."""
+
+    __slots__ = ("graph", "may_warn", "run")
+
+    def __init__(self, backends: tuple[BackendCore, ...], buffer_types: Sequence[BufferType] | None) -> None:
+        h = new_handle()
+        bufts: Any = _NULL
+        if buffer_types is not None:
+            bufts = ffi.new("ggml_backend_buffer_type_t[]", [t._ptr for t in buffer_types])
+        status = lib.gbpy_open_sched(h, handles_of(backends), bufts, len(backends))
+        if status:
+            fail(status, "Scheduler")
+        super().__init__(h, "struct ggml_backend_sched *", backends)
+        self.may_warn = any(not b.is_cpu for b in backends[:-1])  # there is a device that work could fall from
+        self.graph: GraphCore | None = None  # planned last: keeps what its tensors lie in
+        self.run: Run | None = None  # of the runs on their way: what their callbacks raised
+
+    @property
+    def backends(self) -> tuple[BackendCore, ...]:
+        return self.parents  # type: ignore[return-value]
+
+    def synchronize(self) -> None:
+        """Waits for the runs on their way; raises their failure."""
+        status = lib.gbpy_sched_wait(self.h, 0)
+        run, self.run = self.run, None
+        if run is not None:
+            run.finish()
+        raise_abort_errors(self.backends)
+        if status not in (0, ABORTED):
+            raise_last("", status)
 
 
 class Memory(NamedTuple):
@@ -75,20 +111,27 @@ class Scheduler(Handle):
         ``"weights"`` (docs/PLACEMENT.md)
     costs: for the policy ``"cost"``; default: what ``python -m ggml_backend calibrate`` measured, if it did for each backend
     n_copies: how many runs of a graph may be on their way at once (:meth:`compute_async`), 1 to 64
+    keep_all: keep all results of a graph until the next one, so that each can be read: for debugging, it takes more memory
     check: judge each run: is every access ordered behind those that it must not meet, does every read find the content that is meant? A
         violation is an error that names the two. Slow: one step after the other, and dead memory is filled with NaN
 
     ``allocate`` gives every tensor of a graph that has none memory; then inputs can be set, and ``compute`` runs the graph as often as
     wanted. Several graphs may take turns: inputs keep their data, results are there until another graph is allocated or computed.
-    (The last 16 graphs are remembered. What must survive for good belongs into a buffer of its own: ``Context.allocate``.) Only outputs of
-    the graph keep their data to its end; the memory of other results is used again while it runs.
+    Only outputs of the graph keep their data to its end; the memory of other results is used again while it runs, unless they are kept
+    (``ctx.graph(y, keep=[h])``, or ``keep_all``).
+
+    A scheduler remembers the last 16 graphs. The inputs of one that it has forgotten have lost their data, and must be set again. What
+    must survive for good belongs into a buffer of its own: ``Context.allocate``.
+
+    Nothing that is not there can be read or computed with: a result that was not computed, or not since an input was set, or whose memory
+    was used again, and an input that was not set or has lost its memory, raise :class:`StateError`.
 
     Arrays from ``Tensor.numpy()`` stay valid memory whatever happens; the next computation overwrites them.
 
     Calls from several threads wait for each other.
     """
 
-    __slots__ = ("__weakref__", "_assigned", "_backends", "_buffer_types", "_core", "_eval", "_graph", "_lock", "_trace")
+    __slots__ = ("__weakref__", "_backends", "_buffer_types", "_core", "_eval", "_graph", "_n_copies", "_trace")
 
     def __init__(
         self,
@@ -98,9 +141,9 @@ class Scheduler(Handle):
         policy: Literal["weights", "sources", "cost"] = "weights",
         costs: Costs | None = None,
         n_copies: int = 1,
+        keep_all: bool = False,
         check: bool = False,
     ) -> None:
-        reap()
         self._core: SchedCore | None = None
         self._backends = (backends,) if isinstance(backends, (Backend, str)) else tuple(backends)
         if not self._backends:
@@ -108,10 +151,9 @@ class Scheduler(Handle):
         if buffer_types is not None and len(buffer_types) != len(self._backends):
             raise InvalidArgumentError(f"Scheduler: {len(self._backends)} backends, {len(buffer_types)} buffer types")
         self._buffer_types = None if buffer_types is None else tuple(buffer_types)
-        self._assigned: dict[int, tuple[Any, weakref.ref[ContextCore]]] = {}
-        self._eval: Eval | None = None
+        self._eval: tuple[Callable[[Tensor], bool | None], Callable[[Tensor], bool]] | None = None
         self._graph: Graph | None = None  # allocated last
-        self._lock: tuple[SchedCore, Use] | None = None
+        self._n_copies = 1
         self._trace: Trace | None = None  # that is being recorded
         for b in self._backends:
             expect(b, Backend, "Scheduler: each backend")
@@ -119,10 +161,12 @@ class Scheduler(Handle):
             expect(t, BufferType, "Scheduler: each buffer type")
         if policy not in tuple(_POLICIES):
             raise InvalidArgumentError(f"Scheduler: policy must be one of {', '.join(map(repr, _POLICIES))}, not {policy!r}")
-        self._core = self._make(tuple(b._live() for b in self._backends))
-        _check(lib.ggml_backend_sched_set_policy(self._core.ptr, _POLICIES[policy]), "Scheduler")
+        self._core = core = SchedCore(tuple(b._live() for b in self._backends), self._buffer_types)
+        _check(lib.ggml_backend_sched_set_policy(core.ptr, _POLICIES[policy]), "Scheduler")
+        if keep_all:
+            lib.gbpy_sched_keep_all(core.h, True)
         if check:  # else the environment decides
-            _check(lib.ggml_backend_sched_set_check(self._core.ptr, True), "Scheduler")
+            _check(lib.ggml_backend_sched_set_check(core.ptr, True), "Scheduler")
         if n_copies != 1:
             self.n_copies = n_copies
         if policy == "cost" or costs is not None:
@@ -132,15 +176,7 @@ class Scheduler(Handle):
             if costs is not None:
                 expect(costs, Costs, "Scheduler: costs")
         if costs is not None:
-            costs._set(self._core.ptr, len(self._backends))
-
-    def _make(self, backends: tuple[BackendCore, ...]) -> SchedCore:
-        pointers = ffi.new("ggml_backend_t[]", [b.ptr for b in backends])
-        bufts = ffi.NULL
-        if self._buffer_types is not None:
-            bufts = ffi.new("ggml_backend_buffer_type_t[]", [t._ptr for t in self._buffer_types])
-        size = lib.GGML_DEFAULT_GRAPH_SIZE
-        return SchedCore(non_null(lib.ggml_backend_sched_new(pointers, bufts, len(backends), size), "Scheduler"), backends)
+            costs._set(core.ptr, len(self._backends))
 
     @staticmethod
     def _graph_of(graph: Graph, what: str) -> GraphCore:
@@ -153,45 +189,23 @@ class Scheduler(Handle):
             raise StateError("the scheduler is closed")
         return core
 
-    def _use(self, core: SchedCore) -> Use:
-        """The locks of the scheduler and its backends."""
-        lock = self._lock
-        if lock is None or lock[0] is not core:
-            self._lock = lock = (core, Use("Scheduler", core, *core.backends))
-        return lock[1]
-
     # ----------------------------------------------------------------------------------------------------------------- planning
 
-    def _plan(self, core: SchedCore, front: Graph, graph: GraphCore) -> None:
-        """Makes `graph` the planned one: all its tensors have memory afterwards. Called while `core` is in use."""
-        core.forget()
-        self._graph = front
-        self._ready(core)
-        holding = tuple(o for o in graph.hold() if o is not core)
-        _check(lib.ggml_backend_sched_alloc_graph(core.ptr, graph.ptr), "Scheduler.allocate")
-        core.own_new()
-        OwnerCore.epoch = lib.gbpy_moved()
-        for c in graph.contexts():
-            c.upload_constants()
-        core.graph = graph
-        core.n_nodes = graph.ptr.n_nodes
-        core.holding = holding
-        core.versions = tuple([o.version for o in core.holding])
-        core.dirty = False
-        self._warn(core)
+    def _plan(self, core: SchedCore, graph: Graph, graph_core: GraphCore, kind: int, warn: bool = True) -> None:
+        how = _new(_how_type)
+        status = lib.gbpy_sched_plan(core.h, graph_core.h, kind, how)
+        self._planned(core, graph, graph_core, how[0] if warn else 0)
+        if status:
+            raise_last("", status)
 
-    def _warn(self, core: SchedCore) -> None:
-        if core.may_warn and core.made_plans():
-            warn_of(heavy_fallbacks(core.ptr, [(b.ptr, b.name, b.is_cpu) for b in core.backends]))
-
-    def _ready(self, core: SchedCore) -> None:
-        """Before C may move its buffers."""
-        if not core.pinned():
-            lib.gbpy_sched_hold(core.ptr, False)
-        for key, (tensor, context) in list(self._assigned.items()):
-            if context() is None:  # the address may serve another tensor by now
-                del self._assigned[key]
-                _check(lib.ggml_backend_sched_set_node_backend(core.ptr, tensor, ffi.NULL), "Scheduler")
+    def _planned(self, core: SchedCore, graph: Graph, graph_core: GraphCore, how: int) -> None:
+        """Notes which graph is the planned one, and warns if a plan was made."""
+        self._graph = graph
+        core.graph = graph_core
+        if how & _PLANNED and core.may_warn:
+            with Use("Scheduler", core, nested=True):
+                found = heavy_fallbacks(core.ptr, [(b.ptr, b.name, b.is_cpu) for b in core.backends])
+            warn_of(found)
 
     def allocate(self, graph: Graph) -> None:
         """Assigns the graph's nodes to backends and gives memory to every tensor that has none.
@@ -199,12 +213,8 @@ class Scheduler(Handle):
         Warns (:class:`PerformanceWarning`), once for each plan, of heavy operations that a device of higher priority does not take.
         Raises :class:`UnsupportedError` if no backend can run a node, :class:`AllocationError` if memory is short.
         """
-        reap()
         core, graph_core = self._live(), self._graph_of(graph, "Scheduler.allocate: graph")
-        with self._use(core):
-            core.synchronize()
-            if not core.planned(graph_core):
-                self._plan(core, graph, graph_core)
+        self._plan(core, graph, graph_core, lib.GBPY_PLAN_ALLOCATE)
 
     def prepare(self, graph: Graph, *, allocate: bool = True, reorder: bool = False) -> Plan:
         """Allocates the graph, as :meth:`allocate` does, and returns what was decided: memory, splits, copies, reasons, pictures.
@@ -220,13 +230,16 @@ class Scheduler(Handle):
             graph = self._better_order(graph)
         if not allocate:
             return self._draft(graph)
-        self.allocate(graph)
+        return self._asked(graph, lib.GBPY_PLAN_ALLOCATE, lambda core, graph_core: self._plan_object(core, graph, graph_core))
+
+    def _asked(self, graph: Graph, kind: int, answer: Callable[[SchedCore, GraphCore], _A], warn: bool = True) -> _A:
+        """What the plan of this graph says: made if it is not the last one."""
         core, graph_core = self._live(), graph._live()
-        with self._use(core):
-            core.synchronize()
-            if not core.planned(graph_core):  # another thread was faster
-                self._plan(core, graph, graph_core)
-            return self._plan_object(core, graph, graph_core)
+        while True:
+            self._plan(core, graph, graph_core, kind, warn)
+            with Use("Scheduler.prepare", core):
+                if lib.gbpy_sched_is_about(core.h, graph_core.h):  # else another thread was faster
+                    return answer(core, graph_core)
 
     def _better_order(self, graph: Graph) -> Graph:
         other = graph.reordered()
@@ -240,56 +253,28 @@ class Scheduler(Handle):
     def _plan_object(self, core: SchedCore, graph: Graph, graph_core: GraphCore) -> Plan:
         return Plan(self, graph, *read_plan(core.ptr, graph_core.ptr, [(b.ptr, b.name) for b in core.backends]))
 
-    def _decide(self, core: SchedCore, graph: Graph, warn: bool = True) -> GraphCore:
-        """Makes `graph` the one that questions are about, without memory for it if it has none. Called while `core` is in use."""
-        graph_core = graph._live()
-        core.synchronize()
-        if not core.planned(graph_core):
-            core.forget()
-            self._ready(core)
-            holding = graph_core.hold()  # nobody frees what the tensors lie in meanwhile
-            _check(lib.ggml_backend_sched_plan_graph(core.ptr, graph_core.ptr), "Scheduler.prepare")
-            del holding
-            if warn:  # else the next one does
-                self._warn(core)
-        return graph_core
-
     def _draft(self, graph: Graph, warn: bool = True) -> Plan:
-        reap()
-        core = self._live()
-        graph._live()
-        with self._use(core):
-            return self._plan_object(core, graph, self._decide(core, graph, warn))
+        return self._asked(graph, lib.GBPY_PLAN_ONLY, lambda core, graph_core: self._plan_object(core, graph, graph_core), warn)
 
     def _explain_in(self, graph: Graph, node: Tensor) -> str:
         """As :meth:`explain`, in the plan of this graph."""
-        core = self._live()
         expect(node, Tensor, "Plan.explain: tensor")
-        graph._live()
-        with self._use(core):
-            self._decide(core, graph)
-            return plain(text(lib.ggml_backend_sched_explain(core.ptr, node._live())))
+        pointer = node._live()
+        return self._asked(graph, lib.GBPY_PLAN_ONLY, lambda core, _: plain(text(lib.ggml_backend_sched_explain(core.ptr, pointer))))
 
     def reserve(self, graph: Graph) -> None:
         """Allocates what the graph needs, inputs included, and touches no tensor. Graphs of the same structure whose tensors are no larger
         take the places that were planned for this one: nothing is planned or allocated for them any more."""
-        reap()
         core, graph_core = self._live(), self._graph_of(graph, "Scheduler.reserve: graph")
-        with self._use(core):
-            core.synchronize()
-            core.forget()
-            self._ready(core)
-            _check(lib.ggml_backend_sched_reserve(core.ptr, graph_core.ptr), "Scheduler.reserve")
+        self._plan(core, graph, graph_core, lib.GBPY_PLAN_RESERVE)
 
     def reset(self) -> None:
         """Forgets assignments and placements; tensors that it placed lose their place. The compute buffers are kept."""
         core = self._live()
-        with self._use(core):
-            core.synchronize()
-            core.forget()
-            self._assigned.clear()
-            _check(lib.ggml_backend_sched_reset(core.ptr), "Scheduler.reset")
-            core.unplace()
+        status = lib.gbpy_sched_reset(core.h)
+        self._graph = core.graph = None
+        if status:
+            raise_last("Scheduler.reset", status)
 
     # --------------------------------------------------------------------------------------------------------------- computing
 
@@ -304,41 +289,33 @@ class Scheduler(Handle):
         ends the computation and is raised here.
         """
         core, graph_core = self._live(), self._graph_of(graph, "Scheduler.compute: graph")
-        state = Eval(callback, wanted) if callback is not None else self._eval
-        with self._use(core):
-            if core.async_run is not None:
-                core.synchronize()
-            if not core.planned(graph_core):
-                self._plan(core, graph, graph_core)
-            if state is None and not graph_core.customs:
-                status = _graph_compute(core.ptr, graph_core.ptr)
-                for b in core.backends:
-                    if b.stop.stop or b.abort is not None:
-                        finish(graph_core, None, core.backends)
-            else:
-                status = self._compute_with_callbacks(core, graph_core, graph, state)
-            core.own_new()
+        wish = (callback, wanted_function(wanted)) if callback is not None else self._eval
+        how = _new(_how_type)
+        if wish is None and not graph_core.customs:
+            status = _compute(core.h, graph_core.h, _NULL, _NULL, _NULL, how)
+            if any(b.abort is not None for b in core.backends):
+                raise_abort_errors(core.backends)
+        else:
+            status = self._compute_with_callbacks(core, graph_core, graph, wish, how)
+        if how[0] or core.graph is not graph_core:
+            self._planned(core, graph, graph_core, how[0])
         if status == 0:
             return True
         if status == ABORTED:
             return False
         raise_last("Scheduler.compute", status)
 
-    def _compute_with_callbacks(self, core: SchedCore, graph_core: GraphCore, graph: Graph, state: Eval | None) -> int:
-        run = start(graph_core, core.backends, core) or Run(core.backends, core)
-        if state is not None:
-            state.run, state.pool, state.stopped = run, graph._ctx, False
-            _check(lib.ggml_backend_sched_set_eval_callback(core.ptr, lib.gbpy_eval, state.handle), "Scheduler.compute")
-        try:
-            status = int(_graph_compute(core.ptr, graph_core.ptr))
-        finally:
-            if state is not None:
-                lib.ggml_backend_sched_set_eval_callback(core.ptr, ffi.NULL, ffi.NULL)
-                state.run = state.pool = None
-        finish(graph_core, run, core.backends)
+    @staticmethod
+    def _compute_with_callbacks(core: SchedCore, graph_core: GraphCore, graph: Graph, wish: Any, how: Any) -> int:
+        run = Run(core.backends, core, graph_core.customs)
+        if wish is None:
+            status = int(_compute(core.h, graph_core.h, run.c, _NULL, _NULL, how))
+        else:
+            state = Eval(*wish, run, graph._ctx, graph_core.h)
+            status = int(_compute(core.h, graph_core.h, run.c, lib.gbpy_eval, state.handle, how))
+            state.finish()
         run.finish()
-        if state is not None and state.stopped and status >= 0:
-            status = ABORTED
+        raise_abort_errors(core.backends)
         return status
 
     def compute_async(self, graph: Graph, results: Tensor | Sequence[Tensor] = ()) -> Pending:
@@ -354,41 +331,32 @@ class Scheduler(Handle):
         results = (results,) if isinstance(results, Tensor) else tuple(results)
         for t in results:
             expect(t, Tensor, "Scheduler.compute_async: each result")
-        with self._use(core):
-            core.make_way(graph_core)
-            if not core.planned(graph_core):
-                self._plan(core, graph, graph_core)
-            flight = Flight(core, results)
-            run = start(graph_core, core.backends, core)
-            status = lib.ggml_backend_sched_graph_compute_async(core.ptr, graph_core.ptr)
-            core.own_new()
-            core.async_run = (graph_core, run)
-            core.flights.append(flight)
-            # The work goes on even if everything is dropped now, until the scheduler is freed.
-            tokens = [o.token for o in core.holding]
-            kept = ([c.token for c in graph_core.contexts()], tokens, run, graph_core.customs, [b.abort for b in core.backends])
-            core.entry.keep = (*kept, core.flights)
-            SchedCore.working[id(core)] = core.ref
-            for b in core.backends:
-                b.pending = core.ref
-            if status != 0:
-                flight.state = "failed"
-                core.synchronize()
-                raise_last("Scheduler.compute_async", status)
-            flight.issued(core)
-            return Pending(core, flight)
+        fetches = [Fetch(t) for t in results]
+        run = Run(core.backends, core, graph_core.customs) if graph_core.customs else None
+        tensors, where = fetch_arrays(fetches)
+        kept = (fetches, run, graph_core, [b.abort for b in core.backends])  # the work goes on even if everything is dropped now
+        how, number = _new(_how_type), ffi.new("uint64_t *")
+        core.run = run
+        status = lib.gbpy_sched_start(
+            core.h, graph_core.h, run.c if run is not None else _NULL, id(kept), tensors, where, len(fetches), number, how
+        )
+        self._planned(core, graph, graph_core, how[0])
+        if status:
+            if run is not None:
+                run.finish()
+            raise_last("Scheduler.compute_async", status)
+        return Pending(core, int(number[0]), fetches, run)
 
     def synchronize(self) -> bool:
         """Waits for ``compute_async``; raises its failure."""
         core = self._live()
-        with self._use(core):
-            core.synchronize()
+        core.synchronize()
         return True
 
     def set_eval_callback(self, callback: Callable[[Tensor], bool | None] | None, wanted: Wanted = None) -> None:
         """The callback of every ``compute`` that is given none. None removes it."""
         self._live()
-        self._eval = Eval(callback, wanted) if callback is not None else None
+        self._eval = (callback, wanted_function(wanted)) if callback is not None else None
 
     # --------------------------------------------------------------------------------------------------------------- placement
 
@@ -406,21 +374,15 @@ class Scheduler(Handle):
         expect(node, Tensor, "Scheduler.set_backend: node")
         pointer = node._live()
         device = self._device(backend) if backend is not None else None
-        with self._use(core):
-            core.synchronize()
-            target = device.ptr if device is not None else ffi.NULL
-            _check(lib.ggml_backend_sched_set_node_backend(core.ptr, pointer, target), f"Scheduler.set_backend({node.describe()})")
-            if device is None:
-                self._assigned.pop(address(pointer), None)
-            else:
-                self._assigned[address(pointer)] = (pointer, weakref.ref(node._ctx._live()))
-            core.dirty = True
+        status = lib.gbpy_sched_set_backend(core.h, node._k, pointer, device.h if device is not None else _NULL)
+        if status:
+            raise_last(f"Scheduler.set_backend({node.describe()})", status)
 
     def get_backend(self, node: Tensor) -> Backend | None:
         """Where ``node`` is, by ``set_backend`` or by the last ``allocate``; None if it is not assigned."""
         core = self._live()
         expect(node, Tensor, "Scheduler.get_backend: node")
-        with core.lock:
+        with Use("Scheduler", core, nested=True):
             pointer = lib.ggml_backend_sched_get_node_backend(core.ptr, node._live())
         return self._backend_of(pointer) if pointer else None
 
@@ -434,7 +396,7 @@ class Scheduler(Handle):
         """Why the node is where it is, in words; "" if it is not assigned."""
         core = self._live()
         expect(node, Tensor, "Scheduler.explain: node")
-        with core.lock:
+        with Use("Scheduler", core, nested=True):
             return plain(text(lib.ggml_backend_sched_explain(core.ptr, node._live())))
 
     # ------------------------------------------------------------------------------------------------------ what it does, in numbers
@@ -443,15 +405,14 @@ class Scheduler(Handle):
     def stats(self) -> SchedulerStats:
         """What it has done since it was made, or since :meth:`reset_stats`: runs, plans, bytes by reason, waits, times."""
         core = self._live()
-        with core.lock:
+        with Use("Scheduler", core, nested=True):
             return read_stats(core.ptr, [(b.ptr, b.name) for b in core.backends])
 
     def reset_stats(self) -> None:
         """Counts from zero again."""
         core = self._live()
-        with core.lock:
+        with Use("Scheduler", core, nested=True):
             _check(lib.ggml_backend_sched_reset_stats(core.ptr), "Scheduler.reset_stats")
-            core.n_made = 0
 
     def trace(self, path: str | os.PathLike[str] | None = None) -> Trace:
         """Begins a record of what runs when on which device. The end of the ``with`` block, ``stop()``, or ``close`` of the scheduler, ends
@@ -464,21 +425,21 @@ class Scheduler(Handle):
         While it is on, each run is waited for; within a run devices overlap as ever. A run that fails is not in it.
         """
         core = self._live()
-        with self._use(core):
+        core.synchronize()
+        with Use("Scheduler.trace", core, *core.backends):
             if self._trace is not None:
                 raise StateError("Scheduler.trace: a trace is being recorded already; stop() it first")
             if path is not None:
                 with open(path, "w", encoding="utf-8"):
                     pass  # fails now rather than when everything is done
-            core.synchronize()
             _check(lib.ggml_backend_sched_set_trace(core.ptr, True), "Scheduler.trace")
             self._trace = Trace(self, path)
             return self._trace
 
     def _stop_trace(self, trace: Trace) -> None:
         core = self._live()
-        with self._use(core):
-            core.synchronize()
+        core.synchronize()
+        with Use("Scheduler.trace", core, *core.backends):
             _check(lib.ggml_backend_sched_set_trace(core.ptr, False), "Scheduler.trace")
             events = read_events(core.ptr)
             self._trace = None
@@ -487,18 +448,18 @@ class Scheduler(Handle):
     @property
     def n_copies(self) -> int:
         """How many runs of a graph may be on their way at once. It counts from the next allocation on."""
-        return self._live().n_copies
+        self._live()
+        return self._n_copies
 
     @n_copies.setter
     def n_copies(self, n: int) -> None:
         core = self._live()
         if not 1 <= operator.index(n) <= MAX_COPIES:
             raise InvalidArgumentError(f"Scheduler: n_copies must be 1 to {MAX_COPIES}, not {n}")
-        with self._use(core):
-            core.synchronize()
-            _check(lib.ggml_backend_sched_set_n_copies(core.ptr, n), "Scheduler.n_copies")
-            core.n_copies = int(lib.ggml_backend_sched_get_n_copies(core.ptr))
-            core.dirty = True
+        status = lib.gbpy_sched_set_n_copies(core.h, n)
+        if status:
+            raise_last("Scheduler.n_copies", status)
+        self._n_copies = n
 
     @property
     def prediction(self) -> Prediction | None:
@@ -506,7 +467,7 @@ class Scheduler(Handle):
         from ._calibrate import Prediction
 
         core, out = self._live(), ffi.new("struct ggml_backend_sched_prediction *")
-        with core.lock:
+        with Use("Scheduler", core, nested=True):
             _check(lib.ggml_backend_sched_get_prediction(core.ptr, out), "Scheduler.prediction")
         return None if out.us < 0 else Prediction(out.us, out.weights_us, out.bound_us, bool(out.proved))
 
@@ -518,14 +479,14 @@ class Scheduler(Handle):
     def n_splits(self) -> int:
         """Of the last graph."""
         core = self._live()
-        with core.lock:
+        with Use("Scheduler", core, nested=True):
             return int(lib.ggml_backend_sched_get_n_splits(core.ptr))
 
     @property
     def splits(self) -> list[Split]:
         """Of the graph allocated last, in the order in which they run."""
         core = self._live()
-        with core.lock:
+        with Use("Scheduler", core, nested=True):
             graph, front = core.graph, self._graph
             if graph is None or front is None:
                 return []
@@ -533,22 +494,24 @@ class Scheduler(Handle):
             found = []
             for i in range(self.n_splits):
                 _check(lib.ggml_backend_sched_get_split(core.ptr, i, info), "Scheduler.splits")
-                nodes = [Tensor(front._ctx, graph.ptr.nodes[j]) for j in range(info.i_start, info.i_end)]
-                inputs = [Tensor(front._ctx, lib.ggml_backend_sched_get_split_input(core.ptr, i, j)) for j in range(info.n_inputs)]
+                nodes = [Tensor(front._ctx, graph.ptr.nodes[j], graph.h) for j in range(info.i_start, info.i_end)]
+                inputs = [
+                    Tensor(front._ctx, lib.ggml_backend_sched_get_split_input(core.ptr, i, j), graph.h) for j in range(info.n_inputs)
+                ]
                 found.append(Split(i, self._backend_of(info.backend), nodes, inputs, int(info.input_bytes)))
             return found
 
     def buffer_size(self, backend: Backend) -> int:
         """Bytes of the compute buffer on a backend."""
         core, device = self._live(), self._device(backend)
-        with core.lock:
+        with Use("Scheduler", core, nested=True):
             return int(lib.ggml_backend_sched_get_buffer_size(core.ptr, device.ptr))
 
     def memory(self, backend: Backend) -> Memory:
         """What the last graph needs on a backend."""
         core, device = self._live(), self._device(backend)
         out = ffi.new("size_t[2]")
-        with core.lock:
+        with Use("Scheduler", core, nested=True):
             _check(lib.ggml_backend_sched_get_memory(core.ptr, device.ptr, out, out + 1), "Scheduler.memory")
         return Memory(int(out[0]), int(out[1]))
 
@@ -557,31 +520,24 @@ class Scheduler(Handle):
     def close(self) -> None:
         """Gives the compute buffers back (arrays keep them until they are gone): tensors in them lose their place. Closing twice is
         fine."""
-        try:
-            if self._trace is not None and self._core is not None and not self._core.busy:
-                self._trace.stop()
-        finally:
-            self._close()
-
-    def _close(self) -> None:
-        core, self._core = self._core, None
+        core = self._core
         if core is None:
             return
-        self._graph = None
         try:
-            if not core.busy:
-                with self._use(core):
-                    core.synchronize()
-                    _check(lib.ggml_backend_sched_reset(core.ptr), "Scheduler.close")
-                    core.unplace()
+            if self._trace is not None and not lib.gbpy_is_mine(core.h):
+                self._trace.stop()
         finally:
-            core.closed = True
-            core.version += 1
-            self._lock = None
-            del core
-            reap()
+            status = lib.gbpy_sched_close(core.h)
+            if status:
+                raise_last("Scheduler.close", status)  # interrupted: it is still open
+            self._core = self._graph = None
 
     def __repr__(self) -> str:
         names = ", ".join(b.name for b in self._backends)
-        return "<Scheduler closed>" if self._core is None else f"<Scheduler {names}: {self.n_splits} splits>"
+        core = self._core
+        if core is None:
+            return "<Scheduler closed>"
+        if lib.gbpy_is_busy(core.h):
+            return f"<Scheduler {names}: in use>"
+        return f"<Scheduler {names}: {self.n_splits} splits>"
 

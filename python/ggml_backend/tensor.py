@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, Any, NoReturn, SupportsIndex, Union
 import numpy as np
 
 from ._data import dtype_of_array, exact_array, to_array
-from ._errors import InvalidArgumentError, StateError, clear_error, expect, raise_as, raise_last
+from ._errors import InvalidArgumentError, StateError, expect, raise_as, raise_last
 from ._ffi import ffi, lib
-from ._handles import ContextCore, Core, Handle, address, reap
+from ._handles import ContextCore, Core, Handle, address, fail, new_handle
 from ._messages import broadcast_reason, hint_of, kind_of, plain, product_hint, reason_of, tensor_hint
 from ._tensor_base import MAX_DIMS, name_bytes
 from ._tensor_data import TensorData
 from .backend import Backend
-from .buffer import Buffer, BufferType, make_buffer, usage_id
+from .buffer import Buffer, BufferCore, BufferType, usage_id
 from .dtypes import DType, DTypeLike, as_dtype, float32
 
 __all__ = ["Tensor", "TensorLike"]
@@ -136,15 +136,14 @@ class TensorPool(Handle):
         element = _dtype_of(dtype, size)
         named = None if name is None else name_bytes(name, "Context.tensor: name")
         ne = ne_of(size, "Context.tensor")
-        with core.lock:
-            pointer = lib.ggml_new_tensor(core.ptr, element.id, MAX_DIMS, ne)
+        pointer = lib.ggml_new_tensor(core.ptr, element.id, MAX_DIMS, ne)
         if not pointer:
             _refuse_shape("Context.tensor", size, element)
             raise_last(f"Context.tensor({size}, {element.name})")
         if named is not None:
             lib.ggml_set_name(pointer, named)
         _set_ndim(pointer, len(size))
-        return Tensor(self, pointer)
+        return Tensor(self, pointer, core.h)
 
     def from_numpy(self, array: Any, name: str | None = None, usage: str = "any") -> Tensor:
         """A tensor over the memory of a C-contiguous NumPy array (or memory map), without a copy. The array is kept alive."""
@@ -157,7 +156,10 @@ class TensorPool(Handle):
         if source.size == 0:
             raise InvalidArgumentError(f"Context.from_numpy: the array of shape {source.shape} is empty: there is no memory to use")
         buffer = Buffer.from_array(source, usage)
-        return buffer.place(self.tensor(source.shape, dtype, name))
+        tensor = self.tensor(source.shape, dtype, name)
+        if tensor._p.data:
+            raise StateError("Context.from_numpy: with no_alloc=False each tensor of the context gets memory of its own; use gb.Context()")
+        return buffer.place(tensor)
 
     def constant(self, value: Any, dtype: DTypeLike | None = None, name: str | None = None) -> Tensor:
         """A tensor with a fixed value: a number, list or array. The value is written whenever the tensor is given memory, so it works on
@@ -176,7 +178,11 @@ class TensorPool(Handle):
         tensor = self.tensor(array.shape, element, name)
         lib.ggml_set_input(tensor._p)
         lib.ggml_set_output(tensor._p)
-        core.constants.append((tensor._p, np.ascontiguousarray(array).tobytes()))
+        data = np.ascontiguousarray(array).tobytes()
+        pointer = tensor._live()
+        status = lib.gbpy_set_constant(core.h, pointer, data, len(data))
+        if status:
+            fail(status, "constant")
         return tensor
 
     def allocate(self, backend: Backend | BufferType, usage: str = "any") -> Buffer:
@@ -185,7 +191,6 @@ class TensorPool(Handle):
         usage: ``"weights"`` for data that operations should be run next to, ``"any"`` for the rest. Raises
         :class:`AllocationError` when there is not enough memory; then no tensor was touched.
         """
-        reap()
         core = self._live()
         number = usage_id(usage)
         parent: Core | None
@@ -196,18 +201,13 @@ class TensorPool(Handle):
             if type(backend) is not BufferType:
                 expect(backend, Backend, "Context.allocate: backend")
             parent, buft = backend._parent, backend._ptr
-        clear_error()
-        with core.lock:
-            pointer = lib.ggml_backend_alloc_ctx_tensors_from_buft(core.ptr, buft)
-        if not pointer:
+        h = new_handle()
+        status = lib.gbpy_open_context_buffer(h, core.h, buft, number, parent.h if parent is not None else ffi.NULL)
+        if status:
             if lib.ggml_last_status() == 0:
                 raise StateError("Context.allocate: every tensor of the context has memory already")
-            raise_last("Context.allocate")
-        buffer = make_buffer(pointer, parent, number)
-        owner = buffer._live()
-        core.add_buffer(owner)
-        core.upload_constants()
-        return buffer
+            fail(status, "Context.allocate")
+        return Buffer(BufferCore(h))
 
     def tensors(self) -> list[Tensor]:
         """All tensors, in the order in which they were made."""
@@ -215,14 +215,15 @@ class TensorPool(Handle):
         found = []
         pointer = lib.ggml_get_first_tensor(core.ptr)
         while pointer:
-            found.append(Tensor(self, pointer))
+            found.append(Tensor(self, pointer, core.h))
             pointer = lib.ggml_get_next_tensor(core.ptr, pointer)
         return found
 
     def get(self, name: str) -> Tensor | None:
         """The first tensor of that name."""
-        pointer = lib.ggml_get_tensor(self._live().ptr, name_bytes(name, "Context.get: name"))
-        return Tensor(self, pointer) if pointer else None
+        core = self._live()
+        pointer = lib.ggml_get_tensor(core.ptr, name_bytes(name, "Context.get: name"))
+        return Tensor(self, pointer, core.h) if pointer else None
 
     def __getitem__(self, name: str) -> Tensor:
         found = self.get(name)
@@ -233,7 +234,8 @@ class TensorPool(Handle):
     @property
     def used_bytes(self) -> int:
         """Bytes that the context itself takes, without the memory of its tensors."""
-        return int(lib.ggml_used_mem(self._live().ptr))
+        core = self._live()
+        return int(lib.ggml_used_mem(core.ptr))
 
     def close(self) -> None:
         """Ends the use of the context and of its tensors and graphs, which raise :class:`StateError` from now on.
@@ -242,7 +244,6 @@ class TensorPool(Handle):
         """
         self._core = None
         self._shapes = None
-        reap()
 
     def _transposed(self, tensor: Tensor) -> Tensor:
         """The transposed view of a matrix, made once: graph after graph writes ``x @ w.T``."""
@@ -251,27 +252,27 @@ class TensorPool(Handle):
         found = core.transposed.get(key)
         if found is None:
             found = core.transposed[key] = build("transpose", lib.ggml_transpose, (tensor,), ndim=2)._p
-        return Tensor(self, found)
+        return Tensor(self, found, core.h)
 
     def _template(self, shape: tuple[int, ...], what: str) -> Any:
         """A tensor that only shows a shape to a builder; not in this context, so that nobody gives it memory."""
-        core = self._live()
-        with core.lock:
-            if self._shapes is None:
-                params = {"mem_size": 0, "mem_buffer": ffi.NULL, "no_alloc": True}
-                pointer = lib.ggml_init(ffi.new("struct ggml_init_params *", params)[0])
-                if not pointer:
-                    raise_last(what)
-                self._shapes = (ContextCore(pointer), {})
-                core.keep.append(self._shapes[0])
-            pool, cache = self._shapes
-            found = cache.get(shape)
-            if found is None:
-                found = lib.ggml_new_tensor(pool.ptr, lib.GGML_TYPE_F32, MAX_DIMS, ne_of(shape, what))
-                if not found:
-                    raise_last(what)
-                cache[shape] = found
-            return found
+        shapes = self._shapes
+        if shapes is None:
+            h = new_handle()
+            status = lib.gbpy_open_context(h, 0, True)
+            if status:
+                fail(status, what)
+            shapes = self._shapes = (ContextCore(h), {})
+            core = self._live()
+            lib.gbpy_need(core.h, h)  # nodes may refer to its tensors
+        pool, cache = shapes
+        found = cache.get(shape)
+        if found is None:
+            found = lib.ggml_new_tensor(pool.ptr, lib.GGML_TYPE_F32, MAX_DIMS, ne_of(shape, what))
+            if not found:
+                raise_last(what)
+            cache[shape] = found
+        return found
 
 
 # ------------------------------------------------------------------------------------------------------------------- building
@@ -365,14 +366,13 @@ def build(
         if ndim is None:
             dims = max(dims, _ndim(t._p))
     try:
-        with core.lock:
-            pointer = function(core.ptr, *args) if array else function(core.ptr, *pointers, *args)
+        pointer = function(core.ptr, *args) if array else function(core.ptr, *pointers, *args)
     except (OverflowError, TypeError) as error:
         _fail(op, tensors, labels, error)
     if not pointer:
         _fail(op, tensors, labels, None)
     _set_ndim(pointer, dims if ndim is None else ndim)
-    return Tensor(pool, pointer)
+    return Tensor(pool, pointer, core.h)
 
 
 def build_1(op: str, function: Any, a: Tensor, *args: Any, ndim: int = OF_MOST) -> Tensor:
@@ -381,14 +381,13 @@ def build_1(op: str, function: Any, a: Tensor, *args: Any, ndim: int = OF_MOST) 
         newest(op, (a,))  # says what is wrong
         raise StateError(f"{op}: the context of a tensor is closed")
     try:
-        with core.lock:
-            pointer = function(core.ptr, a._p, *args)
+        pointer = function(core.ptr, a._p, *args)
     except (OverflowError, TypeError) as error:
         _fail(op, (a,), _LABELS, error)
     if not pointer:
         _fail(op, (a,), _LABELS, None)
     _settle(pointer, ndim)
-    return Tensor(a._ctx, pointer)
+    return Tensor(a._ctx, pointer, core.h)
 
 
 def build_2(op: str, function: Any, a: Tensor, b: Tensor, *args: Any, ndim: int = OF_MOST, labels: Sequence[str] = _LABELS) -> Tensor:
@@ -402,17 +401,16 @@ def build_2(op: str, function: Any, a: Tensor, b: Tensor, *args: Any, ndim: int 
     if core is not other:
         if other.serial > core.serial:
             pool, core, other = b._ctx, other, core
-        if other not in core.parents:
+        if other.serial not in core.adopted:
             core.adopt(other)
     try:
-        with core.lock:
-            pointer = function(core.ptr, a._p, b._p, *args)
+        pointer = function(core.ptr, a._p, b._p, *args)
     except (OverflowError, TypeError) as error:
         _fail(op, (a, b), labels, error)
     if not pointer:
         _fail(op, (a, b), labels, None)
     _settle(pointer, ndim)
-    return Tensor(pool, pointer)
+    return Tensor(pool, pointer, core.h)
 
 
 def _attempt(a: Tensor, function: Any, n: int, *args: Any) -> Tensor | None:
@@ -421,11 +419,10 @@ def _attempt(a: Tensor, function: Any, n: int, *args: Any) -> Tensor | None:
     if core is None:
         raise StateError("the context of the tensor is closed")
     try:
-        with core.lock:
-            pointer = function(core.ptr, a._p, n, *args)
+        pointer = function(core.ptr, a._p, n, *args)
     except (OverflowError, TypeError):
         return None
-    return Tensor(a._ctx, pointer) if pointer else None
+    return Tensor(a._ctx, pointer, core.h) if pointer else None
 
 
 # -------------------------------------------------------------------------------------------------------------------- tensors

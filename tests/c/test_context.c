@@ -4,6 +4,11 @@
 #include "tensor/tensor.h"
 #include "test.h"
 
+#ifndef _WIN32
+#    include <sys/wait.h>
+#    include <unistd.h>
+#endif
+
 // Sizes that no machine has are asked for here: the sanitizer shall answer NULL like malloc does.
 __attribute__((visibility("default"))) const char * __asan_default_options(void);
 const char * __asan_default_options(void) {
@@ -275,6 +280,209 @@ static void threads(void) {
     }
 }
 
+// ---------------------------------------------------------------------------------------------------- threads in one context
+
+enum { BUILDERS = 8, ROUNDS = 300 };
+
+struct team {
+    struct ggml_context * ctx;
+    struct ggml_tensor *  shared;
+    atomic_int            next, n_done, wrong;
+    atomic_bool           stop;
+    int                   rounds;
+};
+
+// What a builder of several objects does when a later one cannot be made.
+static void begin_and_give_up(struct ggml_context * ctx) {
+    struct ggml_tensor * first = ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 16);
+    if (first != NULL && ggml_set_name(first, "given up") != NULL && ggml_new_tensor_1d(ctx, GGML_TYPE_F32, -1) == NULL) {
+        ggml_new_tensor_1d(ctx, GGML_TYPE_I32, 3);
+        gb_context_drop(ctx, first);
+    }
+}
+
+static void build(void * arg) {
+    struct team * team = arg;
+    const int     me   = atomic_fetch_add(&team->next, 1);
+    for (int i = 0; i < team->rounds; i++) {
+        struct ggml_tensor * t = ggml_new_i32(team->ctx, me * ROUNDS + i);
+        struct ggml_tensor * v = ggml_view_1d(team->ctx, team->shared, 4, (size_t) (i % 4) * 4);
+        struct ggml_tensor * s = v ? ggml_add(team->ctx, v, v) : NULL;
+        struct ggml_tensor * large = i % 50 == 0 ? ggml_new_tensor_1d(team->ctx, GGML_TYPE_I8, 30000) : t;
+        atomic_fetch_add(&team->wrong, t == NULL || v == NULL || s == NULL || large == NULL);
+        if (t != NULL) ggml_format_name(t, "t %d %d", me, i);
+        if (i % 3 == 0) begin_and_give_up(team->ctx);
+        if (large != NULL && large != t) memset(large->data, me, 30000);
+    }
+    atomic_fetch_add(&team->n_done, 1);
+}
+
+// Looks at the list while others append to it.
+static void look(void * arg) {
+    struct team * team = arg;
+    size_t        used = 0;
+    while (atomic_load(&team->n_done) < BUILDERS) {
+        const size_t now = ggml_used_mem(team->ctx);
+        atomic_fetch_add(&team->wrong, now > ggml_get_mem_size(team->ctx) || ggml_get_tensor(team->ctx, "shared") != team->shared);
+        used = GB_MAX(used, now);
+        size_t bytes = 0;
+        for (struct ggml_tensor * t = ggml_get_first_tensor(team->ctx); t != NULL; t = ggml_get_next_tensor(team->ctx, t)) {
+            bytes += ggml_nbytes(t);
+        }
+        atomic_fetch_add(&team->wrong, bytes < ggml_nbytes(team->shared));
+    }
+}
+
+static void check_numbers(struct ggml_context * ctx, int rounds) {
+    static char seen[BUILDERS * ROUNDS];
+    memset(seen, 0, sizeof(seen));
+    int n = 0;
+    for (struct ggml_tensor * t = ggml_get_first_tensor(ctx); t != NULL; t = ggml_get_next_tensor(ctx, t)) {
+        int me, i;
+        CHECK_MSG(strcmp(t->name, "given up") != 0, "a tensor that was taken back is there");
+        if (sscanf(t->name, "t %d %d", &me, &i) == 2 && me >= 0 && me < BUILDERS && i >= 0 && i < rounds) {
+            CHECK_INT(ggml_get_i32_1d(t, 0), me * ROUNDS + i);
+            CHECK(!seen[me * ROUNDS + i]);
+            seen[me * ROUNDS + i] = 1;
+            n++;
+        } else if (t->type == GGML_TYPE_I8) {
+            const char * data = t->data;
+            for (int k = 0; k < 30000; k++) CHECK(data[k] == data[0]);
+        }
+    }
+    CHECK_INT(n, BUILDERS * rounds);
+}
+
+static struct team new_team(struct ggml_context * ctx, int rounds) {
+    struct team team = { .ctx = ctx, .rounds = rounds };
+    team.shared      = ggml_set_name(ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 8), "shared");
+    CHECK(team.shared != NULL);
+    return team;
+}
+
+static void run_team(struct team * team, bool looked_at) {
+    gb_thread thread[BUILDERS], looker;
+    for (int i = 0; i < BUILDERS; i++) REQUIRE(gb_thread_start(&thread[i], build, team));
+    if (looked_at) REQUIRE(gb_thread_start(&looker, look, team));
+    for (int i = 0; i < BUILDERS; i++) gb_thread_join(thread[i]);
+    if (looked_at) gb_thread_join(looker);
+    CHECK_INT(team->wrong, 0);
+    check_numbers(team->ctx, team->rounds);
+}
+
+static void threads_in_one_context(void) {
+    for (int looked_at = 0; looked_at < 2; looked_at++) {
+        struct team team = new_team(own(1000), ROUNDS);
+        run_team(&team, looked_at);
+        ggml_free(team.ctx);
+    }
+}
+
+static void threads_in_memory_of_the_caller(void) {
+    enum { SIZE = 40 << 20 };
+    void *                memory = gb_aligned_alloc(16, SIZE);
+    struct ggml_context * ctx    = ggml_init((struct ggml_init_params){ SIZE, memory, false });
+    struct team           team   = new_team(ctx, ROUNDS);
+    run_team(&team, true);
+    struct ggml_tensor * last = ggml_new_i32(ctx, 5);
+    ggml_free(ctx);
+    CHECK_INT(ggml_get_i32_1d(last, 0), 5); // the tensors are the memory's
+    CHECK_INT(ggml_nelements(team.shared), 8);
+    gb_aligned_free(memory);
+}
+
+struct two {
+    struct ggml_context * ctx;
+    struct ggml_tensor *  theirs;
+};
+
+static void make_one(void * arg) {
+    struct two * two = arg;
+    two->theirs      = ggml_set_name(ggml_new_i32(two->ctx, 7), "theirs");
+}
+
+// A builder that fails takes back what it made, and nothing of what another thread made meanwhile.
+static void taking_back_beside_others(void) {
+    struct two           two   = { own(10000), NULL };
+    struct ggml_tensor * a     = ggml_set_name(ggml_new_i32(two.ctx, 1), "a");
+    const size_t         before = ggml_used_mem(two.ctx);
+    struct ggml_tensor * first = ggml_set_name(ggml_new_i32(two.ctx, 2), "first");
+    gb_thread            thread;
+    REQUIRE(gb_thread_start(&thread, make_one, &two));
+    gb_thread_join(thread);
+    ggml_new_i32(two.ctx, 3);
+    gb_context_drop(two.ctx, first);
+    CHECK(ggml_get_first_tensor(two.ctx) == a && ggml_get_next_tensor(two.ctx, a) == two.theirs);
+    CHECK(ggml_get_next_tensor(two.ctx, two.theirs) == NULL && ggml_get_tensor(two.ctx, "first") == NULL);
+    struct ggml_tensor * later = ggml_new_i32(two.ctx, 4);
+    CHECK_INT(ggml_get_i32_1d(two.theirs, 0), 7);
+    CHECK(ggml_get_next_tensor(two.ctx, two.theirs) == later);
+    ggml_free(two.ctx);
+
+    two.ctx = own(10000); // nobody else: all as it was
+    ggml_new_i32(two.ctx, 1);
+    first = ggml_new_i32(two.ctx, 2);
+    ggml_new_i32(two.ctx, 3);
+    gb_context_drop(two.ctx, first);
+    CHECK_INT(ggml_used_mem(two.ctx), before);
+    CHECK(ggml_new_i32(two.ctx, 4) == first);
+    ggml_free(two.ctx);
+}
+
+// Who walks the list may stand on a tensor that its builder takes back: the walk goes on behind it.
+static void taking_back_what_was_seen(void) {
+    struct ggml_context * ctx   = own(10000);
+    struct ggml_tensor *  a     = ggml_new_i32(ctx, 1);
+    struct ggml_tensor *  first = ggml_new_i32(ctx, 2);
+    CHECK(ggml_get_next_tensor(ctx, ggml_get_first_tensor(ctx)) == first);
+    gb_context_drop(ctx, first);
+    struct ggml_tensor * b = ggml_new_tensor_2d(ctx, GGML_TYPE_F32, 100, 3);
+    CHECK(b != first && ggml_get_next_tensor(ctx, first) == b && ggml_get_next_tensor(ctx, a) == b);
+    ggml_free(ctx);
+}
+
+#ifndef _WIN32
+static void build_until_stopped(void * arg) {
+    struct team * team = arg;
+    while (!atomic_load(&team->stop)) {
+        ggml_new_i32(team->ctx, 1);
+        begin_and_give_up(team->ctx);
+    }
+}
+
+static int in_child(struct ggml_context * ctx) {
+    const size_t used = ggml_used_mem(ctx);
+    size_t       n    = 0;
+    for (int i = 0; i < 50; i++) {
+        if (ggml_new_i32(ctx, i) == NULL) return 1;
+    }
+    for (struct ggml_tensor * t = ggml_get_first_tensor(ctx); t != NULL; t = ggml_get_next_tensor(ctx, t)) n++;
+    return n >= 50 && ggml_used_mem(ctx) == used + 50 * 416 ? 0 : 2;
+}
+
+// A child finds every context whole and usable, whatever its threads did at the fork.
+static void fork_while_threads_build(void) {
+    struct team team = new_team(own(1000), 0);
+    gb_thread   thread[2];
+    for (int i = 0; i < 2; i++) REQUIRE(gb_thread_start(&thread[i], build_until_stopped, &team));
+    for (int i = 0; i < 60; i++) {
+        const pid_t child = fork();
+        if (child == 0) {
+            alarm(60); // instead of waiting for ever
+            _exit(in_child(team.ctx));
+        }
+        int status = -1;
+        CHECK(child > 0 && waitpid(child, &status, 0) == child);
+        CHECK_MSG(WIFEXITED(status) && WEXITSTATUS(status) == 0, "child %d: status %#x", i, (unsigned) status);
+    }
+    atomic_store(&team.stop, true);
+    for (int i = 0; i < 2; i++) gb_thread_join(thread[i]);
+    ggml_free(team.ctx);
+}
+#else
+static void fork_while_threads_build(void) {}
+#endif
+
 // A scenario with every kind of object; false when something failed.
 static bool scenario(void) {
     struct ggml_context * ctx = own(16);
@@ -313,4 +521,5 @@ static void failing_allocations(void) {
 TEST_MAIN(TEST(struct_sizes), TEST(grows), TEST(own_memory_is_one_region_at_first), TEST(exact_weight_context),
           TEST(larger_graph_in_tensor_space), TEST(tensors_outlive_context), TEST(exact_benchmark_pool), TEST(caller_memory),
           TEST(huge_sizes), TEST(many_contexts), TEST(scratch), TEST(finding_tensors), TEST(null_arguments), TEST(threads),
-          TEST(failing_allocations))
+          TEST(threads_in_one_context), TEST(threads_in_memory_of_the_caller), TEST(taking_back_beside_others),
+          TEST(taking_back_what_was_seen), TEST(fork_while_threads_build), TEST(failing_allocations))

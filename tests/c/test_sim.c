@@ -3,9 +3,12 @@
 #include "test.h"
 
 #include <pthread.h>
+#include <stdatomic.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "base/current.h"
+#include "base/env.h"
 #include "base/mem.h"
 #include "base/thread.h"
 #include "ggml-backend-impl.h"
@@ -77,6 +80,183 @@ static struct ggml_cgraph * graph_of(struct rig * r, struct ggml_tensor * t) {
     struct ggml_cgraph * g = ggml_new_graph(r->ctx);
     ggml_build_forward_expand(g, t);
     return g;
+}
+
+// ------------------------------------------------------------------------------------------------- waits that are given up
+
+static bool enough(void * data) { return --*(int *) data <= 0; }
+
+#define PATIENTLY(times, call)                                                                                                         \
+    do {                                                                                                                               \
+        int           left_  = (times);                                                                                                \
+        const int64_t start_ = gb_time_ns();                                                                                           \
+        gb_set_poll(enough, &left_);                                                                                                   \
+        CHECK_INT(call, GGML_STATUS_ABORTED);                                                                                          \
+        gb_set_poll(NULL, NULL);                                                                                                       \
+        CHECK_MSG(gb_time_ns() - start_ < 10 * (int64_t) 1000000000, "%s took %lld ms", #call, (long long) (gb_time_ns() - start_) / 1000000); \
+        CHECK(strstr(ggml_last_error(), "gave up") != NULL);                                                                           \
+        ggml_clear_error();                                                                                                            \
+    } while (0)
+
+// Of a device that takes minutes for everything.
+static void waits_are_given_up(void) {
+    struct rig r;
+    REQUIRE(rig_open(&r, "delay=100s"));
+    struct ggml_tensor * x = vector(&r, 1000);
+    struct ggml_tensor * y = place(&r, ggml_sqr(r.ctx, x));
+    struct ggml_cgraph * g = graph_of(&r, y);
+    fill(x, 3);
+    for (int i = 0; i < 3; i++) { // it is usable again each time
+        CHECK(ggml_backend_graph_compute(r.backend, g));
+        CHECK(ggml_backend_graph_compute(r.backend, g));
+        PATIENTLY(2, ggml_backend_synchronize(r.backend));
+        CHECK(last(x) == 3);
+        CHECK_INT(ggml_backend_synchronize(r.backend), GGML_STATUS_SUCCESS);
+    }
+    ggml_backend_event_t event = ggml_backend_event_new(r.backend);
+    CHECK(ggml_backend_graph_compute(r.backend, g));
+    CHECK_INT(ggml_backend_event_record(event), GGML_STATUS_SUCCESS);
+    PATIENTLY(1, ggml_backend_event_synchronize(event));
+    ggml_backend_event_free(event);
+    // whoever has queued the graph learns of it, once
+    CHECK_INT(ggml_backend_synchronize(r.backend), GGML_STATUS_ABORTED);
+    CHECK_INT(ggml_backend_synchronize(r.backend), GGML_STATUS_SUCCESS);
+    float v;
+    CHECK(ggml_backend_graph_compute(r.backend, g));
+    PATIENTLY(1, ggml_backend_tensor_get(x, &v, 0, sizeof(v)));
+    PATIENTLY(1, ggml_backend_tensor_get(x, &v, 0, sizeof(v))); // a failure that nobody was told
+    CHECK_INT(ggml_backend_synchronize(r.backend), GGML_STATUS_ABORTED);
+    CHECK(last(x) == 3);
+    int one = 1; // freeing does not wait for minutes either
+    CHECK(ggml_backend_graph_compute(r.backend, g));
+    gb_set_poll(enough, &one);
+    rig_close(&r);
+    gb_set_poll(NULL, NULL);
+    ggml_clear_error();
+}
+
+static void transfers_are_given_up(void) {
+    struct rig r;
+    REQUIRE(rig_open(&r, "copy_delay=100s"));
+    struct ggml_tensor * x = vector(&r, 1000);
+    float                v[1000] = { 1 };
+    PATIENTLY(2, ggml_backend_tensor_set(x, v, 0, sizeof(v)));
+    PATIENTLY(1, ggml_backend_tensor_get(x, v, 0, sizeof(v))); // nothing is left of the first
+    PATIENTLY(1, ggml_backend_buffer_clear(r.buffer, 0));
+    CHECK_INT(ggml_backend_synchronize(r.backend), GGML_STATUS_SUCCESS);
+    struct rig other;
+    REQUIRE(rig_open(&other, NULL));
+    struct ggml_tensor * y = vector(&other, 1000);
+    PATIENTLY(1, ggml_backend_tensor_copy(y, x));
+    PATIENTLY(1, ggml_backend_tensor_copy(x, y) == GGML_STATUS_SUCCESS ? ggml_backend_tensor_get(x, v, 0, 4) : ggml_last_status());
+    rig_close(&other);
+    rig_close(&r);
+    ggml_clear_error();
+}
+
+// A queue that waits for another one, which is busy for minutes, is cancelled without it.
+static void queues_stop_waiting(void) {
+    struct rig a, b;
+    REQUIRE(rig_open(&a, "delay=100s") && rig_open(&b, NULL));
+    struct ggml_tensor * x     = vector(&a, 100);
+    struct ggml_cgraph * slow  = graph_of(&a, place(&a, ggml_sqr(a.ctx, x)));
+    struct ggml_tensor * z     = vector(&b, 100);
+    struct ggml_tensor * y     = place(&b, ggml_sqr(b.ctx, z));
+    struct ggml_cgraph * quick = graph_of(&b, y);
+    ggml_backend_event_t event = ggml_backend_event_new(a.backend);
+    fill(z, 3);
+    for (int i = 0; i < 5; i++) {
+        CHECK(ggml_backend_graph_compute(a.backend, slow));
+        CHECK_INT(ggml_backend_event_record(event), GGML_STATUS_SUCCESS);
+        CHECK_INT(ggml_backend_event_wait(b.backend, event), GGML_STATUS_SUCCESS);
+        CHECK(ggml_backend_graph_compute(b.backend, quick));
+        PATIENTLY(1 + i % 2, ggml_backend_synchronize(b.backend));
+        CHECK(last(z) == 3); // b goes on, a still has its work
+        CHECK(ggml_backend_graph_compute(b.backend, quick));
+        CHECK(last(y) == 9);
+        PATIENTLY(1, ggml_backend_synchronize(a.backend));
+    }
+    CHECK(ggml_backend_graph_compute(a.backend, slow));
+    ggml_backend_event_record(event);
+    ggml_backend_event_wait(b.backend, event);
+    ggml_backend_event_free(event);
+    PATIENTLY(1, ggml_backend_synchronize(a.backend)); // and b's wait is over with it
+    CHECK_INT(ggml_backend_synchronize(b.backend), GGML_STATUS_SUCCESS);
+    rig_close(&b);
+    rig_close(&a);
+    ggml_clear_error();
+}
+
+// A long computation, not a delay.
+static void computing_is_given_up(void) {
+    for (int threads = 1; threads <= 2; threads++) {
+        struct rig r = { 0 };
+        r.backend    = gb_sim_reg_init(threads == 1 ? NULL : "threads=2", NULL);
+        r.ctx        = ggml_init((struct ggml_init_params){ 1u << 20, NULL, true });
+        r.buffer     = ggml_backend_alloc_buffer(r.backend, (size_t) 200 << 20);
+        REQUIRE(r.buffer != NULL);
+        struct ggml_tensor * x = place(&r, ggml_new_tensor_2d(r.ctx, GGML_TYPE_F32, 2048, 2048));
+        struct ggml_tensor * t = x;
+        for (int i = 0; i < 8; i++) { // seconds at least
+            t = place(&r, ggml_mul_mat(r.ctx, x, t));
+        }
+        CHECK_INT(ggml_backend_buffer_clear(r.buffer, 0), GGML_STATUS_SUCCESS);
+        CHECK(ggml_backend_graph_compute(r.backend, graph_of(&r, t)));
+        PATIENTLY(1, ggml_backend_synchronize(r.backend));
+        CHECK(last(x) == 0);
+        rig_close(&r);
+    }
+}
+
+struct other_user {
+    struct ggml_tensor * x;
+    atomic_bool *        end;
+    int                  wrong, aborted, done;
+};
+
+static void * use_and_check(void * arg) {
+    struct other_user * u = arg;
+    float               v = 0;
+    while (!*u->end) {
+        const float           next   = v + 1;
+        const enum ggml_status set    = ggml_backend_tensor_set(u->x, &next, 0, sizeof(next));
+        v                            = set == GGML_STATUS_SUCCESS ? next : v;
+        float                  got    = -1;
+        const enum ggml_status status = ggml_backend_tensor_get(u->x, &got, 0, sizeof(got));
+        u->aborted += set != GGML_STATUS_SUCCESS || status != GGML_STATUS_SUCCESS;
+        u->done += status == GGML_STATUS_SUCCESS;
+        u->wrong += status == GGML_STATUS_SUCCESS && got != v && got != next; // a set that was given up may have been made
+        v = status == GGML_STATUS_SUCCESS ? got : v;
+    }
+    ggml_clear_error();
+    return NULL;
+}
+
+// One thread gives up again and again; what another one reads is right, or it is told.
+static void others_are_told(void) {
+    struct rig r;
+    REQUIRE(rig_open(&r, "delay=100s,copy_delay=20us"));
+    struct ggml_tensor * x = vector(&r, 100);
+    struct ggml_cgraph * g = graph_of(&r, place(&r, ggml_sqr(r.ctx, x)));
+    atomic_bool          end = false;
+    struct other_user    user = { vector(&r, 100), &end, 0, 0, 0 };
+    pthread_t            thread;
+    fill(user.x, 0);
+    REQUIRE(pthread_create(&thread, NULL, use_and_check, &user) == 0);
+    for (int i = 0; i < 30; i++) {
+        CHECK(ggml_backend_graph_compute(r.backend, g));
+        PATIENTLY(1 + i % 2, ggml_backend_synchronize(r.backend));
+    }
+    end = true;
+    int now = 1;
+    gb_set_poll(enough, &now);
+    ggml_backend_synchronize(r.backend);
+    gb_set_poll(NULL, NULL);
+    pthread_join(thread, NULL);
+    CHECK_INT(user.wrong, 0);
+    CHECK(user.done > 0);
+    rig_close(&r);
+    ggml_clear_error();
 }
 
 // ------------------------------------------------------------------------------------------------------------ memory
@@ -621,4 +801,5 @@ TEST_MAIN(TEST(host_access_faults), TEST(transfers), TEST(memory_is_limited), TE
           TEST(computes_what_the_cpu_computes), TEST(queue_keeps_order), TEST(work_takes_its_time), TEST(a_queued_set_reads_late),
           TEST(a_queued_graph_is_a_snapshot), TEST(plans), TEST(copies_between_memories), TEST(op_filter), TEST(bad_parameters),
           TEST(failures_wait_for_synchronize), TEST(failures_inside_nodes), TEST(ends_in_any_order), TEST(devices_at_once),
-          TEST(survives_a_fork), TEST(out_of_memory))
+          TEST(survives_a_fork), TEST(out_of_memory), TEST(waits_are_given_up), TEST(transfers_are_given_up),
+          TEST(queues_stop_waiting), TEST(computing_is_given_up), TEST(others_are_told))

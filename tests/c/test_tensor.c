@@ -216,6 +216,38 @@ static void layouts(void) {
     ggml_free(ctx);
 }
 
+// No name ends with a part of a character, however long it was and whoever cut it.
+static void names_are_cut_between_characters(void) {
+    setup(false);
+    struct ggml_tensor * t = ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 4);
+    static const char *   characters[] = { "x", "\xc3\xa9", "\xe2\x82\xac", "\xf0\x9f\x98\x80" }; // of one to four bytes
+    for (int c = 0; c < 4; c++) {
+        const size_t size = strlen(characters[c]);
+        for (size_t lead = 0; lead < 70; lead++) {
+            char long_name[512] = { 0 };
+            memset(long_name, 'a', lead);
+            while (strlen(long_name) < 100) strcat(long_name, characters[c]);
+            const size_t whole = lead >= 63 ? 63 : lead + (63 - lead) / size * size;
+            ggml_set_name(t, long_name);
+            CHECK(strlen(t->name) == whole && strncmp(t->name, long_name, whole) == 0);
+            ggml_set_name(t, "");
+            ggml_format_name(t, "%s and %d", long_name, 3);
+            CHECK(strlen(t->name) == whole && strncmp(t->name, long_name, whole) == 0);
+            for (size_t k = whole; k < sizeof(t->name); k++) CHECK_INT(t->name[k], 0);
+            long_name[lead + (60 - GB_MIN(lead, 60)) / size * size] = '\0'; // fits; the view's does not
+            ggml_set_name(t, long_name);
+            char expected[600];
+            snprintf(expected, sizeof(expected), "%s (view)", t->name);
+            expected[63] = '\0';
+            CHECK_MSG(strcmp(ggml_view_tensor(ctx, t)->name, expected) == 0, "lead %zu, size %zu", lead, size);
+        }
+    }
+    static const char latin1[] = "............................................................\xe9\xe9\xe9\xe9\xe9"; // no UTF-8: a byte each
+    ggml_set_name(t, latin1);
+    CHECK(strncmp(t->name, latin1, 62) == 0);
+    ggml_free(ctx);
+}
+
 static void names(void) {
     setup(true);
     struct ggml_tensor * t = ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 1);
@@ -302,4 +334,4 @@ static void descriptions(void) {
 }
 
 TEST_MAIN(TEST(fresh_tensors), TEST(empty_tensors), TEST(refused_shapes), TEST(view_extents), TEST(view_roots), TEST(views_of_blocks),
-          TEST(bytes_of_transposed_blocks), TEST(layouts), TEST(names), TEST(flags), TEST(gradients_are_inherited), TEST(descriptions))
+          TEST(bytes_of_transposed_blocks), TEST(layouts), TEST(names), TEST(names_are_cut_between_characters), TEST(flags), TEST(gradients_are_inherited), TEST(descriptions))

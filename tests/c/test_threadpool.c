@@ -47,7 +47,7 @@ static void runs_every_share_once(void) {
             struct tally t = { .expected_nth = used };
             const int    runs = UNDER_TSAN ? 20 : 100;
             for (int r = 0; r < runs; r++) {
-                CHECK_INT(gb_cpu_pool_run(pool, used, count, &t), GGML_STATUS_SUCCESS);
+                CHECK_INT(gb_cpu_pool_run(pool, used, count, NULL, &t), GGML_STATUS_SUCCESS);
             }
             for (int i = 0; i < MAX_THREADS; i++) {
                 CHECK_INT(t.calls[i], i < used ? runs : 0);
@@ -62,7 +62,7 @@ static void caps_at_its_size(void) {
     struct gb_cpu_pool * pool = gb_cpu_pool_new(2);
     REQUIRE(pool != NULL);
     struct tally t = { .expected_nth = 2 };
-    CHECK_INT(gb_cpu_pool_run(pool, 7, count, &t), GGML_STATUS_SUCCESS);
+    CHECK_INT(gb_cpu_pool_run(pool, 7, count, NULL, &t), GGML_STATUS_SUCCESS);
     CHECK_INT(t.wrong_nth, 0);
     CHECK_INT(t.calls[0] + t.calls[1], 2);
     gb_cpu_pool_free(pool);
@@ -83,7 +83,7 @@ static void thousands_of_tiny_runs(void) {
     struct tally t    = { .expected_nth = 4 };
     const int    runs = UNDER_TSAN ? 500 : 5000;
     for (int r = 0; r < runs; r++) {
-        gb_cpu_pool_run(pool, 4, count, &t);
+        gb_cpu_pool_run(pool, 4, count, NULL, &t);
         if (r % 1000 == 999) {
             gb_sleep_us(2000); // long enough for the workers to fall asleep
         }
@@ -136,7 +136,7 @@ static void meetings_keep_step(void) {
     for (size_t s = 0; s < sizeof(sizes) / sizeof(sizes[0]); s++) {
         struct march m = { .pool = gb_cpu_pool_new(sizes[s]) };
         REQUIRE(m.pool != NULL);
-        CHECK_INT(gb_cpu_pool_run(m.pool, sizes[s], marcher, &m), GGML_STATUS_SUCCESS);
+        CHECK_INT(gb_cpu_pool_run(m.pool, sizes[s], marcher, NULL, &m), GGML_STATUS_SUCCESS);
         CHECK_INT(m.decisions, ROUNDS);
         CHECK_INT(m.out_of_step, 0);
         CHECK_INT(m.disagreements, 0);
@@ -167,7 +167,7 @@ static void one_at_a_time(void * arg, int ith, int nth) {
 static void * call_often(void * arg) {
     struct shared_pool * s = arg;
     for (int r = 0; r < 200; r++) {
-        gb_cpu_pool_run(s->pool, 1 + r % 3, one_at_a_time, s);
+        gb_cpu_pool_run(s->pool, 1 + r % 3, one_at_a_time, NULL, s);
     }
     return NULL;
 }
@@ -199,7 +199,7 @@ static void * borrow_often(void * arg) {
             return NULL;
         }
         struct tally t = { .expected_nth = 2 + r % 4 };
-        gb_cpu_pool_run(pool, 2 + r % 4, count, &t);
+        gb_cpu_pool_run(pool, 2 + r % 4, count, NULL, &t);
         for (int i = 0; i < MAX_THREADS; i++) {
             atomic_fetch_add(total, t.calls[i]);
         }
@@ -235,15 +235,15 @@ static void call_again(void * arg, int ith, int nth) {
     struct nested * n = arg;
     if (ith == 0) {
         struct tally t  = { .expected_nth = 2 };
-        n->same_status  = gb_cpu_pool_run(n->pool, 2, count, &t);
-        n->other_status = gb_cpu_pool_run(n->other, 2, count, &t);
+        n->same_status  = gb_cpu_pool_run(n->pool, 2, count, NULL, &t);
+        n->other_status = gb_cpu_pool_run(n->other, 2, count, NULL, &t);
     }
 }
 
 static void a_run_inside_a_run_is_refused(void) {
     struct nested n = { .pool = gb_cpu_pool_new(2), .other = gb_cpu_pool_new(2) };
     REQUIRE(n.pool != NULL && n.other != NULL);
-    CHECK_INT(gb_cpu_pool_run(n.pool, 2, call_again, &n), GGML_STATUS_SUCCESS);
+    CHECK_INT(gb_cpu_pool_run(n.pool, 2, call_again, NULL, &n), GGML_STATUS_SUCCESS);
     CHECK_INT(n.same_status, GGML_STATUS_INVALID_STATE);
     CHECK_INT(n.other_status, GGML_STATUS_SUCCESS);
     gb_cpu_pool_free(n.pool);
@@ -256,7 +256,7 @@ static int in_child(struct gb_cpu_pool * pool) {
     alarm(20); // a hang ends as a signal
     struct tally t = { .expected_nth = 3 };
     for (int r = 0; r < 50; r++) {
-        gb_cpu_pool_run(pool, 3, count, &t);
+        gb_cpu_pool_run(pool, 3, count, NULL, &t);
     }
     gb_cpu_pool_free(pool);
     return t.calls[0] == 50 && t.calls[1] == 50 && t.calls[2] == 50 && t.wrong_nth == 0 ? 0 : 1;
@@ -275,7 +275,7 @@ static void a_child_starts_its_own_workers(void) {
     struct gb_cpu_pool * pool = gb_cpu_pool_new(3);
     REQUIRE(pool != NULL);
     struct tally t = { .expected_nth = 3 };
-    gb_cpu_pool_run(pool, 3, count, &t);
+    gb_cpu_pool_run(pool, 3, count, NULL, &t);
     for (int attempt = 0; attempt < 10; attempt++) { // workers spin at first, and sleep later
         gb_sleep_us(attempt % 2 == 0 ? 0 : 1000);
         const pid_t pid = fork();
@@ -284,7 +284,7 @@ static void a_child_starts_its_own_workers(void) {
             _exit(in_child(pool));
         }
         check_child(pid);
-        gb_cpu_pool_run(pool, 3, count, &t); // the parent's pool lives on
+        gb_cpu_pool_run(pool, 3, count, NULL, &t); // the parent's pool lives on
     }
     CHECK_INT(t.calls[2], 11);
     gb_cpu_pool_free(pool);
@@ -299,7 +299,7 @@ static void * keep_busy(void * arg) {
     struct busy * b = arg;
     struct tally  t = { .expected_nth = 3 };
     while (!atomic_load(&b->stop)) {
-        gb_cpu_pool_run(b->pool, 3, count, &t);
+        gb_cpu_pool_run(b->pool, 3, count, NULL, &t);
     }
     return NULL;
 }
@@ -338,7 +338,7 @@ static void exit_with_a_live_pool(void) {
         static struct gb_cpu_pool * pool; // reachable: no leak
         pool           = gb_cpu_pool_new(4);
         struct tally t = { .expected_nth = 4 };
-        gb_cpu_pool_run(pool, 4, count, &t);
+        gb_cpu_pool_run(pool, 4, count, NULL, &t);
         exit(0);
     }
     check_child(pid);
@@ -361,7 +361,7 @@ static int with_too_few_threads(void) {
     }
     struct tally t = { .expected_nth = 16 };
     for (int r = 0; r < 10; r++) {
-        if (gb_cpu_pool_run(pool, 16, count, &t) != GGML_STATUS_SUCCESS) {
+        if (gb_cpu_pool_run(pool, 16, count, NULL, &t) != GGML_STATUS_SUCCESS) {
             return 3;
         }
     }

@@ -27,6 +27,11 @@ unsigned gb_replicated_buffers_freed(void); // of them, those with `replicated` 
 uint64_t gb_new_version(void);
 void     gb_buffer_changed(ggml_backend_buffer_t buffer);
 
+// For language bindings, whose tensors may go on pointing to a buffer that was freed: while a buffer is held, freeing it gives back its memory
+// and leaves a retired struct without hooks behind. The last unhold frees that. Not to be called while others hold, unhold or free it.
+void gb_buffer_hold(ggml_backend_buffer_t buffer);
+void gb_buffer_unhold(ggml_backend_buffer_t buffer);
+
 // The buffer that holds the tensor's bytes: a view's is its source's. NULL: unplaced, or plain host memory.
 ggml_backend_buffer_t gb_tensor_buffer(const struct ggml_tensor * t);
 

@@ -126,7 +126,24 @@ void ggml_backend_buffer_free(ggml_backend_buffer_t buffer) {
     if (buffer->replicated) {
         atomic_fetch_add(&n_replicated_freed, 1);
     }
-    gb_free(buffer);
+    if (buffer->n_holds == 0) {
+        gb_free(buffer);
+        return;
+    }
+    buffer->iface   = (struct ggml_backend_buffer_i){ 0 };
+    buffer->context = NULL;
+    buffer->size    = 0;
+    buffer->retired = true;
+}
+
+void gb_buffer_hold(ggml_backend_buffer_t buffer) {
+    buffer->n_holds++;
+}
+
+void gb_buffer_unhold(ggml_backend_buffer_t buffer) {
+    if (--buffer->n_holds == 0 && buffer->retired) {
+        gb_free(buffer);
+    }
 }
 
 unsigned gb_replicated_buffers_freed(void) {
@@ -312,8 +329,12 @@ bool ggml_backend_buffer_copy_tensor(const struct ggml_tensor * src, struct ggml
     const ggml_backend_buffer_t into = gb_tensor_buffer(dst);
     const ggml_backend_buffer_t from = gb_tensor_buffer(src);
     gb_buffer_changed(into);
+    const uint64_t before = gb_fail_count();
     if (into && into->iface.cpy_tensor && into->iface.cpy_tensor(into, src, dst)) {
         return true;
+    }
+    if (gb_fail_count() != before) { // it failed, as opposed to not knowing how: nor will the other side succeed
+        return false;
     }
     return from && from->iface.cpy_tensor_to && from->iface.cpy_tensor_to(from, src, dst);
 }

@@ -14,6 +14,41 @@ struct start {
     void * arg;
 };
 
+// ----------------------------------------------------------------------------------------------------------------- brief locks
+
+static struct gb_brief_lock brief_locks[GB_BRIEF_LOCKS];
+
+struct gb_brief_lock * gb_brief_lock_pick(void) {
+    static atomic_uint picked;
+    gb_fork_generation(); // from here on forks are seen
+    return &brief_locks[atomic_fetch_add_explicit(&picked, 1, memory_order_relaxed) % GB_BRIEF_LOCKS];
+}
+
+// The holder needs some tens of nanoseconds, unless the system has taken its processor away: it is given time then.
+void gb_brief_lock_wait(struct gb_brief_lock * l) {
+    for (unsigned n = 0; atomic_load_explicit(&l->held, memory_order_relaxed) != 0 ||
+                         atomic_exchange_explicit(&l->held, 1, memory_order_acquire) != 0; n++) {
+        if (n < 100) {
+            gb_cpu_relax();
+        } else if (n < 200) {
+            gb_thread_yield();
+        } else {
+            gb_sleep_us(50);
+        }
+    }
+}
+
+uint32_t gb_thread_number(void) {
+    static atomic_uint            count;
+    static _Thread_local uint32_t number;
+    if (number == 0) {
+        number = (uint32_t) atomic_fetch_add_explicit(&count, 1, memory_order_relaxed) + 1;
+    }
+    return number;
+}
+
+// ----------------------------------------------------------------------------------------------------------- operating system
+
 #ifdef _WIN32
 
 bool gb_mutex_init(gb_mutex * m) {
@@ -93,7 +128,6 @@ void gb_sleep_us(int64_t us) { Sleep((DWORD) ((us + 999) / 1000)); }
 #    include <errno.h>
 #    include <sched.h>
 #    include <signal.h>
-#    include <stdatomic.h>
 #    include <string.h>
 #    include <time.h>
 
@@ -193,8 +227,30 @@ bool gb_thread_try_start(gb_thread * t, struct gb_thread_main * main) {
 static pthread_once_t fork_once = PTHREAD_ONCE_INIT;
 static atomic_uint    forks;
 
-static void count_fork(void) { atomic_fetch_add(&forks, 1); }
-static void watch_forks(void) { pthread_atfork(NULL, NULL, count_fork); }
+static void free_brief_locks(void) {
+    for (int i = 0; i < GB_BRIEF_LOCKS; i++) {
+        gb_brief_unlock(&brief_locks[i]);
+    }
+}
+
+static void before_fork(void) {
+    for (int i = 0; i < GB_BRIEF_LOCKS; i++) {
+        gb_brief_lock(&brief_locks[i]);
+    }
+}
+
+static void in_child(void) {
+    free_brief_locks();
+    atomic_fetch_add(&forks, 1);
+}
+
+static void watch_forks(void) { pthread_atfork(before_fork, free_brief_locks, in_child); }
+
+// The last locks in the order are the last to be taken before a fork: handlers that are registered first run last there. So this one is
+// registered when the library is loaded, before anybody who calls it can register his own.
+#    if defined(__GNUC__)
+__attribute__((constructor)) static void watch_forks_early(void) { gb_fork_generation(); }
+#    endif
 
 unsigned gb_fork_generation(void) {
     pthread_once(&fork_once, watch_forks);
@@ -223,9 +279,16 @@ bool gb_cond_wait_polled(gb_cond * c, gb_mutex * m) {
     if (gb_cond_wait_for(c, m, GB_POLL_NS) && gb_time_ns() - polled_ns < GB_POLL_NS) { // woken often, it asks all the same
         return false;
     }
+    const unsigned generation = gb_fork_generation();
     gb_mutex_unlock(m);
     const bool stop = gb_poll();
     polled_ns       = gb_time_ns();
+    if (gb_fork_generation() != generation) { // the poll has forked, and this is the child: who could hold the mutex is in the parent
+        gb_mutex_init(m);
+        gb_cond_init(c);
+        gb_mutex_lock(m);
+        return true;
+    }
     gb_mutex_lock(m);
     return stop;
 }

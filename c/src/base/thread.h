@@ -2,6 +2,7 @@
 #ifndef GB_BASE_THREAD_H
 #define GB_BASE_THREAD_H
 
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -34,7 +35,8 @@ bool gb_cond_init(gb_cond * c);
 void gb_cond_destroy(gb_cond * c);
 void gb_cond_wait(gb_cond * c, gb_mutex * m);
 bool gb_cond_wait_for(gb_cond * c, gb_mutex * m, int64_t ns); // false: the time is over
-// As gb_cond_wait, but asks the thread's poll (current.h) from time to time, with the mutex released. True: the poll wants to give up.
+// As gb_cond_wait, but asks the thread's poll (current.h) from time to time, with the mutex released. True: the poll wants to give up, or it
+// has forked and this is the child, in which nobody will ever signal.
 bool gb_cond_wait_polled(gb_cond * c, gb_mutex * m);
 void gb_cond_signal(gb_cond * c);
 void gb_cond_broadcast(gb_cond * c);
@@ -55,6 +57,38 @@ bool gb_thread_try_start(gb_thread * t, struct gb_thread_main * main);
 unsigned gb_fork_generation(void);
 
 void gb_call_once(gb_once * once, void (*init)(void));
+
+// Locks for sections of a few hundred instructions. Who holds one takes no other lock, allocates nothing, reports nothing and calls nothing
+// of the user's, so they are the last in every order of locks. There are as many as GB_BRIEF_LOCKS in the process, and objects share them.
+// A fork waits until all are free: in the child they are free, too, and what they protect is whole.
+enum { GB_BRIEF_LOCKS = 64 };
+struct gb_brief_lock {
+    _Alignas(64) atomic_uint held; // alone in its cache line
+};
+struct gb_brief_lock * gb_brief_lock_pick(void); // for a new object: each of them in turn
+void                   gb_brief_lock_wait(struct gb_brief_lock * l);
+
+static inline void gb_brief_lock(struct gb_brief_lock * l) {
+    if (atomic_exchange_explicit(&l->held, 1, memory_order_acquire) != 0) {
+        gb_brief_lock_wait(l);
+    }
+}
+
+static inline void gb_brief_unlock(struct gb_brief_lock * l) {
+    atomic_store_explicit(&l->held, 0, memory_order_release);
+}
+
+// A number of the calling thread, never 0, that no other thread has had.
+uint32_t gb_thread_number(void);
+
+// A field of a struct that C programs see as a plain one, and that one thread may read while another writes it: one aligned access.
+#if defined(__GNUC__)
+#    define GB_READ_RELAXED(field) __atomic_load_n(&(field), __ATOMIC_RELAXED)
+#    define GB_WRITE_RELAXED(field, value) __atomic_store_n(&(field), value, __ATOMIC_RELAXED)
+#else
+#    define GB_READ_RELAXED(field) (field)
+#    define GB_WRITE_RELAXED(field, value) ((field) = (value))
+#endif
 
 void gb_thread_yield(void);
 void gb_sleep_us(int64_t us);

@@ -6,8 +6,8 @@
 // effects of earlier ones. Views are no work and appear in no step. A plan in which no node wants a second thread wakes
 // nobody.
 //
-// Invariant: whether to go on after a step is decided once, by the last thread to arrive, and seen by all: a failed or
-// aborted run never leaves a thread waiting at a meeting that the others skip.
+// Invariant: whether to go on after a step, or behind a barrier inside a node, is decided once, by the last thread to arrive, and seen by
+// all: a failed or aborted run never leaves a thread waiting at a meeting that the others skip.
 //
 // Called by cpu_graph.c (public graph functions), cpu_backend.c, and the simulated device.
 #include <stdarg.h>
@@ -63,8 +63,9 @@ struct gb_cpu_team {
     struct gb_cpu_pool *       pool; // NULL when one thread runs alone
     void *                     work; // aligned
     atomic_int                 claimed; // a failure is being, or has been, written to status and message
-    atomic_int                 halted;  // an enum ggml_status: why not to go on; read between steps
+    atomic_int                 halted;  // an enum ggml_status: why not to go on; read between steps, and between pieces of long nodes
     bool                       stop;    // halted as it was when the last thread left the step
+    bool                       leave;   // halted as it was when the last thread came to the barrier inside the node
     char                       message[GB_ERROR_SIZE];
 };
 
@@ -306,10 +307,44 @@ int gb_cpu_plan_n_threads(const struct gb_cpu_plan * plan) {
 
 // ----------------------------------------------------------------------------------------------- for ops, during a run
 
-void gb_cpu_barrier(const struct gb_cpu_call * call) {
-    if (call->nth > 1) {
-        gb_cpu_pool_meet(call->team->pool, GB_CPU_MEET_NODE, call->nth, NULL, NULL);
+static bool is_halted(struct gb_cpu_team * team) {
+    return atomic_load_explicit(&team->halted, memory_order_relaxed) != GGML_STATUS_SUCCESS;
+}
+
+static void poll_abort(struct gb_cpu_team * team) {
+    const struct gb_cpu_run * run   = team->run;
+    int                       going = GGML_STATUS_SUCCESS;
+    if (run->abort_callback != NULL && run->abort_callback(run->abort_data)) {
+        atomic_compare_exchange_strong(&team->halted, &going, GGML_STATUS_ABORTED);
     }
+}
+
+static void poll_while_waiting(void * arg) { // the others may have long pieces of a node, or functions of the user's
+    if (!is_halted(arg)) {
+        poll_abort(arg);
+    }
+}
+
+bool gb_cpu_look(const struct gb_cpu_call * call) {
+    if (call->pace->asks && !is_halted(call->team)) {
+        poll_abort(call->team);
+    }
+    const bool halted = is_halted(call->team);
+    call->pace->left  = halted ? -1 : GB_CPU_PACE;
+    return halted;
+}
+
+static void decide_in_node(void * arg) {
+    struct gb_cpu_team * team = arg;
+    team->leave               = is_halted(team);
+}
+
+bool gb_cpu_barrier(const struct gb_cpu_call * call) {
+    if (call->nth == 1) {
+        return !is_halted(call->team);
+    }
+    gb_cpu_pool_meet(call->team->pool, GB_CPU_MEET_NODE, call->nth, decide_in_node, call->team);
+    return !call->team->leave;
 }
 
 void gb_cpu_fail(const struct gb_cpu_call * call, const struct ggml_tensor * node, enum ggml_status status,
@@ -370,20 +405,9 @@ static enum ggml_status check_all_placed(const struct gb_cpu_plan * plan) {
     return GGML_STATUS_SUCCESS;
 }
 
-static void poll_abort(struct gb_cpu_team * team) {
-    const struct gb_cpu_run * run   = team->run;
-    int                       going = GGML_STATUS_SUCCESS;
-    if (run->abort_callback != NULL && run->abort_callback(run->abort_data)) {
-        atomic_compare_exchange_strong(&team->halted, &going, GGML_STATUS_ABORTED);
-    }
-}
-
-static bool is_halted(struct gb_cpu_team * team) {
-    return atomic_load_explicit(&team->halted, memory_order_relaxed) != GGML_STATUS_SUCCESS;
-}
-
 static void run_job(struct gb_cpu_team * team, const struct job * job, int ith, int nth) {
-    const struct gb_cpu_call call = { ith, nth, team->work, job->work_size, team->run->kernels, team };
+    struct gb_cpu_pace       pace = { GB_CPU_PACE, ith == 0 };
+    const struct gb_cpu_call call = { ith, nth, team->work, job->work_size, team->run->kernels, team, &pace };
     job->op->run(&call, job->node);
 }
 
@@ -402,7 +426,8 @@ static void run_alone(struct gb_cpu_team * team, const struct step * step) {
 static void run_fused(struct gb_cpu_team * team, const struct step * step, int ith, int nth) {
     struct ggml_tensor *     nodes[GB_FUSE_MAX];
     const int                n    = nodes_of(team->plan, step->first, step->first + step->count, nodes);
-    const struct gb_cpu_call call = { ith, nth, team->work, step->work_size, team->run->kernels, team };
+    struct gb_cpu_pace       pace = { GB_CPU_PACE, ith == 0 };
+    const struct gb_cpu_call call = { ith, nth, team->work, step->work_size, team->run->kernels, team, &pace };
     gb_fusion_of((enum gb_fusion_kind) step->fusion)->run(&call, nodes, n);
 }
 
@@ -497,7 +522,7 @@ enum ggml_status gb_cpu_plan_run(struct gb_cpu_plan * plan, struct gb_cpu_pool *
     poll_abort(&team);
     decide(&team);
     if (team.pool != NULL) {
-        GB_TRY(gb_cpu_pool_run(pool, plan->team, team_main, &team));
+        GB_TRY(gb_cpu_pool_run(pool, plan->team, team_main, run->abort_callback != NULL ? poll_while_waiting : NULL, &team));
     } else {
         team_main(&team, 0, 1);
     }

@@ -289,6 +289,9 @@ static void run_rows(const struct gb_cpu_call * call, struct ggml_tensor * const
             }
             i += GB_MAX(length, 1);
         }
+        if (gb_cpu_stopped(call, rows * group[0]->ne[0])) {
+            return;
+        }
     }
 }
 

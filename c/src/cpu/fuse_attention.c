@@ -190,7 +190,9 @@ static void run_attention(const struct gb_cpu_call * call, struct ggml_tensor * 
     int64_t      first, end;
     c.a.out = (char *) call->work + gb_floats_size(gb_attention_tiled_floats(&c.a), call->nth);
     gb_attention_run_tiled(call, &c.a);
-    gb_cpu_barrier(call);
+    if (!gb_cpu_barrier(call)) {
+        return;
+    }
     gb_cpu_share(call, (int64_t) lines, &first, &end);
     const size_t from = GB_MIN((size_t) first * 64, ggml_nbytes(last)), to = GB_MIN((size_t) end * 64, ggml_nbytes(last));
     memcpy((char *) last->data + from, c.a.out + from, to - from);

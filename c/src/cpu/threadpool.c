@@ -67,6 +67,8 @@ struct gb_cpu_pool {
 };
 
 static _Thread_local struct gb_cpu_pool * current; // whose fn this thread is in
+static _Thread_local void (*waiting)(void * arg);  // of the thread that calls a run: called from time to time while it waits for the others
+static _Thread_local void * waiting_arg;
 
 // --------------------------------------------------------------------------------------------------------------- gates
 
@@ -127,7 +129,13 @@ static void gate_wait(struct gate * g, unsigned seen, int64_t patience_ns) {
     gb_mutex_lock(&g->mutex);
     atomic_fetch_add(&g->sleepers, 1);
     while (atomic_load(&g->seq) == seen) {
-        gb_cond_wait(&g->opened, &g->mutex);
+        if (waiting == NULL) {
+            gb_cond_wait(&g->opened, &g->mutex);
+        } else if (!gb_cond_wait_for(&g->opened, &g->mutex, GB_POLL_NS)) {
+            gb_mutex_unlock(&g->mutex);
+            waiting(waiting_arg);
+            gb_mutex_lock(&g->mutex);
+        }
     }
     atomic_fetch_sub(&g->sleepers, 1);
     gb_mutex_unlock(&g->mutex);
@@ -307,15 +315,21 @@ static void run_team(struct gb_cpu_pool * pool, int nth, gb_cpu_pool_fn fn, void
     }
 }
 
-enum ggml_status gb_cpu_pool_run(struct gb_cpu_pool * pool, int n_threads, gb_cpu_pool_fn fn, void * arg) {
+enum ggml_status gb_cpu_pool_run(struct gb_cpu_pool * pool, int n_threads, gb_cpu_pool_fn fn, void (*while_waiting)(void * arg), void * arg) {
     GB_FAIL_IF(current == pool, GGML_STATUS_INVALID_STATE, GGML_STATUS_INVALID_STATE,
                "CPU: a node that is being computed asks the same threads to compute another graph");
     adopt_after_fork(pool);
     gb_mutex_lock(&pool->running);
-    struct gb_cpu_pool * outer = current;
-    current                    = pool;
+    struct gb_cpu_pool * const outer         = current;
+    void (*const outer_waiting)(void * arg_) = waiting;
+    void * const outer_arg                   = waiting_arg;
+    current                                  = pool;
+    waiting                                  = while_waiting;
+    waiting_arg                              = arg;
     run_team(pool, 1 + start_workers(pool, GB_MIN(n_threads, pool->n_threads) - 1), fn, arg);
-    current = outer;
+    current     = outer;
+    waiting     = outer_waiting;
+    waiting_arg = outer_arg;
     gb_mutex_unlock(&pool->running);
     return GGML_STATUS_SUCCESS;
 }

@@ -34,7 +34,7 @@ enum ggml_status ggml_report_error(enum ggml_status status, const char * fmt, ..
 }
 
 struct ggml_tensor * ggml_format_name(struct ggml_tensor * tensor, const char * fmt, ...) {
-    char    name[GGML_MAX_NAME];
+    char    name[GGML_MAX_NAME + 4]; // a character more than fits, so that the library sees where to cut
     va_list args;
     va_start(args, fmt);
     vsnprintf(name, sizeof(name), fmt, args);

@@ -4,17 +4,21 @@
 // all of them are idle: the user, too, may have queued work. Between queues nothing is in order but by the waits of the plan. What the host
 // does itself (nodes of backends without a queue, copies that no queue can make) is done when the step was issued. With a callback, or
 // when the run is checked, each step is complete before the next one begins.
-// After a failure everything is waited for, so the scheduler can go on with the next call.
+// After a failure everything is waited for, so the scheduler can go on with the next call. A wait that is given up (base/current.h) is such a
+// failure: what is queued on all backends is cancelled then.
 #include "sched/sched.h"
 
 #include <string.h>
 
 #include "backend/backend.h"
+#include "base/current.h"
 #include "base/env.h"
+#include "base/thread.h"
 
 struct run {
     struct ggml_backend_sched * sched;
     struct gb_sched_plan *      plan;
+    bool                        behind;  // earlier runs, whose end nobody has waited for, may be on their way
     bool                        watched; // there was a callback, which may do anything
     bool                        serial;  // one step after the other
     bool                        again;   // right behind a run of the same plan
@@ -29,22 +33,57 @@ static bool is_left_out(const struct run * r, enum gb_mutation what) {
     return r->sched->leaves_out && r->sched->leaves_out(what);
 }
 
+static bool always(void * data) {
+    (void) data;
+    return true;
+}
+
+// Waits for the backend; what it has queued is cancelled if somebody gave up before.
+static enum ggml_status wait_for_backend(ggml_backend_t backend, bool gave_up) {
+    void *           data;
+    const gb_poll_fn poll = gb_get_poll(&data);
+    if (gave_up) {
+        gb_set_poll(always, NULL);
+    }
+    const enum ggml_status status = ggml_backend_synchronize(backend);
+    gb_set_poll(poll, data);
+    return status;
+}
+
+static enum ggml_status lost_by_fork(const struct ggml_backend_sched * s) {
+    for (int b = 0; b < s->n_backends; b++) {
+        GB_FAIL_IF(gb_sched_has_queue(s, b), GGML_STATUS_INVALID_STATE, GGML_STATUS_INVALID_STATE,
+                   "ggml_backend_sched: was computing when the process was forked; the results are in the parent process");
+    }
+    return GGML_STATUS_SUCCESS; // calls were complete when they returned
+}
+
 enum ggml_status gb_sched_wait(struct ggml_backend_sched * s) {
     if (!s->running) {
-        return GGML_STATUS_SUCCESS;
+        const bool lost = s->lost;
+        s->lost         = false;
+        return lost ? gb_fail_quietly(GGML_STATUS_ABORTED, "ggml_backend_sched: the run was cancelled with a later one") : GGML_STATUS_SUCCESS;
     }
     const int64_t    start = s->n_backends > 1 || gb_sched_has_queue(s, 0) ? gb_time_ns() : 0;
     enum ggml_status first = GGML_STATUS_SUCCESS;
+    int              failing = 0;
     char             message[GB_ERROR_SIZE / 2];
     for (int b = 0; b < s->n_backends; b++) {
-        const enum ggml_status status = ggml_backend_synchronize(s->devices[b].backend);
+        const enum ggml_status status = wait_for_backend(s->devices[b].backend, first == GGML_STATUS_ABORTED);
         if (status != GGML_STATUS_SUCCESS && first == GGML_STATUS_SUCCESS) {
-            first             = status;
             const size_t size = strlen(ggml_last_error());
             memcpy(message, ggml_last_error(), GB_MIN(size + 1, sizeof(message)));
             message[sizeof(message) - 1] = '\0';
-            gb_fail(status, "ggml_backend_sched: backend %s: %s", ggml_backend_name(s->devices[b].backend), message);
+            first                        = status;
+            failing                      = b;
         }
+    }
+    if (first == GGML_STATUS_ABORTED) { // wanted
+        gb_fail_quietly(first, message);
+    } else if (first != GGML_STATUS_SUCCESS) {
+        gb_fail(first, "ggml_backend_sched: backend %s: %s", ggml_backend_name(s->devices[failing].backend), message);
+    } else if (s->generation != gb_fork_generation()) {
+        first = lost_by_fork(s);
     }
     s->stats.wait_ns += start ? (uint64_t) (gb_time_ns() - start) : 0;
     s->running   = false;
@@ -304,8 +343,9 @@ static enum ggml_status fail_in_step(struct run * r, const struct gb_step * step
     memcpy(message, text, GB_MIN(size, sizeof(message)));
     message[sizeof(message) - 1] = '\0';
     for (int b = 0; b < p->n_backends; b++) {
-        ggml_backend_synchronize(backend_of(r, b));
+        wait_for_backend(backend_of(r, b), status == GGML_STATUS_ABORTED);
     }
+    r->sched->lost      = r->behind && status == GGML_STATUS_ABORTED;
     r->sched->running   = false;
     r->sched->in_flight = NULL;
     gb_sched_forget_replicas(r->sched);
@@ -320,15 +360,20 @@ static enum ggml_status fail_in_step(struct run * r, const struct gb_step * step
 
 static enum ggml_status begin(struct run * r) {
     struct ggml_backend_sched * s = r->sched;
+    r->behind                     = s->running;
     s->running                    = true;
     s->stats.n_runs++;
     r->plan->turn++;
     r->again     = s->in_flight == r->plan && r->plan->n_staged > 0 && !r->serial;
     s->in_flight = NULL;
-    if (r->plan->n_backends > 1 && !r->again) {
+    const bool forked = r->behind && s->generation != gb_fork_generation();
+    if ((r->plan->n_backends > 1 && !r->again) || forked) { // what was on its way there is an error, told once
         GB_TRY(gb_sched_wait(s));
         s->running = true;
+        r->behind  = false;
     }
+    s->lost       = false;
+    s->generation = gb_fork_generation();
     gb_sched_look_at_replicas(r->plan);
     if (r->traced) {
         gb_trace_begin_run(s, r->plan);
@@ -349,7 +394,7 @@ static enum ggml_status run_steps(struct run * r, const char * func) {
 }
 
 enum ggml_status gb_sched_run(struct ggml_backend_sched * s, struct gb_sched_plan * p, const char * func) {
-    struct run       r      = { s, p, s->callback != NULL, s->callback != NULL || s->check != NULL, false, gb_sched_is_traced(s) };
+    struct run       r      = { s, p, false, s->callback != NULL, s->callback != NULL || s->check != NULL, false, gb_sched_is_traced(s) };
     const int64_t    start  = gb_time_ns();
     enum ggml_status status = run_steps(&r, func);
     s->stats.run_ns += (uint64_t) (gb_time_ns() - start);

@@ -309,6 +309,10 @@ struct ggml_backend_sched {
     struct gb_sched_plan * in_flight; // whose run was issued last and not waited for; NULL: not known
     bool hold;                      // memory that is retired stays until this is lifted, see gb_sched_hold
     bool running;                   // work may be queued
+    bool lost;                      // an earlier run was cancelled with one that was given up; the next wait says so
+    unsigned generation;            // gb_fork_generation() in which the last run was issued
+    const void * user_thread;       // that is inside of a call, by gb_this_thread(); NULL: none
+    unsigned     user_generation;   // in which it came
     bool in_callback;
     unsigned n_resets;
 

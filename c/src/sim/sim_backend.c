@@ -17,7 +17,7 @@ static GGML_CALL ggml_backend_buffer_type_t default_buffer_type(ggml_backend_t b
 
 static GGML_CALL void backend_free(ggml_backend_t backend) {
     struct gb_sim_device * device = backend->context;
-    gb_sim_drain(device);
+    gb_sim_drain(device, UINT64_MAX);
     gb_mutex_lock(&device->mutex);
     device->failed = GGML_STATUS_SUCCESS; // nobody is left to be told; buffers that live on stay usable
     gb_mutex_unlock(&device->mutex);
@@ -37,14 +37,14 @@ static bool is_mine(const struct gb_sim_device * device, const struct ggml_tenso
 static GGML_CALL void set_async(ggml_backend_t backend, struct ggml_tensor * tensor, const void * data, size_t offset,
                                 size_t size) {
     if (is_mine(backend->context, tensor)) {
-        gb_sim_queue_set(backend->context, tensor, data, offset, size);
+        gb_sim_queue_set(backend->context, tensor, data, offset, size, false);
     }
 }
 
 static GGML_CALL void get_async(ggml_backend_t backend, const struct ggml_tensor * tensor, void * data, size_t offset,
                                 size_t size) {
     if (is_mine(backend->context, tensor)) {
-        gb_sim_queue_get(backend->context, tensor, data, offset, size);
+        gb_sim_queue_get(backend->context, tensor, data, offset, size, false);
     }
 }
 
@@ -52,14 +52,14 @@ static GGML_CALL void get_async(ggml_backend_t backend, const struct ggml_tensor
 static GGML_CALL bool copy_async(ggml_backend_t backend, const struct ggml_tensor * src, struct ggml_tensor * dst) {
     struct gb_sim_device * device = backend->context;
     return gb_sim_device_of(src) == device && gb_sim_device_of(dst) == device &&
-           gb_sim_queue_copy(device, src, dst) == GGML_STATUS_SUCCESS;
+           gb_sim_queue_copy(device, src, dst, false) == GGML_STATUS_SUCCESS;
 }
 
 // The caller orders it with events.
 static GGML_CALL bool copy_peer_async(ggml_backend_t backend, const struct ggml_tensor * src, struct ggml_tensor * dst) {
     struct gb_sim_device * device = backend->context;
     return (gb_sim_device_of(src) == device || gb_sim_device_of(dst) == device) && gb_sim_is_in_reach(src) && gb_sim_is_in_reach(dst) &&
-           gb_sim_queue_copy(device, src, dst) == GGML_STATUS_SUCCESS;
+           gb_sim_queue_copy(device, src, dst, false) == GGML_STATUS_SUCCESS;
 }
 
 static GGML_CALL void synchronize(ggml_backend_t backend) {
@@ -158,7 +158,7 @@ static void queue_stamp(struct sim_event * e) {
 static GGML_CALL void event_free(ggml_backend_event_t event) {
     struct sim_event * e = event->context;
     if (e->timed) {
-        gb_sim_wait_for(e->device, e->ticket, false);
+        gb_sim_drain(e->device, e->ticket); // the queue may still write its time
     }
     gb_sim_device_unref(e->device);
     gb_free(e);
@@ -179,7 +179,7 @@ static GGML_CALL void event_wait(ggml_backend_t backend, ggml_backend_event_t ev
 
 static GGML_CALL void event_synchronize(ggml_backend_event_t event) {
     const struct sim_event * e = event->context;
-    gb_sim_wait_for(e->device, e->ticket, true);
+    gb_sim_wait_for(e->device, e->ticket);
 }
 
 // ------------------------------------------------------------------------------------------------------------ registry

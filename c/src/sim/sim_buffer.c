@@ -21,11 +21,16 @@ struct transfer {
     size_t             size;
     struct ggml_tensor layout; // of both, for a copy by elements
     uint8_t            value;  // for a fill
+    struct gb_sim_device * device;
 };
 
-static enum ggml_status run_move(struct gb_sim_work * work) {
+#define PIECE ((size_t) 1 << 22) // bytes between two of which a transfer may be cancelled
+
+static enum ggml_status run_move(struct gb_sim_work * work) { // between a device and the host: the two do not overlap
     const struct transfer * t = (struct transfer *) work;
-    memmove(t->to, t->from, t->size);
+    for (size_t at = 0; at < t->size && !gb_sim_is_cancelled(t->device); at += PIECE) {
+        memcpy(t->to + at, t->from + at, GB_MIN(t->size - at, PIECE));
+    }
     return GGML_STATUS_SUCCESS;
 }
 
@@ -46,7 +51,7 @@ static void free_transfer(struct gb_sim_device * device, struct gb_sim_work * wo
 }
 
 static enum ggml_status queue_transfer(struct gb_sim_device * device, enum ggml_status (*run)(struct gb_sim_work *),
-                                       struct transfer what) {
+                                       struct transfer what, bool wait) {
     if (what.to == NULL || (what.from == NULL && run != run_fill)) {
         return ggml_last_status(); // an address that was not good, reported
     }
@@ -59,21 +64,22 @@ static enum ggml_status queue_transfer(struct gb_sim_device * device, enum ggml_
     atomic_fetch_add(&device->bytes_transferred, size);
     const double rate  = (double) device->params.copy_bw;
     const double delay = (double) device->params.copy_delay_ns + (rate > 0 ? (double) size / rate * 1e9 : 0);
-    *t      = what;
-    t->work = (struct gb_sim_work){ .run = run, .free = free_transfer, .delay_ns = delay < 1e18 ? (int64_t) delay : (int64_t) 1e18 };
-    return gb_sim_submit(device, &t->work);
+    *t        = what;
+    t->device = device;
+    t->work   = (struct gb_sim_work){ .run = run, .free = free_transfer, .delay_ns = delay < 1e18 ? (int64_t) delay : (int64_t) 1e18 };
+    return wait ? gb_sim_submit_and_wait(device, &t->work) : gb_sim_submit(device, &t->work);
 }
 
 enum ggml_status gb_sim_queue_set(struct gb_sim_device * device, struct ggml_tensor * tensor, const void * host,
-                                  size_t offset, size_t size) {
+                                  size_t offset, size_t size, bool wait) {
     char * to = gb_sim_translate(tensor, offset, size);
-    return queue_transfer(device, run_move, (struct transfer){ .to = to, .from = host, .size = size });
+    return queue_transfer(device, run_move, (struct transfer){ .to = to, .from = host, .size = size }, wait);
 }
 
 enum ggml_status gb_sim_queue_get(struct gb_sim_device * device, const struct ggml_tensor * tensor, void * host,
-                                  size_t offset, size_t size) {
+                                  size_t offset, size_t size, bool wait) {
     const char * from = gb_sim_translate(tensor, offset, size);
-    return queue_transfer(device, run_move, (struct transfer){ .to = host, .from = from, .size = size });
+    return queue_transfer(device, run_move, (struct transfer){ .to = host, .from = from, .size = size }, wait);
 }
 
 static char * real_address(const struct ggml_tensor * t) {
@@ -81,9 +87,9 @@ static char * real_address(const struct ggml_tensor * t) {
 }
 
 enum ggml_status gb_sim_queue_copy(struct gb_sim_device * device, const struct ggml_tensor * src,
-                                   struct ggml_tensor * dst) {
+                                   struct ggml_tensor * dst, bool wait) {
     const struct transfer what = { .to = real_address(dst), .from = real_address(src), .layout = *dst };
-    return queue_transfer(device, run_copy, what);
+    return queue_transfer(device, run_copy, what, wait);
 }
 
 // ----------------------------------------------------------------------------------------------------------- addresses
@@ -132,32 +138,24 @@ static void destroy(struct gb_sim_buffer * b) {
 
 static GGML_CALL void buffer_free(ggml_backend_buffer_t buffer) {
     struct gb_sim_buffer * b = buffer->context;
-    gb_sim_drain(b->device); // something there may still use the memory
+    gb_sim_drain(b->device, UINT64_MAX); // something there may still use the memory
     destroy(b);
 }
 
 static GGML_CALL void buffer_set(ggml_backend_buffer_t buffer, struct ggml_tensor * tensor, const void * data,
                                  size_t offset, size_t size) {
-    struct gb_sim_device * device = ((struct gb_sim_buffer *) buffer->context)->device;
-    if (gb_sim_queue_set(device, tensor, data, offset, size) == GGML_STATUS_SUCCESS) {
-        gb_sim_wait(device, false);
-    }
+    gb_sim_queue_set(((struct gb_sim_buffer *) buffer->context)->device, tensor, data, offset, size, true);
 }
 
 static GGML_CALL void buffer_get(ggml_backend_buffer_t buffer, const struct ggml_tensor * tensor, void * data,
                                  size_t offset, size_t size) {
-    struct gb_sim_device * device = ((struct gb_sim_buffer *) buffer->context)->device;
-    if (gb_sim_queue_get(device, tensor, data, offset, size) == GGML_STATUS_SUCCESS) {
-        gb_sim_wait(device, false);
-    }
+    gb_sim_queue_get(((struct gb_sim_buffer *) buffer->context)->device, tensor, data, offset, size, true);
 }
 
 static GGML_CALL void buffer_clear(ggml_backend_buffer_t buffer, uint8_t value) {
     struct gb_sim_buffer * b = buffer->context;
     const struct transfer  what = { .to = b->memory, .size = b->size, .value = value };
-    if (queue_transfer(b->device, run_fill, what) == GGML_STATUS_SUCCESS) {
-        gb_sim_wait(b->device, false);
-    }
+    queue_transfer(b->device, run_fill, what, true);
 }
 
 bool gb_sim_is_in_reach(const struct ggml_tensor * t) {
@@ -176,8 +174,7 @@ static bool copy_and_wait(const struct ggml_tensor * src, struct ggml_tensor * d
         return false;
     }
     struct gb_sim_device * device = to != NULL ? to : from;
-    return gb_sim_queue_copy(device, src, dst) == GGML_STATUS_SUCCESS &&
-           gb_sim_wait(device, false) == GGML_STATUS_SUCCESS;
+    return gb_sim_queue_copy(device, src, dst, true) == GGML_STATUS_SUCCESS;
 }
 
 static GGML_CALL bool buffer_copy(ggml_backend_buffer_t buffer, const struct ggml_tensor * src,

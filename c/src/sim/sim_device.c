@@ -1,17 +1,21 @@
 // sim_device.c - the device itself: memory accounting and the queue with its thread.
 //
 // The queue thread starts with the first piece of work and ends with the device. Invariant: pieces run one at a time in
-// the order in which they were submitted, n_completed counts those that are over (run or skipped, and freed).
+// the order in which they were submitted, n_completed counts those that are over (run or skipped, and freed). Nobody holds the mutexes of
+// two devices.
 #include "sim/sim_device.h"
 
 #include <stdio.h>
 #include <string.h>
 
 #include "base/current.h"
+#include "base/env.h"
 #include "base/mem.h"
 #include "cpu/cpu.h"
 
 // ---------------------------------------------------------------------------------------------------------- life cycle
+
+#define ADOPTING UINT32_MAX // value of `generation` while a thread of a forked child makes the device usable
 
 static atomic_int device_count;
 
@@ -60,8 +64,9 @@ struct gb_sim_device * gb_sim_device_new(const struct gb_sim_params * params) {
         return NULL;
     }
     atomic_init(&device->refs, 1);
-    device->params     = *params;
-    device->generation = gb_fork_generation();
+    atomic_init(&device->cancelled, 0);
+    atomic_init(&device->generation, gb_fork_generation());
+    device->params = *params;
     name_device(device, params->name);
     gb_sim_buffer_type_init(device);
     return device;
@@ -72,21 +77,60 @@ struct gb_sim_device * gb_sim_device_ref(struct gb_sim_device * device) {
     return device;
 }
 
-// A forked child has no queue thread, and nobody who unlocks the mutex: what was queued belongs to the parent.
+// A forked child has no queue thread, and nobody who unlocks the mutex: what was queued is done in the parent only. Here it has failed: nobody
+// is to take what its memory holds for results.
+static void lose_work(struct gb_sim_device * device) {
+    if (device->n_completed < device->n_submitted) {
+        device->failed     = GGML_STATUS_INVALID_STATE;
+        device->lost_after = device->n_completed;
+        device->lost_until = device->n_submitted;
+        snprintf(device->message, sizeof(device->message), "%s: was computing when the process was forked; the results are in the parent process",
+                 device->name);
+    }
+    device->running     = false;
+    device->waits_for   = NULL;
+    device->first       = NULL;
+    device->n_completed = device->n_submitted;
+}
+
+// Several threads of the child may come here at once; one of them does it.
 static void adopt_after_fork(struct gb_sim_device * device) {
-    if (device->generation != gb_fork_generation()) {
-        device->generation  = gb_fork_generation();
-        device->running     = false;
-        device->first       = NULL;
-        device->n_completed = device->n_submitted;
+    const unsigned now  = gb_fork_generation();
+    unsigned       last = atomic_load(&device->generation);
+    if (last == now) {
+        return;
+    }
+    if (last != ADOPTING && atomic_compare_exchange_strong(&device->generation, &last, ADOPTING)) {
+        lose_work(device);
         init_locks(device);
+        atomic_store(&device->generation, now);
+    }
+    while (atomic_load(&device->generation) != now) {
+        gb_thread_yield();
+    }
+}
+
+// All that is queued now is not to be done. With the mutex held, which is released meanwhile: the queue may be waiting for another device.
+static void cancel(struct gb_sim_device * device) {
+    struct gb_sim_device * const other = device->waits_for != NULL ? gb_sim_device_ref(device->waits_for) : NULL;
+    atomic_store(&device->cancelled, device->n_submitted);
+    device->n_cancels++;
+    gb_cond_broadcast(&device->submitted);
+    if (other != NULL) {
+        gb_mutex_unlock(&device->mutex);
+        adopt_after_fork(other);
+        gb_mutex_lock(&other->mutex);
+        gb_cond_broadcast(&other->completed);
+        gb_mutex_unlock(&other->mutex);
+        gb_sim_device_unref(other);
+        gb_mutex_lock(&device->mutex);
     }
 }
 
 static void stop_thread(struct gb_sim_device * device) {
     gb_mutex_lock(&device->mutex);
     device->exiting = true;
-    gb_cond_signal(&device->submitted);
+    cancel(device); // nobody is left to see results
     gb_mutex_unlock(&device->mutex);
     gb_thread_join(device->thread);
 }
@@ -120,14 +164,48 @@ static struct gb_sim_work * take_work(struct gb_sim_device * device) { // with t
     return work;
 }
 
-static enum ggml_status do_work(struct gb_sim_work * work) {
+bool gb_sim_is_cancelled(void * device) {
+    struct gb_sim_device * d = device;
+    return atomic_load_explicit(&d->cancelled, memory_order_relaxed) > d->n_completed; // which only this thread changes
+}
+
+static enum ggml_status fail_cancelled(const struct gb_sim_device * device) {
+    char message[128];
+    snprintf(message, sizeof(message), "%s: what was queued was cancelled: whoever waited for it gave up", device->name);
+    return gb_fail_quietly(GGML_STATUS_ABORTED, message); // wanted: nothing for the log
+}
+
+static void sleep_for(struct gb_sim_device * device, int64_t delay_ns) { // unless the work is cancelled
+    const int64_t end = gb_time_ns() + delay_ns;
+    gb_mutex_lock(&device->mutex);
+    for (int64_t left = delay_ns; left > 0 && !gb_sim_is_cancelled(device); left = end - gb_time_ns()) {
+        gb_cond_wait_for(&device->submitted, &device->mutex, left);
+    }
+    gb_mutex_unlock(&device->mutex);
+}
+
+static enum ggml_status do_work(struct gb_sim_device * device, struct gb_sim_work * work) {
     if (work->delay_ns > 0) {
-        gb_sleep_us((work->delay_ns + 999) / 1000);
+        sleep_for(device, work->delay_ns);
     }
     gb_set_run(work->tag);
-    const enum ggml_status status = work->run(work);
+    const enum ggml_status status = gb_sim_is_cancelled(device) ? GGML_STATUS_SUCCESS : work->run(work);
     gb_set_run(NULL);
-    return status;
+    return gb_sim_is_cancelled(device) ? fail_cancelled(device) : status;
+}
+
+// What becomes of a piece that was done, or was skipped because of an earlier failure. With the mutex held.
+static void close_work(struct gb_sim_device * device, enum ggml_status skipped, enum ggml_status status, enum ggml_status * outcome) {
+    if (outcome != NULL) {
+        *outcome = skipped != GGML_STATUS_SUCCESS ? skipped : status;
+    }
+    const bool told = outcome != NULL && status == GGML_STATUS_ABORTED; // its caller, and it is nobody else's
+    if (status != GGML_STATUS_SUCCESS && !told && device->failed == GGML_STATUS_SUCCESS) {
+        device->failed = status;
+        snprintf(device->message, sizeof(device->message), "%s", ggml_last_error());
+    }
+    device->n_completed++;
+    gb_cond_broadcast(&device->completed);
 }
 
 static void queue_main(void * arg) {
@@ -135,17 +213,13 @@ static void queue_main(void * arg) {
     struct gb_sim_work *   work;
     gb_mutex_lock(&device->mutex);
     while ((work = take_work(device)) != NULL) {
-        const bool skip = device->failed != GGML_STATUS_SUCCESS;
+        const enum ggml_status   skipped = device->failed; // which somebody else may learn of, and clear, before this is over
+        enum ggml_status * const outcome = work->outcome;
         gb_mutex_unlock(&device->mutex);
-        const enum ggml_status status = skip ? GGML_STATUS_SUCCESS : do_work(work);
+        const enum ggml_status status = skipped != GGML_STATUS_SUCCESS ? GGML_STATUS_SUCCESS : do_work(device, work);
         work->free(device, work);
         gb_mutex_lock(&device->mutex);
-        if (status != GGML_STATUS_SUCCESS) {
-            device->failed = status;
-            snprintf(device->message, sizeof(device->message), "%s", ggml_last_error());
-        }
-        device->n_completed++;
-        gb_cond_broadcast(&device->completed);
+        close_work(device, skipped, status, outcome);
     }
     gb_mutex_unlock(&device->mutex);
 }
@@ -170,7 +244,7 @@ enum ggml_status gb_sim_submit(struct gb_sim_device * device, struct gb_sim_work
         *device->last = work;
         device->last  = &work->next;
         device->n_submitted++;
-        gb_cond_signal(&device->submitted);
+        gb_cond_broadcast(&device->submitted); // only the queue waits there, for work or for the end of a delay
     }
     gb_mutex_unlock(&device->mutex);
     if (status != GGML_STATUS_SUCCESS) {
@@ -209,25 +283,42 @@ void gb_sim_work_free(struct gb_sim_device * device, void * work) {
     gb_mutex_unlock(&device->mutex);
 }
 
-static void wait_locked(struct gb_sim_device * device) {
-    for (const uint64_t target = device->n_submitted; device->n_completed < target;) {
-        gb_cond_wait(&device->completed, &device->mutex);
+// Until `target` pieces are completed, with the mutex held. When the thread's poll wants to give up, all that is queued is cancelled, and the
+// queue becomes empty soon. False: somebody gave up while this waited, or the poll has forked, and this is the child.
+static bool wait_locked(struct gb_sim_device * device, uint64_t target) {
+    const uint64_t n_cancels = device->n_cancels;
+    bool           gave_up   = false;
+    while (device->n_completed < target) {
+        if (gave_up) {
+            gb_cond_wait(&device->completed, &device->mutex);
+            continue;
+        }
+        gave_up = gb_cond_wait_polled(&device->completed, &device->mutex);
+        if (atomic_load(&device->generation) != gb_fork_generation()) {
+            gb_mutex_unlock(&device->mutex);
+            adopt_after_fork(device);
+            gb_mutex_lock(&device->mutex);
+            return false;
+        }
+        if (gave_up && device->n_completed < target) {
+            target = device->n_submitted;
+            cancel(device);
+        }
     }
+    return device->n_cancels == n_cancels;
 }
 
-void gb_sim_drain(struct gb_sim_device * device) {
+void gb_sim_drain(struct gb_sim_device * device, uint64_t ticket) {
     adopt_after_fork(device);
     gb_mutex_lock(&device->mutex);
-    wait_locked(device);
+    wait_locked(device, GB_MIN(ticket, device->n_submitted));
     gb_mutex_unlock(&device->mutex);
 }
 
-enum ggml_status gb_sim_wait(struct gb_sim_device * device, bool forget) {
-    char message[GB_ERROR_SIZE];
-    adopt_after_fork(device);
-    gb_mutex_lock(&device->mutex);
-    wait_locked(device);
-    const enum ggml_status failed = device->failed;
+// Unlocks, and reports: the pending failure if `report`, else that the wait was given up.
+static enum ggml_status end_wait(struct gb_sim_device * device, bool complete, bool report, bool forget) {
+    char                   message[GB_ERROR_SIZE];
+    const enum ggml_status failed = report ? device->failed : GGML_STATUS_SUCCESS;
     if (failed != GGML_STATUS_SUCCESS) {
         memcpy(message, device->message, sizeof(message));
     }
@@ -235,7 +326,35 @@ enum ggml_status gb_sim_wait(struct gb_sim_device * device, bool forget) {
         device->failed = GGML_STATUS_SUCCESS;
     }
     gb_mutex_unlock(&device->mutex);
-    return failed == GGML_STATUS_SUCCESS ? failed : gb_fail_quietly(failed, message); // logged where it happened
+    if (failed != GGML_STATUS_SUCCESS) {
+        return gb_fail_quietly(failed, message); // logged where it happened
+    }
+    return complete ? GGML_STATUS_SUCCESS : fail_cancelled(device);
+}
+
+enum ggml_status gb_sim_wait(struct gb_sim_device * device, bool forget) {
+    adopt_after_fork(device);
+    gb_mutex_lock(&device->mutex);
+    const bool complete = wait_locked(device, device->n_submitted);
+    return end_wait(device, complete, true, forget);
+}
+
+enum ggml_status gb_sim_submit_and_wait(struct gb_sim_device * device, struct gb_sim_work * work) {
+    enum ggml_status outcome = GGML_STATUS_INVALID_STATE; // stays in a child whose queue is in the parent
+    work->outcome            = &outcome;
+    GB_TRY(gb_sim_submit(device, work));
+    gb_mutex_lock(&device->mutex);
+    wait_locked(device, device->n_submitted);
+    if (outcome == GGML_STATUS_SUCCESS) {
+        gb_mutex_unlock(&device->mutex);
+        return outcome;
+    }
+    const enum ggml_status pending = end_wait(device, outcome == GGML_STATUS_ABORTED, device->failed == outcome, false);
+    if (pending != GGML_STATUS_SUCCESS) {
+        return pending;
+    }
+    return outcome == GGML_STATUS_ABORTED ? fail_cancelled(device)
+                                          : gb_fail(outcome, "%s: what was queued before had failed", device->name);
 }
 
 // -------------------------------------------------------------------------------------------------------------- events
@@ -248,31 +367,42 @@ uint64_t gb_sim_ticket(struct gb_sim_device * device) {
     return ticket;
 }
 
-enum ggml_status gb_sim_wait_for(struct gb_sim_device * device, uint64_t ticket, bool report) {
-    char message[GB_ERROR_SIZE];
+enum ggml_status gb_sim_wait_for(struct gb_sim_device * device, uint64_t ticket) {
     adopt_after_fork(device);
     gb_mutex_lock(&device->mutex);
-    while (device->n_completed < ticket) {
-        gb_cond_wait(&device->completed, &device->mutex);
+    if (ticket > device->lost_after && ticket <= device->lost_until) { // also when the failure itself was told long ago
+        gb_mutex_unlock(&device->mutex);
+        return gb_fail(GGML_STATUS_INVALID_STATE, "%s: the work before the event was on its way when the process was forked", device->name);
     }
-    const enum ggml_status failed = report ? device->failed : GGML_STATUS_SUCCESS;
-    if (failed != GGML_STATUS_SUCCESS) {
-        memcpy(message, device->message, sizeof(message));
-    }
-    gb_mutex_unlock(&device->mutex);
-    return failed == GGML_STATUS_SUCCESS ? failed : gb_fail_quietly(failed, message);
+    const bool complete = wait_locked(device, ticket);
+    return end_wait(device, complete, true, false);
 }
 
 struct wait_work {
     struct gb_sim_work     work; // first
-    struct gb_sim_device * other; // a reference
+    struct gb_sim_device * device; // whose queue waits
+    struct gb_sim_device * other;  // a reference
     uint64_t               ticket;
 };
 
-// A failure over there is reported over there.
+static void set_waits_for(struct gb_sim_device * device, struct gb_sim_device * other) {
+    gb_mutex_lock(&device->mutex);
+    device->waits_for = other;
+    gb_mutex_unlock(&device->mutex);
+}
+
+// A failure over there is reported over there. Whoever cancels this wakes it up through `waits_for`.
 static enum ggml_status run_wait(struct gb_sim_work * work) {
     const struct wait_work * w = (struct wait_work *) work;
-    return gb_sim_wait_for(w->other, w->ticket, false);
+    adopt_after_fork(w->other);
+    set_waits_for(w->device, w->other);
+    gb_mutex_lock(&w->other->mutex);
+    while (w->other->n_completed < w->ticket && !gb_sim_is_cancelled(w->device)) {
+        gb_cond_wait(&w->other->completed, &w->other->mutex);
+    }
+    gb_mutex_unlock(&w->other->mutex);
+    set_waits_for(w->device, NULL);
+    return GGML_STATUS_SUCCESS;
 }
 
 static void free_wait(struct gb_sim_device * device, struct gb_sim_work * work) {
@@ -289,6 +419,7 @@ enum ggml_status gb_sim_queue_wait(struct gb_sim_device * device, struct gb_sim_
         return GGML_STATUS_ALLOC_FAILED;
     }
     w->work   = (struct gb_sim_work){ .run = run_wait, .free = free_wait };
+    w->device = device;
     w->other  = gb_sim_device_ref(other);
     w->ticket = ticket;
     return gb_sim_submit(device, &w->work);

@@ -3,6 +3,10 @@
 // A device is shared by its backend and its buffers and ends with the last of them. Work goes through one queue, first
 // in, first out, on the device's own thread. When something fails there, what follows is skipped until the backend
 // synchronizes and so learns of it; calls that wait report the failure as well, but leave it pending.
+//
+// Waits of the host ask the waiting thread's poll (base/current.h). When it wants to give up, all that is queued is cancelled: what is being
+// done stops soon, the rest is skipped, and the wait returns ABORTED when the queue is empty. Cancelled work that its caller does not wait for
+// itself counts as a failure, so that somebody learns of it.
 #ifndef GB_SIM_SIM_DEVICE_H
 #define GB_SIM_SIM_DEVICE_H
 
@@ -51,6 +55,7 @@ struct gb_sim_work {
     struct gb_sim_work * next;               // the queue's
     int64_t              delay_ns;           // slept before it runs
     void *               tag;                // the queue's: gb_run() of who submitted it
+    enum ggml_status *   outcome;            // of who waits for this very piece; NULL: nobody does. Protected by the device's mutex
 };
 
 enum { GB_SIM_BLOCKS = 64, GB_SIM_BLOCK_SIZE = 512 };
@@ -73,14 +78,18 @@ struct gb_sim_device {
 
     gb_mutex              mutex; // protects what follows
     union gb_sim_block *  free_blocks;
-    gb_cond               submitted, completed;
+    gb_cond               submitted, completed; // the first also when work was cancelled
     struct gb_sim_work *  first;
     struct gb_sim_work ** last;
     uint64_t              n_submitted, n_completed; // pieces of work, ever
+    atomic_ullong         cancelled;  // pieces up to this number are not to be done; also read without the mutex
+    uint64_t              n_cancels;  // times that somebody gave up
+    uint64_t              lost_after, lost_until; // pieces that were on their way when the process was forked: behind the first, up to the second
+    struct gb_sim_device * waits_for; // whose ticket the queue waits for; the piece of work has a reference
     bool                  running, exiting;
     gb_thread             thread;
     struct gb_thread_main main;
-    unsigned              generation; // gb_fork_generation() in which the thread lives
+    atomic_uint           generation; // gb_fork_generation() in which the thread lives
     size_t                used;       // bytes of live buffers
     int64_t               n_allocs;
     enum ggml_status      failed; // of the first work that failed since the last synchronize
@@ -97,15 +106,17 @@ void   gb_sim_work_free(struct gb_sim_device * device, void * work);
 
 // The number of pieces submitted so far, and waiting until so many are completed: what an event is.
 uint64_t         gb_sim_ticket(struct gb_sim_device * device);
-enum ggml_status gb_sim_wait_for(struct gb_sim_device * device, uint64_t ticket, bool report); // report: a pending failure
+enum ggml_status gb_sim_wait_for(struct gb_sim_device * device, uint64_t ticket); // reports a pending failure
 // What is queued on `device` from now on waits for that.
 enum ggml_status gb_sim_queue_wait(struct gb_sim_device * device, struct gb_sim_device * other, uint64_t ticket);
 
 // Queues; takes the work over, also when it fails.
 enum ggml_status gb_sim_submit(struct gb_sim_device * device, struct gb_sim_work * work);
-void             gb_sim_drain(struct gb_sim_device * device); // waits for all that is queued
+enum ggml_status gb_sim_submit_and_wait(struct gb_sim_device * device, struct gb_sim_work * work); // until it is done; how that went
+void             gb_sim_drain(struct gb_sim_device * device, uint64_t ticket); // waits for what was queued until then, or has it cancelled
 // The same, and reports a pending failure, which stays unless `forget`.
 enum ggml_status gb_sim_wait(struct gb_sim_device * device, bool forget);
+bool             gb_sim_is_cancelled(void * device); // for the queue's thread: the piece that it is doing
 
 // Counts `size` bytes as used, or reports that the device has not so much.
 enum ggml_status gb_sim_take_memory(struct gb_sim_device * device, size_t size);
@@ -128,14 +139,14 @@ char * gb_sim_translate(const struct ggml_tensor * tensor, size_t offset, size_t
 
 bool gb_sim_is_in_reach(const struct ggml_tensor * t); // on the host or on a SIM device
 
-// Queued transfers; `host` is read or written when the queue gets there.
+// Queued transfers; `host` is read or written when the queue gets there. wait: return when that is done.
 enum ggml_status gb_sim_queue_set(struct gb_sim_device * device, struct ggml_tensor * tensor, const void * host,
-                                  size_t offset, size_t size);
+                                  size_t offset, size_t size, bool wait);
 enum ggml_status gb_sim_queue_get(struct gb_sim_device * device, const struct ggml_tensor * tensor, void * host,
-                                  size_t offset, size_t size);
+                                  size_t offset, size_t size, bool wait);
 // Between tensors of the same layout, both in SIM memory.
 enum ggml_status gb_sim_queue_copy(struct gb_sim_device * device, const struct ggml_tensor * src,
-                                   struct ggml_tensor * dst);
+                                   struct ggml_tensor * dst, bool wait);
 
 // -------------------------------------------------------------------------------------------------------------- graphs
 

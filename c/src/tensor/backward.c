@@ -19,7 +19,7 @@ enum ggml_status ggml_set_param(struct ggml_context * ctx, struct ggml_tensor * 
     if (grad == NULL) {
         return ggml_last_status();
     }
-    gb_tensor_derive_name(grad, tensor, "grad");
+    gb_tensor_name_after(grad, tensor, "grad", NULL);
     tensor->grad     = grad;
     tensor->is_param = true;
     return GGML_STATUS_SUCCESS;
@@ -295,7 +295,7 @@ static struct ggml_tensor * make_clone(struct recompute * r, const struct ggml_t
     for (int k = 0; k < GGML_MAX_SRC; k++) {
         copy->src[k] = node->src[k] == node ? copy : stand_in(r, node->src[k], &known);
     }
-    return gb_tensor_derive_name(copy, node, "clone");
+    return gb_tensor_name_after(copy, node, "clone", NULL);
 }
 
 // Pushes the first source (or root) of the node that has to be cloned before it. 1: pushed, 0: none left, -1: no memory.

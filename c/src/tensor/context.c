@@ -5,14 +5,20 @@
 // when that is full, and an object that would waste too much of one gets a chunk for itself. With the caller's memory there is
 // one region and no growth, and nothing in it depends on the context's life.
 // Object offsets count pool bytes, as if there was one region only: the end of the last object is what is used.
+//
+// Any number of threads may build in one context. What the struct holds belongs to who holds `lock` (base/thread.h), which is a brief one:
+// memory for chunks is had, and failures are reported, outside of it. A tensor has its type, shape and place before it is in the list, so
+// who walks the list sees whole tensors. Each object knows its thread, so that a builder that fails takes back only what it made itself.
 #include <stdio.h>
 
+#include "base/thread.h"
 #include "tensor.h"
 
 enum {
     CHUNK_ALIGN = 64,
     CHUNK_MIN   = 16 * 1024,        // bytes of a chunk that is opened when the pool grows
     CHUNK_MAX   = 64 * 1024 * 1024, // ditto, at most
+    NAMES_AT_ONCE = 256,            // names that are compared while the lock is held
 };
 
 struct chunk { // its memory follows at CHUNK_ALIGN bytes
@@ -29,9 +35,12 @@ struct ggml_context {
 
     struct ggml_object * first; // creation order
     struct ggml_object * last;
+    size_t               shown; // offset of the newest object that somebody who walks the list has seen; 0: none
 
     bool                no_alloc;
     struct ggml_scratch scratch; // data NULL: none
+
+    struct gb_brief_lock * lock;
 };
 
 _Static_assert(sizeof(struct ggml_object) % GGML_MEM_ALIGN == 0, "payloads are aligned");
@@ -40,14 +49,15 @@ _Static_assert(sizeof(struct chunk) <= CHUNK_ALIGN, "a chunk's memory is aligned
 
 // ------------------------------------------------------------------------------------------------------------------- lifetime
 
-static char * add_chunk(struct ggml_context * ctx, size_t size) {
+// Not in the context yet.
+static struct chunk * new_chunk(size_t size) {
     size_t total;
     GB_FAIL_IF(!gb_add_size(size, CHUNK_ALIGN, &total), NULL, GGML_STATUS_ALLOC_FAILED,
                "cannot allocate %zu bytes of context memory: the size overflows", size);
-    struct chunk * chunk = gb_aligned_alloc(CHUNK_ALIGN, total);
-    if (chunk == NULL) {
-        return NULL;
-    }
+    return gb_aligned_alloc(CHUNK_ALIGN, total);
+}
+
+static char * add_chunk(struct ggml_context * ctx, struct chunk * chunk, size_t size) {
     chunk->next = ctx->chunks;
     ctx->chunks = chunk;
     ctx->mem_size += size;
@@ -62,11 +72,16 @@ static bool init_memory(struct ggml_context * ctx, struct ggml_init_params param
         size_t size;
         GB_FAIL_IF(!gb_pad_size(GB_MAX(params.mem_size, (size_t) GGML_MEM_ALIGN), GGML_MEM_ALIGN, &size), false,
                    GGML_STATUS_INVALID_ARGUMENT, "ggml_init: argument 'mem_size': %zu bytes overflow", params.mem_size);
-        ctx->mem_buffer = add_chunk(ctx, size);
+        struct chunk * chunk = new_chunk(size);
+        if (chunk == NULL) {
+            return false;
+        }
+        ctx->mem_buffer = add_chunk(ctx, chunk, size);
     }
     ctx->at   = ctx->mem_buffer;
     ctx->left = ctx->mem_size;
-    return ctx->mem_buffer != NULL;
+    ctx->lock = gb_brief_lock_pick();
+    return true;
 }
 
 struct ggml_context * ggml_init(struct ggml_init_params params) {
@@ -98,56 +113,222 @@ void ggml_free(struct ggml_context * ctx) {
 }
 
 bool gb_context_is_growable(const struct ggml_context * ctx) {
-    return ctx->chunks != NULL;
+    return ctx->chunks != NULL; // from the beginning, or never
 }
 
 // -------------------------------------------------------------------------------------------------------------------- objects
 
-// Memory for `need` bytes of object, from the open chunk, a new one, or one of its own. NULL and reported.
-static char * take(struct ggml_context * ctx, size_t need) {
-    if (need <= ctx->left) {
-        char * ptr = ctx->at;
-        ctx->at += need;
-        ctx->left -= need;
-        return ptr;
-    }
-    GB_FAIL_IF(!gb_context_is_growable(ctx), NULL, GGML_STATUS_ALLOC_FAILED,
-               "context memory is full: needs %zu bytes, has %zu of %zu available (memory of the caller does not grow)", need,
-               ctx->left, ctx->mem_size);
-    const size_t next = GB_MIN(GB_MAX(ctx->mem_size, (size_t) CHUNK_MIN), (size_t) CHUNK_MAX);
-    if (need > next / 4) {
-        return add_chunk(ctx, need); // the open chunk stays open
-    }
-    char * ptr = add_chunk(ctx, next);
-    if (ptr != NULL) {
-        ctx->at   = ptr + need;
-        ctx->left = next - need;
-    }
-    return ptr;
+enum outcome { MADE, NEEDS_CHUNK, POOL_FULL, SCRATCH_FULL, OVERFLOWS };
+
+// An object to be made, and what came of it.
+struct order {
+    enum ggml_object_type type;
+    size_t                size; // of the payload
+    // A tensor: what it is filled with, and the data that go where the context has them. NULL: no tensor.
+    const struct ggml_tensor * layout;
+    size_t                     data_size, alignment;
+    bool                       in_pool;
+
+    struct chunk * chunk; // of chunk_size bytes, for the next attempt; NULL: none
+    size_t         chunk_size;
+
+    void *              payload;
+    size_t              need, left, mem_size; // of the failure
+    struct ggml_scratch scratch;              // ditto
+};
+
+// The scratch offset at which the data fit; false: nowhere.
+static bool find_scratch(const struct ggml_scratch * scratch, const struct order * o, size_t * offs) {
+    const size_t gap = (o->alignment - ((uintptr_t) scratch->data + scratch->offs) % o->alignment) % o->alignment;
+    size_t       end;
+    return gb_add_size(scratch->offs, gap, offs) && gb_add_size(*offs, o->data_size, &end) && end <= scratch->size;
 }
 
-void * gb_context_alloc(struct ggml_context * ctx, enum ggml_object_type type, size_t size) {
-    size_t padded, need;
-    GB_FAIL_IF(!gb_pad_size(size, GGML_MEM_ALIGN, &padded) || !gb_add_size(padded, sizeof(struct ggml_object), &need), NULL,
-               GGML_STATUS_ALLOC_FAILED, "context memory: an object of %zu bytes overflows", size);
-    struct ggml_object * object = (struct ggml_object *) (void *) take(ctx, need);
-    if (object == NULL) {
-        return NULL;
+// Memory for o->need bytes of object, from the open chunk or o's. The lock is held, here and in what follows.
+static enum outcome take(struct ggml_context * ctx, struct order * o, char ** memory) {
+    if (o->need <= ctx->left) {
+        *memory = ctx->at;
+        ctx->at += o->need;
+        ctx->left -= o->need;
+        return MADE;
     }
-    *object = (struct ggml_object){ .offs = ctx->used + sizeof(*object), .size = padded, .type = type };
-    ctx->used += need;
-    if (ctx->last != NULL) {
-        ctx->last->next = object;
-    } else {
-        ctx->first = object;
+    if (!gb_context_is_growable(ctx)) {
+        o->left     = ctx->left;
+        o->mem_size = ctx->mem_size;
+        return POOL_FULL;
     }
-    ctx->last = object;
+    const size_t next  = GB_MIN(GB_MAX(ctx->mem_size, (size_t) CHUNK_MIN), (size_t) CHUNK_MAX);
+    const bool   alone = o->need > next / 4; // the open chunk stays open
+    if (o->chunk == NULL || o->chunk_size < o->need) {
+        o->chunk_size = alone ? o->need : next;
+        return NEEDS_CHUNK;
+    }
+    *memory = add_chunk(ctx, o->chunk, o->chunk_size);
+    if (o->chunk_size > o->need && o->chunk_size - o->need > ctx->left) {
+        ctx->at   = *memory + o->need;
+        ctx->left = o->chunk_size - o->need;
+    }
+    o->chunk = NULL;
+    return MADE;
+}
+
+static void set_maker(struct ggml_object * object, uint32_t thread) {
+    _Static_assert(sizeof(object->padding) == sizeof(thread), "the thread's number fits");
+    memcpy(object->padding, &thread, sizeof(thread));
+}
+
+static uint32_t maker_of(const struct ggml_object * object) {
+    uint32_t thread;
+    memcpy(&thread, object->padding, sizeof(thread));
+    return thread;
+}
+
+// The memory becomes the last object of the list.
+static inline void * begin_object(struct ggml_context * ctx, char * memory, size_t size, enum ggml_object_type type, uint32_t thread) {
+    struct ggml_object * object = (struct ggml_object *) (void *) memory;
+    *object                     = (struct ggml_object){ .offs = ctx->used + sizeof(*object), .size = size, .type = type };
+    set_maker(object, thread);
+    ctx->used += size + sizeof(*object);
+    *(ctx->last != NULL ? &ctx->last->next : &ctx->first) = object;
+    ctx->last                                             = object;
     return object + 1;
 }
 
-void gb_context_drop(struct ggml_context * ctx, void * payload) {
-    struct ggml_object * dropped = (struct ggml_object *) payload - 1;
-    struct ggml_object * before  = NULL; // the object in front of it
+static inline void fill(struct ggml_tensor * tensor, const struct ggml_tensor * layout, bool behind) {
+    memset(tensor, 0, sizeof(*tensor));
+    tensor->type = layout->type;
+    memcpy(tensor->ne, layout->ne, sizeof(tensor->ne));
+    memcpy(tensor->nb, layout->nb, sizeof(tensor->nb));
+    tensor->view_src  = layout->view_src;
+    tensor->view_offs = layout->view_offs;
+    tensor->data      = behind && layout->view_src == NULL ? tensor + 1 : layout->data;
+}
+
+static enum outcome attempt(struct ggml_context * ctx, struct order * o, uint32_t thread) {
+    const bool is_tensor  = o->layout != NULL;
+    const bool in_scratch = is_tensor && !o->in_pool && !ctx->no_alloc && ctx->scratch.data != NULL;
+    const bool behind     = is_tensor && (o->in_pool || (!ctx->no_alloc && !in_scratch));
+    size_t     offs = 0, size = o->size;
+    if ((behind && !gb_add_size(size, o->data_size, &size)) || !gb_pad_size(size, GGML_MEM_ALIGN, &size) ||
+        !gb_add_size(size, sizeof(struct ggml_object), &o->need)) {
+        return OVERFLOWS;
+    }
+    if (in_scratch && !find_scratch(&ctx->scratch, o, &offs)) {
+        o->scratch = ctx->scratch;
+        return SCRATCH_FULL;
+    }
+    char *             memory;
+    const enum outcome outcome = take(ctx, o, &memory);
+    if (outcome != MADE) {
+        return outcome;
+    }
+    o->payload = begin_object(ctx, memory, size, o->type, thread);
+    if (is_tensor) {
+        fill(o->payload, o->layout, behind);
+    }
+    if (in_scratch) {
+        ((struct ggml_tensor *) o->payload)->data = (char *) ctx->scratch.data + offs;
+        ctx->scratch.offs                         = offs + o->data_size;
+    }
+    return MADE;
+}
+
+static void report(const struct order * o, enum outcome outcome) {
+    if (outcome == POOL_FULL) {
+        gb_fail(GGML_STATUS_ALLOC_FAILED,
+                "context memory is full: needs %zu bytes, has %zu of %zu available (memory of the caller does not grow)", o->need, o->left,
+                o->mem_size);
+    } else if (outcome == SCRATCH_FULL) {
+        gb_fail(GGML_STATUS_ALLOC_FAILED, "scratch memory is full: a tensor needs %zu bytes at offset %zu, has %zu bytes in all",
+                o->data_size, o->scratch.offs, o->scratch.size);
+    } else if (o->layout != NULL) {
+        gb_fail(GGML_STATUS_ALLOC_FAILED, "context memory: a tensor of %zu bytes overflows", o->data_size);
+    } else {
+        gb_fail(GGML_STATUS_ALLOC_FAILED, "context memory: an object of %zu bytes overflows", o->size);
+    }
+}
+
+// The payload; NULL and reported.
+static void * make(struct ggml_context * ctx, struct order * o) {
+    const uint32_t thread = gb_thread_number();
+    enum outcome   outcome;
+    for (;;) {
+        gb_brief_lock(ctx->lock);
+        outcome = attempt(ctx, o, thread);
+        gb_brief_unlock(ctx->lock);
+        if (outcome != NEEDS_CHUNK) {
+            break;
+        }
+        gb_aligned_free(o->chunk); // too small: no_alloc was changed meanwhile
+        o->chunk = new_chunk(o->chunk_size);
+        if (o->chunk == NULL) {
+            return NULL;
+        }
+    }
+    if (o->chunk != NULL) { // another thread has opened one
+        gb_aligned_free(o->chunk);
+    }
+    if (outcome == MADE) {
+        return o->payload;
+    }
+    report(o, outcome);
+    return NULL;
+}
+
+void * gb_context_alloc(struct ggml_context * ctx, enum ggml_object_type type, size_t size) {
+    return make(ctx, &(struct order){ .type = type, .size = size });
+}
+
+// The usual case without the detours of attempt(): not the scratch, and the open chunk has room. NULL: not that.
+static struct ggml_tensor * new_tensor_at_once(struct ggml_context * ctx, const struct ggml_tensor * layout, size_t data_size, bool in_pool) {
+    const uint32_t       thread = gb_thread_number();
+    struct ggml_tensor * tensor = NULL;
+    gb_brief_lock(ctx->lock);
+    const bool   behind = in_pool || !ctx->no_alloc;
+    const size_t data   = behind ? data_size : 0, left = ctx->left;
+    if (left >= 2 * sizeof(*tensor) && data <= left - 2 * sizeof(*tensor) && (in_pool || ctx->no_alloc || ctx->scratch.data == NULL)) {
+        const size_t size = GGML_PAD(sizeof(*tensor) + data, (size_t) GGML_MEM_ALIGN), need = size + sizeof(struct ggml_object);
+        char *       memory = ctx->at;
+        ctx->at             = memory + need;
+        ctx->left           = left - need;
+        tensor              = begin_object(ctx, memory, size, GGML_OBJECT_TENSOR, thread);
+        fill(tensor, layout, behind);
+    }
+    gb_brief_unlock(ctx->lock);
+    return tensor;
+}
+
+struct ggml_tensor * gb_context_new_tensor(struct ggml_context * ctx, const struct ggml_tensor * layout, size_t data_size,
+                                           size_t alignment, bool in_pool) {
+    struct ggml_tensor * tensor = new_tensor_at_once(ctx, layout, data_size, in_pool);
+    return tensor != NULL ? tensor
+                          : make(ctx, &(struct order){ .type      = GGML_OBJECT_TENSOR,
+                                                       .size      = sizeof(struct ggml_tensor),
+                                                       .layout    = layout,
+                                                       .data_size = data_size,
+                                                       .alignment = alignment,
+                                                       .in_pool   = in_pool });
+}
+
+// No tensor and no graph any more. Its memory stays where it is: others lie behind it, or somebody may be about to ask for the next one.
+static void disown(struct ggml_object * from, uint32_t thread) {
+    for (struct ggml_object * o = from; o != NULL; o = o->next) {
+        if (maker_of(o) == thread) {
+            o->type = GGML_OBJECT_WORK_BUFFER;
+        }
+    }
+}
+
+static void drop(struct ggml_context * ctx, struct ggml_object * dropped, uint32_t thread) {
+    bool alone = dropped->offs > ctx->shown; // nobody has seen it
+    for (const struct ggml_object * o = dropped; alone && o != NULL; o = o->next) {
+        alone = maker_of(o) == thread;
+    }
+    if (!alone) {
+        disown(dropped, thread);
+        return;
+    }
+    struct ggml_object * before = NULL; // the object in front of it
     for (struct ggml_object * o = ctx->first; o != dropped; o = o->next) {
         before = o;
     }
@@ -162,69 +343,83 @@ void gb_context_drop(struct ggml_context * ctx, void * payload) {
     *(before != NULL ? &before->next : &ctx->first) = NULL;
 }
 
-// The scratch offset at which `size` bytes fit, or false and reported. Nothing is taken yet.
-static bool find_scratch(const struct ggml_context * ctx, size_t size, size_t alignment, size_t * offs) {
-    const struct ggml_scratch * scratch = &ctx->scratch;
-    const size_t                gap = (alignment - ((uintptr_t) scratch->data + scratch->offs) % alignment) % alignment;
-    size_t                      end;
-    GB_FAIL_IF(!gb_add_size(scratch->offs, gap, offs) || !gb_add_size(*offs, size, &end) || end > scratch->size, false,
-               GGML_STATUS_ALLOC_FAILED, "scratch memory is full: a tensor needs %zu bytes at offset %zu, has %zu bytes in all", size,
-               scratch->offs, scratch->size);
-    return true;
-}
-
-struct ggml_tensor * gb_context_new_tensor(struct ggml_context * ctx, size_t data_size, size_t alignment, bool in_pool) {
-    const bool in_scratch = !in_pool && !ctx->no_alloc && ctx->scratch.data != NULL;
-    const bool behind     = in_pool || (!ctx->no_alloc && !in_scratch);
-    size_t     offs = 0, payload = sizeof(struct ggml_tensor);
-    GB_FAIL_IF(behind && !gb_add_size(payload, data_size, &payload), NULL, GGML_STATUS_ALLOC_FAILED,
-               "context memory: a tensor of %zu bytes overflows", data_size);
-    if (in_scratch && !find_scratch(ctx, data_size, alignment, &offs)) {
-        return NULL;
-    }
-    struct ggml_tensor * tensor = gb_context_alloc(ctx, GGML_OBJECT_TENSOR, payload);
-    if (tensor == NULL) {
-        return NULL;
-    }
-    memset(tensor, 0, sizeof(*tensor));
-    if (in_scratch) {
-        tensor->data      = (char *) ctx->scratch.data + offs;
-        ctx->scratch.offs = offs + data_size;
-    } else if (behind) {
-        tensor->data = tensor + 1;
-    }
-    return tensor;
+void gb_context_drop(struct ggml_context * ctx, void * payload) {
+    const uint32_t thread = gb_thread_number();
+    gb_brief_lock(ctx->lock);
+    drop(ctx, (struct ggml_object *) payload - 1, thread);
+    gb_brief_unlock(ctx->lock);
 }
 
 // ------------------------------------------------------------------------------------------------------------- what is in there
 
-static struct ggml_tensor * first_tensor_from(struct ggml_object * object) {
+// The first object from `object` on that is a tensor, or NULL. The lock is held.
+static struct ggml_object * find_tensor(struct ggml_object * object) {
     while (object != NULL && object->type != GGML_OBJECT_TENSOR) {
         object = object->next;
     }
-    return object ? (struct ggml_tensor *) (void *) (object + 1) : NULL;
+    return object;
+}
+
+// Of the object in the context's list; NULL: of the context.
+static struct ggml_object * next_object(const struct ggml_context * ctx, const struct ggml_object * object) {
+    return object != NULL ? object->next : ctx->first;
+}
+
+// Remembers that the object is known to somebody who will ask for the one after it.
+static void show(const struct ggml_context * ctx, const struct ggml_object * object) {
+    if (object != NULL && object->offs > ctx->shown) {
+        ((struct ggml_context *) ctx)->shown = object->offs;
+    }
+}
+
+static struct ggml_tensor * tensor_after(const struct ggml_context * ctx, const struct ggml_object * object) {
+    gb_brief_lock(ctx->lock);
+    struct ggml_object * found = find_tensor(next_object(ctx, object));
+    show(ctx, found);
+    gb_brief_unlock(ctx->lock);
+    return found ? (struct ggml_tensor *) (void *) (found + 1) : NULL;
 }
 
 struct ggml_tensor * ggml_get_first_tensor(const struct ggml_context * ctx) {
     GB_CHECK_ARG(ctx, NULL);
-    return first_tensor_from(ctx->first);
+    return tensor_after(ctx, NULL);
 }
 
 struct ggml_tensor * ggml_get_next_tensor(const struct ggml_context * ctx, struct ggml_tensor * tensor) {
     GB_CHECK_ARG(ctx, NULL);
     GB_CHECK_ARG(tensor, NULL);
-    return first_tensor_from(((struct ggml_object *) (void *) tensor - 1)->next);
+    return tensor_after(ctx, (const struct ggml_object *) (const void *) tensor - 1);
+}
+
+// Looks at some tensors after *at, which moves on. True: there are no more, or one was found.
+static bool look_for(const struct ggml_context * ctx, const char * name, struct ggml_object ** at, struct ggml_tensor ** found) {
+    char text[GGML_MAX_NAME];
+    gb_brief_lock(ctx->lock);
+    struct ggml_object * object = *at;
+    for (int n = 0; n < NAMES_AT_ONCE && *found == NULL; n++) {
+        object = find_tensor(next_object(ctx, object));
+        if (object == NULL) {
+            break;
+        }
+        *at                        = object;
+        struct ggml_tensor * tensor = (struct ggml_tensor *) (void *) (object + 1);
+        if (strcmp(gb_tensor_read_name(tensor, text), name) == 0) {
+            *found = tensor;
+        }
+    }
+    show(ctx, object);
+    gb_brief_unlock(ctx->lock);
+    return object == NULL || *found != NULL;
 }
 
 struct ggml_tensor * ggml_get_tensor(struct ggml_context * ctx, const char * name) {
     GB_CHECK_ARG(ctx, NULL);
     GB_CHECK_ARG(name, NULL);
-    for (struct ggml_tensor * t = ggml_get_first_tensor(ctx); t != NULL; t = ggml_get_next_tensor(ctx, t)) {
-        if (strcmp(t->name, name) == 0) {
-            return t;
-        }
+    struct ggml_object * at    = NULL;
+    struct ggml_tensor * found = NULL;
+    while (!look_for(ctx, name, &at, &found)) {
     }
-    return NULL; // not an error: programs ask whether a tensor exists
+    return found; // NULL is no error: programs ask whether a tensor exists
 }
 
 size_t ggml_get_max_tensor_size(const struct ggml_context * ctx) {
@@ -238,7 +433,10 @@ size_t ggml_get_max_tensor_size(const struct ggml_context * ctx) {
 
 size_t ggml_used_mem(const struct ggml_context * ctx) {
     GB_CHECK_ARG(ctx, 0);
-    return ctx->used;
+    gb_brief_lock(ctx->lock);
+    const size_t used = ctx->used;
+    gb_brief_unlock(ctx->lock);
+    return used;
 }
 
 void * ggml_get_mem_buffer(const struct ggml_context * ctx) {
@@ -248,25 +446,35 @@ void * ggml_get_mem_buffer(const struct ggml_context * ctx) {
 
 size_t ggml_get_mem_size(const struct ggml_context * ctx) {
     GB_CHECK_ARG(ctx, 0);
-    return ctx->mem_size;
+    gb_brief_lock(ctx->lock);
+    const size_t size = ctx->mem_size;
+    gb_brief_unlock(ctx->lock);
+    return size;
 }
 
 // --------------------------------------------------------------------------------------------------------- where data comes from
 
 bool ggml_get_no_alloc(struct ggml_context * ctx) {
     GB_CHECK_ARG(ctx, false);
-    return ctx->no_alloc;
+    gb_brief_lock(ctx->lock);
+    const bool no_alloc = ctx->no_alloc;
+    gb_brief_unlock(ctx->lock);
+    return no_alloc;
 }
 
 void ggml_set_no_alloc(struct ggml_context * ctx, bool no_alloc) {
     GB_CHECK_ARG(ctx, );
+    gb_brief_lock(ctx->lock);
     ctx->no_alloc = no_alloc;
+    gb_brief_unlock(ctx->lock);
 }
 
 size_t ggml_set_scratch(struct ggml_context * ctx, struct ggml_scratch scratch) {
     GB_CHECK_ARG(ctx, 0);
+    gb_brief_lock(ctx->lock);
     const size_t offs = ctx->scratch.data ? ctx->scratch.offs : 0;
     ctx->scratch      = scratch;
+    gb_brief_unlock(ctx->lock);
     return offs;
 }
 
@@ -291,10 +499,19 @@ void ggml_print_object(const struct ggml_object * obj) {
     putchar('\n');
 }
 
+static const struct ggml_object * object_after(const struct ggml_context * ctx, const struct ggml_object * object) {
+    gb_brief_lock(ctx->lock);
+    const struct ggml_object * next = next_object(ctx, object);
+    show(ctx, next);
+    gb_brief_unlock(ctx->lock);
+    return next;
+}
+
 void ggml_print_objects(const struct ggml_context * ctx) {
     GB_CHECK_ARG(ctx, );
-    printf("context: %zu of %zu bytes used, %s\n", ctx->used, ctx->mem_size, ctx->chunks ? "grows" : "memory of the caller");
-    for (const struct ggml_object * obj = ctx->first; obj != NULL; obj = obj->next) {
+    printf("context: %zu of %zu bytes used, %s\n", ggml_used_mem(ctx), ggml_get_mem_size(ctx),
+           gb_context_is_growable(ctx) ? "grows" : "memory of the caller");
+    for (const struct ggml_object * obj = object_after(ctx, NULL); obj != NULL; obj = object_after(ctx, obj)) {
         ggml_print_object(obj);
     }
 }

@@ -192,6 +192,9 @@ static bool read_record(struct import * in, struct ggml_tensor * t) {
         return false;
     }
     t->name[sizeof(t->name) - 1] = '\0';
+    if (strlen(t->name) == sizeof(t->name) - 1) {
+        gb_cut_at_character(t->name);
+    }
     if (words[0] >= GGML_TYPE_COUNT || !gb_type_is_valid((enum ggml_type) words[0])) {
         return malformed(in, "%u is no tensor type", words[0]);
     }

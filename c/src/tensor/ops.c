@@ -37,7 +37,7 @@ struct ggml_tensor * gb_op_view(struct ggml_context * ctx, const char * func, en
     struct ggml_tensor * node = gb_tensor_view(ctx, a, 4, ne, nb, offset, func);
     if (node != NULL) {
         node->op = op;
-        gb_tensor_derive_name(node, a, suffix);
+        gb_tensor_name_after(node, a, suffix, NULL);
     }
     return node;
 }

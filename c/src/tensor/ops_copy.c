@@ -22,10 +22,10 @@ struct ggml_tensor * ggml_cpy(struct ggml_context * ctx, struct ggml_tensor * a,
         return NULL;
     }
     struct ggml_tensor * node = gb_op_like(ctx, __func__, GGML_OP_CPY, b, true);
-    if (node != NULL && b->name[0] != '\0' && a->name[0] != '\0') {
-        ggml_format_name(node, "%s (copy of %s)", b->name, a->name);
-    } else if (node != NULL) {
-        gb_tensor_derive_name(node, b->name[0] != '\0' ? b : a, "copy");
+    if (b->name[0] != '\0') {
+        gb_tensor_name_after(node, b, "copy", a);
+    } else {
+        gb_tensor_name_after(node, a, "copy", NULL);
     }
     return gb_op_sources(ctx, node, GB_GRAD_INHERIT, a, b, NULL);
 }
@@ -35,18 +35,14 @@ struct ggml_tensor * ggml_cast(struct ggml_context * ctx, struct ggml_tensor * a
         return NULL;
     }
     struct ggml_tensor * node = gb_op_new(ctx, __func__, GGML_OP_CPY, type, a->ne[0], a->ne[1], a->ne[2], a->ne[3]);
-    if (node != NULL) {
-        gb_tensor_derive_name(node, a, "copy");
-    }
+    gb_tensor_name_after(node, a, "copy", NULL);
     return gb_op_sources(ctx, node, GB_GRAD_NONE, a, node, NULL); // CPY writes to src[1]: here that is the node itself
 }
 
 static struct ggml_tensor * cont(struct ggml_context * ctx, const char * func, struct ggml_tensor * a,
                                  const int64_t ne[4], enum gb_grad grad) {
     struct ggml_tensor * node = gb_op_new(ctx, func, GGML_OP_CONT, a->type, ne[0], ne[1], ne[2], ne[3]);
-    if (node != NULL) {
-        gb_tensor_derive_name(node, a, "cont");
-    }
+    gb_tensor_name_after(node, a, "cont", NULL);
     return gb_op_sources(ctx, node, grad, a, NULL, NULL);
 }
 

@@ -6,6 +6,8 @@
 
 #include <stdio.h>
 
+#include "base/thread.h"
+
 // --------------------------------------------------------------------------------------------------------------------- making
 
 // "[1, 2, 3]"; returns buf
@@ -70,18 +72,14 @@ static struct ggml_tensor * make_tensor(struct ggml_context * ctx, const char * 
         gb_fail_null(func, "ctx");
         return NULL;
     }
-    struct ggml_tensor layout;
+    struct ggml_tensor layout; // what gb_context_new_tensor reads of it
     size_t             bytes;
-    if (!set_shape(&layout, func, type, n_dims, ne, &bytes)) {
-        return NULL;
-    }
-    struct ggml_tensor * t = gb_context_new_tensor(ctx, bytes, element_alignment(type), in_pool);
-    if (t != NULL) {
-        t->type = type;
-        memcpy(t->ne, layout.ne, sizeof(t->ne));
-        memcpy(t->nb, layout.nb, sizeof(t->nb));
-    }
-    return t;
+    layout.view_src  = NULL;
+    layout.view_offs = 0;
+    layout.data      = NULL;
+    return set_shape(&layout, func, type, n_dims, ne, &bytes)
+               ? gb_context_new_tensor(ctx, &layout, bytes, element_alignment(type), in_pool)
+               : NULL;
 }
 
 struct ggml_tensor * gb_tensor_new(struct ggml_context * ctx, enum ggml_type type, int n_dims, const int64_t * ne) {
@@ -225,7 +223,7 @@ struct ggml_tensor * gb_tensor_view(struct ggml_context * ctx, struct ggml_tenso
         gb_fail_null(func, src == NULL ? "src" : "ctx");
         return NULL;
     }
-    struct ggml_tensor layout = { 0 };
+    struct ggml_tensor layout; // what gb_context_new_tensor reads of it
     size_t             root_offs;
     if (!set_layout(&layout, func, src->type, n_dims, ne, nb)) {
         return NULL;
@@ -235,17 +233,11 @@ struct ggml_tensor * gb_tensor_view(struct ggml_context * ctx, struct ggml_tenso
     if (!check_extent(&layout, src, root_offs, func)) {
         return NULL;
     }
-    struct ggml_tensor * t = gb_context_new_tensor(ctx, 0, 1, true);
-    if (t == NULL) {
-        return NULL;
-    }
-    t->type = src->type;
-    memcpy(t->ne, layout.ne, sizeof(t->ne));
-    memcpy(t->nb, layout.nb, sizeof(t->nb));
-    t->view_src  = gb_root(src);
-    t->view_offs = root_offs;
-    t->data      = t->view_src->data ? (char *) t->view_src->data + root_offs : NULL;
-    return t;
+    layout.view_src  = gb_root(src);
+    layout.view_offs = root_offs;
+    char * data      = GB_READ_RELAXED(layout.view_src->data); // another thread may place the root now: the view is bound later, then
+    layout.data      = data ? data + root_offs : NULL;
+    return gb_context_new_tensor(ctx, &layout, 0, 1, true);
 }
 
 struct ggml_tensor * ggml_view_tensor(struct ggml_context * ctx, struct ggml_tensor * src) {
@@ -254,7 +246,7 @@ struct ggml_tensor * ggml_view_tensor(struct ggml_context * ctx, struct ggml_ten
         return NULL;
     }
     struct ggml_tensor * t = gb_tensor_view(ctx, src, GGML_MAX_DIMS, src->ne, src->nb, 0, __func__);
-    return t ? gb_tensor_derive_name(t, src, "view") : NULL;
+    return gb_tensor_name_after(t, src, "view", NULL);
 }
 
 // --------------------------------------------------------------------------------------------------------------------- queries
@@ -362,8 +354,87 @@ const char * ggml_get_name(const struct ggml_tensor * t) {
     return t ? t->name : "";
 }
 
+#if defined(__GNUC__)
+typedef uint64_t __attribute__((may_alias)) name_word;
+#else
+typedef uint64_t name_word;
+#endif
+enum { NAME_WORDS = GGML_MAX_NAME / sizeof(name_word) };
+_Static_assert(offsetof(struct ggml_tensor, name) % sizeof(name_word) == 0 && GGML_MAX_NAME % sizeof(name_word) == 0, "names are words");
+
+const char * gb_tensor_read_name(const struct ggml_tensor * t, char text[GGML_MAX_NAME]) {
+    const name_word * words = (const name_word *) (const void *) t->name;
+    for (int i = 0; i < NAME_WORDS; i++) {
+        const name_word word = GB_READ_RELAXED(words[i]);
+        memcpy(text + (size_t) i * sizeof(word), &word, sizeof(word));
+    }
+    text[GGML_MAX_NAME - 1] = '\0';
+    return text;
+}
+
+void gb_tensor_write_name(struct ggml_tensor * t, const char text[GGML_MAX_NAME]) {
+    name_word * words = (name_word *) (void *) t->name;
+    for (int i = 0; i < NAME_WORDS; i++) {
+        name_word word;
+        memcpy(&word, text + (size_t) i * sizeof(word), sizeof(word));
+        GB_WRITE_RELAXED(words[i], word);
+    }
+}
+
+void gb_cut_at_character(char * text) {
+    const size_t n    = strlen(text);
+    size_t       tail = 0; // bytes that continue a character
+    while (tail < n && tail < 4 && ((unsigned char) text[n - 1 - tail] & 0xc0) == 0x80) {
+        tail++;
+    }
+    const unsigned char lead = tail < n ? (unsigned char) text[n - 1 - tail] : 0;
+    const size_t        size = lead >= 0xf0 ? 4 : lead >= 0xe0 ? 3 : lead >= 0xc0 ? 2 : 0;
+    if (tail + 1 < size) {
+        memset(text + n - 1 - tail, 0, tail + 1);
+    }
+}
+
+// Appends to a name of *n bytes as much as has room.
+static void append(char name[GGML_MAX_NAME], size_t * n, const char * text) {
+    const size_t size = strlen(text), room = GGML_MAX_NAME - 1 - *n, take = GB_MIN(size, room);
+    memcpy(name + *n, text, take);
+    *n += take;
+    if (take < size) {
+        gb_cut_at_character(name);
+    }
+}
+
+struct ggml_tensor * gb_tensor_name_after(struct ggml_tensor * t, const struct ggml_tensor * src, const char * suffix,
+                                          const struct ggml_tensor * other) {
+    if (t == NULL) {
+        return NULL;
+    }
+    char   name[GGML_MAX_NAME] = { 0 }, old[GGML_MAX_NAME];
+    size_t n = 0;
+    append(name, &n, gb_tensor_read_name(src, old));
+    if (n > 0) {
+        append(name, &n, " (");
+        append(name, &n, suffix);
+        if (other != NULL && *gb_tensor_read_name(other, old) != '\0') {
+            append(name, &n, " of ");
+            append(name, &n, old);
+        }
+        append(name, &n, ")");
+    }
+    gb_tensor_write_name(t, name);
+    return t;
+}
+
 struct ggml_tensor * ggml_set_name(struct ggml_tensor * t, const char * name) {
-    return ggml_format_name(t, "%s", name ? name : "");
+    if (t == NULL) {
+        gb_fail_null(__func__, "tensor");
+        return NULL;
+    }
+    char   text[GGML_MAX_NAME] = { 0 }; // aside: it may be the old name's end
+    size_t n = 0;
+    append(text, &n, name ? name : "");
+    gb_tensor_write_name(t, text);
+    return t;
 }
 
 struct ggml_tensor * ggml_format_name(struct ggml_tensor * t, const char * fmt, ...) {
@@ -378,13 +449,11 @@ struct ggml_tensor * ggml_format_name(struct ggml_tensor * t, const char * fmt, 
     va_end(args);
     if (n < 0) {
         text[0] = '\0';
+    } else if ((size_t) n >= sizeof(text)) {
+        gb_cut_at_character(text);
     }
-    memcpy(t->name, text, sizeof(text));
+    gb_tensor_write_name(t, text);
     return t;
-}
-
-struct ggml_tensor * gb_tensor_derive_name(struct ggml_tensor * t, const struct ggml_tensor * from, const char * how) {
-    return from->name[0] != '\0' ? ggml_format_name(t, "%s (%s)", from->name, how) : ggml_set_name(t, "");
 }
 
 static enum ggml_status set_flag(struct ggml_tensor * t, enum gb_tensor_flag flag, const char * func) {

@@ -34,13 +34,15 @@ struct ggml_tensor * gb_tensor_inherit_grad(struct ggml_context * ctx, struct gg
 // `size` bytes from the context's pool, 16-byte aligned, for as long as the context; NULL and reported when full.
 void * gb_context_alloc(struct ggml_context * ctx, enum ggml_object_type type, size_t size);
 
-// Takes back an object, given by its payload, and all that were made after it. For builders of several objects that
-// fail half way: the context is then as it was. Walks the objects.
+// Takes back an object, given by its payload, and all that the calling thread has made after it. For builders of several objects that
+// fail half way: the context is then as it was. When another thread has made objects meanwhile, or somebody may still ask for the tensor
+// after one of these, their memory is not had back, and they are no tensors any more. Walks the objects.
 void gb_context_drop(struct ggml_context * ctx, void * payload);
 
-// A tensor object: everything zero but `data`, which is `data_size` bytes from where the context puts data (nowhere, scratch, or
-// behind the struct); in_pool: always behind the struct. alignment: what elements need when the scratch is used.
-struct ggml_tensor * gb_context_new_tensor(struct ggml_context * ctx, size_t data_size, size_t alignment, bool in_pool);
+// A tensor object that is a copy of *layout but for `data`: `data_size` bytes from where the context puts data (nowhere, scratch, or behind
+// the struct); in_pool: always behind the struct. alignment: what elements need when the scratch is used. A view keeps layout->data.
+struct ggml_tensor * gb_context_new_tensor(struct ggml_context * ctx, const struct ggml_tensor * layout, size_t data_size,
+                                           size_t alignment, bool in_pool);
 
 bool gb_context_is_growable(const struct ggml_context * ctx); // owns its memory
 
@@ -65,6 +67,20 @@ static inline struct ggml_tensor * gb_root(const struct ggml_tensor * t) { // th
 static inline bool gb_view_is_bound(const struct ggml_tensor * t) {
     return t->view_src == NULL || (uintptr_t) t->data == (uintptr_t) t->view_src->data + t->view_offs;
 }
+
+// -------------------------------------------------------------------------------------------------------------------- names
+
+// The name as it is now, though another thread may be setting it: each eight bytes of it are old or new. Returns text.
+const char * gb_tensor_read_name(const struct ggml_tensor * t, char text[GGML_MAX_NAME]);
+void         gb_tensor_write_name(struct ggml_tensor * t, const char text[GGML_MAX_NAME]); // likewise; all bytes of text count
+
+// Names `t` "SRC (SUFFIX)", or with a second tensor that has a name "SRC (SUFFIX of OTHER)". What is made from a tensor without a name has
+// none. Returns t; NULL for NULL.
+struct ggml_tensor * gb_tensor_name_after(struct ggml_tensor * t, const struct ggml_tensor * src, const char * suffix,
+                                          const struct ggml_tensor * other);
+
+// Takes the beginning of a character away from the end of a text in UTF-8 that was cut after some byte. Texts that are not UTF-8 stay.
+void gb_cut_at_character(char * text);
 
 // -------------------------------------------------------------------------------------------------------------------- flags
 
@@ -126,9 +142,6 @@ static inline float gb_op_param_f32(const struct ggml_tensor * t, int i) {
 static inline void gb_set_op_param_f32(struct ggml_tensor * t, int i, float f) {
     memcpy(&t->op_params[i], &f, sizeof(f));
 }
-
-// Names `t` after the tensor that it was made from: "x (view)". What was made from a tensor without a name has none.
-struct ggml_tensor * gb_tensor_derive_name(struct ggml_tensor * t, const struct ggml_tensor * from, const char * how);
 
 const char * gb_op_name(enum ggml_op op); // never NULL, also for what is no op
 

@@ -25,18 +25,28 @@ static int64_t keys_seen(const struct ggml_tensor * q, const struct ggml_tensor 
     return masked ? GB_MAX((int64_t) 0, GB_MIN(past + n + 1, k->ne[1])) : k->ne[1];
 }
 
-// score[c] = softmax over c < n of (k_c q) / sqrt(D), for the keys of head h2, batch h3.
-static void attend(const struct gb_kernels * kernels, const struct ggml_tensor * k, int64_t h2, int64_t h3,
-                   const float * q, int64_t n, float * score, float * buf) {
+enum { PIECE = 1 << 16 }; // terms of dot products between which a thread may stop
+
+// score[c] = softmax over c < n of (k_c q) / sqrt(D), for the keys of head h2, batch h3. False: the run is over.
+static bool attend(const struct gb_cpu_call * call, const struct ggml_tensor * k, int64_t h2, int64_t h3, const float * q, int64_t n,
+                   float * score, float * buf) {
+    const struct gb_kernels * const kernels = call->k;
+    const int64_t                   piece   = PIECE / GB_MAX(k->ne[0], 1) + 1;
     if (n == 0) {
-        return;
+        return true;
     }
-    for (int64_t c = 0; c < n; c++) {
-        score[c] = dot_with(kernels, k, gb_row_ptr(k, c, h2, h3), k->ne[0], q, buf);
+    for (int64_t c = 0; c < n;) {
+        for (const int64_t end = GB_MIN(n, c + piece); c < end; c++) {
+            score[c] = dot_with(kernels, k, gb_row_ptr(k, c, h2, h3), k->ne[0], q, buf);
+        }
+        if (gb_cpu_stopped(call, GB_MIN(n, piece) * (5 + k->ne[0] / 8))) {
+            return false;
+        }
     }
     kernels->scale_f32(n, score, score, (float) (1.0 / sqrt((double) k->ne[0])));
     const double sum = kernels->exp_sum_f32(n, score, score, kernels->max_f32(n, score));
     kernels->scale_f32(n, score, score, (float) (1.0 / sum));
+    return true;
 }
 
 // ---------------------------------------------------------------------------------------------------------- FLASH_ATTN
@@ -84,11 +94,19 @@ static void run_flash_attn(const struct gb_cpu_call * call, struct ggml_tensor *
         char *              p = gb_row_of(node, r);
         float *             y = gb_out(node, p, d, out);
         const float *       x = gb_in(call->k, q, gb_row_of(q, r), d, query);
-        attend(call->k, k, r.i2 % k->ne[2], r.i3 % k->ne[3], x, n, score, buf);
+        if (!attend(call, k, r.i2 % k->ne[2], r.i3 % k->ne[3], x, n, score, buf)) {
+            return;
+        }
         for (int64_t j = 0; j < d; j++) {
             y[j] = dot_with(call->k, v, gb_row_ptr(v, j, r.i2 % v->ne[2], r.i3 % v->ne[3]), n, score, buf);
+            if (n >= PIECE && gb_cpu_stopped(call, n / 8)) {
+                return;
+            }
         }
         gb_put(call->k, node, p, d, y);
+        if (gb_cpu_stopped(call, d * GB_MIN(n, (int64_t) PIECE) / 8)) {
+            return;
+        }
     }
 }
 
@@ -124,13 +142,20 @@ static int64_t ff_floats(const struct ggml_tensor * node) {
     return 2 * node->ne[0] + d + hidden + GB_MAX(GB_MAX(d, hidden), node->ne[0]);
 }
 
-// y = weights^T x + bias for one row; buf holds a converted row.
-static void affine(const struct gb_kernels * k, int64_t n_out, float * y, const struct ggml_tensor * w,
-                   struct gb_row at, const float * x, const struct ggml_tensor * bias, float * buf) {
-    for (int64_t j = 0; j < n_out; j++) {
-        y[j] = dot_with(k, w, gb_row_ptr(w, j, at.i2, at.i3), w->ne[0], x, buf);
+// y = weights^T x + bias for one row; buf holds a converted row. False: the run is over.
+static bool affine(const struct gb_cpu_call * call, int64_t n_out, float * y, const struct ggml_tensor * w, struct gb_row at,
+                   const float * x, const struct ggml_tensor * bias, float * buf) {
+    const int64_t piece = PIECE / GB_MAX(w->ne[0], 1) + 1;
+    for (int64_t j = 0; j < n_out;) {
+        for (const int64_t end = GB_MIN(n_out, j + piece); j < end; j++) {
+            y[j] = dot_with(call->k, w, gb_row_ptr(w, j, at.i2, at.i3), w->ne[0], x, buf);
+        }
+        if (gb_cpu_stopped(call, GB_MIN(n_out, piece) * (5 + w->ne[0] / 8))) {
+            return false;
+        }
     }
-    k->add_f32(n_out, y, y, gb_in(k, bias, bias->data, n_out, buf));
+    call->k->add_f32(n_out, y, y, gb_in(call->k, bias, bias->data, n_out, buf));
+    return true;
 }
 
 static void run_flash_ff(const struct gb_cpu_call * call, struct ggml_tensor * node) {
@@ -145,9 +170,13 @@ static void run_flash_ff(const struct gb_cpu_call * call, struct ggml_tensor * n
     for (int64_t i = first; i < last; i++) {
         const struct gb_row r = gb_row_at(node, i);
         char *              p = gb_row_of(node, r);
-        affine(call->k, hidden, h, b0, r, gb_in(call->k, a, gb_row_of(a, r), d, in), node->src[2], buf);
+        if (!affine(call, hidden, h, b0, r, gb_in(call->k, a, gb_row_of(a, r), d, in), node->src[2], buf)) {
+            return;
+        }
         call->k->gelu_f32(hidden, h, h);
-        affine(call->k, node->ne[0], out, c0, r, h, node->src[4], buf);
+        if (!affine(call, node->ne[0], out, c0, r, h, node->src[4], buf)) {
+            return;
+        }
         gb_store(call->k, node->type, node->ne[0], p, node->nb[0], out);
     }
 }
@@ -237,28 +266,37 @@ static void score_gradient(const struct back * b, int64_t n) {
     }
 }
 
-// Query row r with the keys and values of head h2, batch h3.
-static void back_row(const struct gb_kernels * kernels, const struct back * b, struct gb_row r, int64_t h2,
-                     int64_t h3) {
+// Query row r with the keys and values of head h2, batch h3. False: the run is over.
+static bool back_row(const struct gb_cpu_call * call, const struct back * b, struct gb_row r, int64_t h2, int64_t h3) {
+    const struct gb_kernels * const kernels = call->k;
     const int64_t d = b->q->ne[0], n = keys_seen(b->q, b->k, r.i1, b->masked);
     const float * x    = gb_in(kernels, b->q, gb_row_of(b->q, r), d, b->query);
     const float * dout = gb_in(kernels, b->d, gb_row_of(b->d, r), d, b->dout);
     float *       dq   = grad_row(b->g.q, b->q, r.i1, r.i2, r.i3);
     memset(dq, 0, (size_t) d * sizeof(*dq));
     if (n == 0) {
-        return;
+        return true;
     }
-    attend(kernels, b->k, h2, h3, x, n, b->weight, b->buf);
+    if (!attend(call, b->k, h2, h3, x, n, b->weight, b->buf)) {
+        return false;
+    }
     memset(b->dweight, 0, (size_t) n * sizeof(float));
     for (int64_t j = 0; j < d; j++) {
         kernels->mad_f32(n, b->dweight, gb_in(kernels, b->v, gb_row_ptr(b->v, j, h2, h3), n, b->buf), dout[j]);
         kernels->mad_f32(n, grad_row(b->g.v, b->v, j, h2, h3), b->weight, dout[j]);
+        if (gb_cpu_stopped(call, n / 2)) {
+            return false;
+        }
     }
     score_gradient(b, n);
     for (int64_t c = 0; c < n; c++) {
         kernels->mad_f32(d, dq, gb_in(kernels, b->k, gb_row_ptr(b->k, c, h2, h3), d, b->buf), b->dweight[c]);
         kernels->mad_f32(d, grad_row(b->g.k, b->k, c, h2, h3), x, b->dweight[c]);
+        if (gb_cpu_stopped(call, d / 2)) {
+            return false;
+        }
     }
+    return true;
 }
 
 // Threads share the key heads: all query heads that add to one belong to the same thread.
@@ -277,7 +315,9 @@ static void run_flash_attn_back(const struct gb_cpu_call * call, struct ggml_ten
         for (int64_t i3 = h3; i3 < b.q->ne[3]; i3 += b.k->ne[3]) {
             for (int64_t i2 = h2; i2 < b.q->ne[2]; i2 += b.k->ne[2]) {
                 for (int64_t i1 = 0; i1 < b.q->ne[1]; i1++) {
-                    back_row(call->k, &b, (struct gb_row){ i1, i2, i3 }, h2, h3);
+                    if (!back_row(call, &b, (struct gb_row){ i1, i2, i3 }, h2, h3)) {
+                        return;
+                    }
                 }
             }
         }

@@ -259,7 +259,7 @@ static void close_tile(struct tiles * t, struct tile * tile, struct gb_row at) {
 }
 
 // Queries from at.i1 on of one head, up to n tiles of them.
-static void run_unit(struct tiles * t, struct gb_row at, int64_t n) {
+static void run_unit(const struct gb_cpu_call * call, struct tiles * t, struct gb_row at, int64_t n) {
     int64_t end = 0, count = 0;
     for (; count < n && at.i1 + count * QUERIES < t->a->q->ne[1]; count++) {
         open_tile(t, &t->tile[count], at, at.i1 + count * QUERIES);
@@ -271,6 +271,9 @@ static void run_unit(struct tiles * t, struct gb_row at, int64_t n) {
         for (int64_t i = 0; i < count; i++) {
             if (key0 < t->tile[i].end) {
                 add_block(t, &t->tile[i], at, key0, keys);
+            }
+            if (gb_cpu_stopped(call, t->tile[i].n * keys * (t->d + t->dv) / 16)) {
+                return;
             }
         }
     }
@@ -309,6 +312,9 @@ void gb_attention_run_tiled(const struct gb_cpu_call * call, const struct gb_att
     for (int64_t u = first; u < last; u++) {
         const int64_t       plane = u / chunks;
         const struct gb_row at    = { (u - plane * chunks) * each, plane % a->q->ne[2], plane / a->q->ne[2] };
-        run_unit(&t, at, tiles_a_unit(a));
+        run_unit(call, &t, at, tiles_a_unit(a));
+        if (gb_cpu_stopped(call, QUERIES * t.d)) {
+            return;
+        }
     }
 }

@@ -155,6 +155,9 @@ static void copy_first_source(const struct gb_cpu_call * call, struct ggml_tenso
     for (int64_t i = first; i < last; i++) {
         const struct gb_row r = gb_row_at(dst, i);
         copy_row(call, dst, gb_row_of(dst, r), a, gb_row_of(a, r), dst->ne[0]);
+        if (gb_cpu_stopped(call, dst->ne[0])) {
+            return;
+        }
     }
 }
 
@@ -179,7 +182,9 @@ static void run_region(const struct gb_cpu_call * call, struct ggml_tensor * dst
     const struct ggml_tensor * b = dst->src[1];
     if (!r.inplace) {
         copy_first_source(call, dst);
-        gb_cpu_barrier(call);
+        if (!gb_cpu_barrier(call)) {
+            return;
+        }
     }
     int64_t first, last;
     gb_cpu_share(call, gb_is_empty(b) ? 0 : gb_rows(b), &first, &last);
@@ -188,6 +193,9 @@ static void run_region(const struct gb_cpu_call * call, struct ggml_tensor * dst
         char *              d  = (char *) dst->data + r.offset + (size_t) at.i1 * r.nb[1] + (size_t) at.i2 * r.nb[2] +
                                  (size_t) at.i3 * r.nb[3];
         f(call, dst, d, b, gb_row_of(b, at), b->ne[0]);
+        if (gb_cpu_stopped(call, b->ne[0])) {
+            return;
+        }
     }
 }
 

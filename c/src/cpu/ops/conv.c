@@ -67,6 +67,9 @@ static void run_im2col(const struct gb_cpu_call * call, struct ggml_tensor * nod
             }
         }
         gb_store(call->k, node->type, node->ne[0], gb_row_of(node, r), node->nb[0], scratch);
+        if (gb_cpu_stopped(call, 2 * node->ne[0])) {
+            return;
+        }
     }
 }
 
@@ -87,12 +90,21 @@ static size_t im2col_work(const struct ggml_tensor * node, int n_tasks) {
 
 // --------------------------------------------------------------------------------------------------- CONV_TRANSPOSE_1D
 
-// y[l stride + k] += x[l] kernel[k]
-static void spread(const struct gb_kernels * k, float * y, const float * x, int64_t n, int64_t stride,
-                   const float * kernel, int64_t width) {
-    for (int64_t l = 0; l < n; l++) {
-        k->mad_f32(width, y + l * stride, kernel, x[l]);
+enum { SPREAD = 1024 };
+
+// y[l stride + k] += x[l] kernel[k]. False: the run is over.
+static bool spread(const struct gb_cpu_call * call, float * y, const float * x, int64_t n, int64_t stride, const float * kernel,
+                   int64_t width) {
+    for (int64_t l = 0; l < n;) {
+        const int64_t piece = l, end = GB_MIN(n, l + SPREAD);
+        for (; l < end; l++) {
+            call->k->mad_f32(width, y + l * stride, kernel, x[l]);
+        }
+        if (gb_cpu_stopped(call, (end - piece) * (5 + width / 4))) {
+            return false;
+        }
     }
+    return true;
 }
 
 static void run_conv_transpose_1d(const struct gb_cpu_call * call, struct ggml_tensor * node) {
@@ -108,7 +120,9 @@ static void run_conv_transpose_1d(const struct gb_cpu_call * call, struct ggml_t
         for (int64_t ic = 0; ic < b->ne[1]; ic++) {
             const float * kernel = gb_in(call->k, a, gb_row_ptr(a, r.i1, ic, 0), width, scratch);
             const float * x      = gb_in(call->k, b, gb_row_ptr(b, ic, r.i2, r.i3), length, scratch + width);
-            spread(call->k, y, x, length, stride, kernel, width);
+            if (!spread(call, y, x, length, stride, kernel, width)) {
+                return;
+            }
         }
     }
 }
@@ -140,8 +154,8 @@ static size_t conv_transpose_1d_work(const struct ggml_tensor * node, int n_task
 
 // --------------------------------------------------------------------------------------------------- CONV_TRANSPOSE_2D
 
-// Adds what input channel ic of batch n gives to the plane of output channel oc.
-static void add_channel(const struct gb_cpu_call * call, struct ggml_tensor * node, int64_t ic, int64_t oc, int64_t n,
+// Adds what input channel ic of batch n gives to the plane of output channel oc. False: the run is over.
+static bool add_channel(const struct gb_cpu_call * call, struct ggml_tensor * node, int64_t ic, int64_t oc, int64_t n,
                         float * scratch) {
     const struct ggml_tensor *a = node->src[0], *b = node->src[1]; // [KW, KH, OC, IC], [W, H, IC, N]
     const int64_t             width = a->ne[0], length = b->ne[0], stride = gb_op_param_i32(node, 0);
@@ -150,9 +164,12 @@ static void add_channel(const struct gb_cpu_call * call, struct ggml_tensor * no
         for (int64_t kh = 0; kh < a->ne[1]; kh++) {
             const float * kernel = gb_in(call->k, a, gb_row_ptr(a, kh, oc, ic), width, scratch);
             float *       y      = (float *) (void *) gb_row_ptr(node, h * stride + kh, oc, n);
-            spread(call->k, y, x, length, stride, kernel, width);
+            if (!spread(call, y, x, length, stride, kernel, width)) {
+                return false;
+            }
         }
     }
+    return true;
 }
 
 static void run_conv_transpose_2d(const struct gb_cpu_call * call, struct ggml_tensor * node) {
@@ -163,7 +180,9 @@ static void run_conv_transpose_2d(const struct gb_cpu_call * call, struct ggml_t
         const int64_t n = u / node->ne[2], oc = u % node->ne[2];
         memset(gb_row_ptr(node, 0, oc, n), 0, (size_t) (node->ne[0] * node->ne[1]) * sizeof(float));
         for (int64_t ic = 0; ic < node->src[1]->ne[2]; ic++) {
-            add_channel(call, node, ic, oc, n, scratch);
+            if (!add_channel(call, node, ic, oc, n, scratch)) {
+                return;
+            }
         }
     }
 }

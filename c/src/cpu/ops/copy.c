@@ -12,6 +12,7 @@
 
 enum { BLOCK_ROWS = 64, STRIDED_COLUMNS = 16 }; // a strided block touches a cache line a column: all must stay in L1
 #define DIRECT_BYTES ((size_t) 1 << 16)         // a unit of plain memory copy
+#define PIECE_BYTES ((size_t) 1 << 20)          // between two of which a thread may stop
 
 struct layout { // of both sides
     int64_t ne[4];
@@ -138,9 +139,14 @@ static bool layout_of(struct layout * l, const struct ggml_tensor * dst, const s
 static void copy_memory(const struct gb_cpu_call * call, char * d, const char * s, size_t size) {
     int64_t first, last;
     gb_cpu_share(call, (int64_t) ((size + DIRECT_BYTES - 1) / DIRECT_BYTES), &first, &last);
-    if (first < last) {
-        const size_t begin = (size_t) first * DIRECT_BYTES;
-        memmove(d + begin, s + begin, GB_MIN((size_t) last * DIRECT_BYTES, size) - begin);
+    const bool   apart = (uintptr_t) d + size <= (uintptr_t) s || (uintptr_t) s + size <= (uintptr_t) d;
+    const size_t end   = GB_MIN((size_t) last * DIRECT_BYTES, size);
+    for (size_t at = (size_t) first * DIRECT_BYTES, piece; at < end; at += piece) {
+        piece = apart ? GB_MIN(end - at, (size_t) PIECE_BYTES) : end - at; // what overlaps is moved as a whole
+        memmove(d + at, s + at, piece);
+        if (gb_cpu_stopped(call, (int64_t) (piece / 8))) {
+            return;
+        }
     }
 }
 
@@ -189,6 +195,9 @@ static void copy_transposing(const struct gb_cpu_call * call, struct ggml_tensor
         } else {
             call->k->transpose_16(rows, columns, d, l->db[with], s, l->sb[0]);
         }
+        if (gb_cpu_stopped(call, rows * columns)) {
+            return;
+        }
     }
 }
 
@@ -213,6 +222,9 @@ static void copy_blocks(const struct gb_cpu_call * call, struct ggml_tensor * ds
         for (int64_t i1 = row0; i1 < GB_MIN(row0 + BLOCK_ROWS, l->ne[1]); i1++) {
             copy_run(call->k, dst->type, src->type, n, d + (size_t) i1 * l->db[1], l->db[0], s + (size_t) i1 * l->sb[1],
                      l->sb[0]);
+        }
+        if (gb_cpu_stopped(call, 2 * n * BLOCK_ROWS)) {
+            return;
         }
     }
 }
@@ -249,6 +261,9 @@ static void copy_walking(const struct gb_cpu_call * call, struct ggml_tensor * d
         walker_advance(&d, n);
         walker_advance(&s, n);
         at += n;
+        if (gb_cpu_stopped(call, 20 + gb_store_work(dst->type, n))) {
+            return;
+        }
     }
 }
 

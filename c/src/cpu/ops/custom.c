@@ -29,6 +29,8 @@ static const char * sources_unsupported(const struct ggml_tensor * node, int n_s
 
 // ----------------------------------------------------------------------------------------------- MAP_UNARY, MAP_BINARY
 
+enum { USER_WORK = GB_CPU_PACE / 8 }; // a row of what nobody knows
+
 static const char * rows_unsupported(const struct ggml_tensor * node, int n_src) {
     const char * why = sources_unsupported(node, n_src);
     why              = why != NULL ? why : gb_need_f32(node, n_src);
@@ -54,6 +56,9 @@ static void run_map_unary(const struct gb_cpu_call * call, struct ggml_tensor * 
         const struct gb_row r = gb_row_at(node, i);
         fun((int) node->ne[0], (float *) (void *) gb_row_of(node, r),
             (const float *) (void *) gb_row_of(node->src[0], r));
+        if (gb_cpu_stopped(call, USER_WORK)) {
+            return;
+        }
     }
 }
 
@@ -68,6 +73,9 @@ static void run_map_binary(const struct gb_cpu_call * call, struct ggml_tensor *
         const struct gb_row r = gb_row_at(node, i);
         fun((int) node->ne[0], (float *) (void *) gb_row_of(node, r),
             (const float *) (void *) gb_row_of(node->src[0], r), (const float *) (void *) gb_row_of(node->src[1], r));
+        if (gb_cpu_stopped(call, USER_WORK)) {
+            return;
+        }
     }
 }
 

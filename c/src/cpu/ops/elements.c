@@ -258,10 +258,12 @@ static bool is_dense_f32(const struct ggml_tensor * t) {
            ((uintptr_t) t->data | t->nb[1] | t->nb[2] | t->nb[3]) % sizeof(float) == 0;
 }
 
+enum { LONG_RUNS = 128 }; // as many as a long run has, at most: between them a thread may stop
+
 // Without conversions there is nothing that has to fit into a buffer: units go on to the end of the row, at most `last`.
 // Returns how many units the run at u has.
 static int64_t long_run(const struct space * s, int64_t u, int64_t row, int64_t last) {
-    return GB_MIN(last, (row + 1) * s->runs) - u;
+    return GB_MIN(GB_MIN(last, (row + 1) * s->runs) - u, (int64_t) LONG_RUNS);
 }
 
 void gb_run_map1(const struct gb_cpu_call * call, struct ggml_tensor * node, gb_map1 * f) {
@@ -282,6 +284,9 @@ void gb_run_map1(const struct gb_cpu_call * call, struct ggml_tensor * node, gb_
         float *             y   = gb_out(node, p, n, y_buf);
         f(call, node, n, y, x);
         gb_put(call->k, node, p, n, y);
+        if (gb_cpu_stopped(call, gb_store_work(node->type, n))) {
+            return;
+        }
     }
 }
 
@@ -334,5 +339,8 @@ void gb_run_map2(const struct gb_cpu_call * call, struct ggml_tensor * node, gb_
         float *             z   = gb_out(node, p, n, z_buf);
         f(call, node, n, z, x, y);
         gb_put(call->k, node, p, n, z);
+        if (gb_cpu_stopped(call, gb_store_work(node->type, n))) {
+            return;
+        }
     }
 }

@@ -96,6 +96,11 @@ void gb_clear(size_t size, int64_t n, char * d, size_t d_stride); // all bytes z
 
 // ------------------------------------------------------------------------------------------------- rows, work, sharing
 
+// For gb_cpu_stopped: what n elements take that are converted to `type`. Most quantized formats are searched for.
+static inline int64_t gb_store_work(enum ggml_type type, int64_t n) {
+    return ggml_is_quantized(type) ? n * (type == GGML_TYPE_Q8_0 || type == GGML_TYPE_Q4_0 ? 2 : 200) : n;
+}
+
 static inline char * gb_row_of(const struct ggml_tensor * t, struct gb_row r) {
     return gb_row_ptr(t, r.i1, r.i2, r.i3);
 }

@@ -401,8 +401,8 @@ static void ask(struct ahead * a) {
 }
 
 // All panels of the block times the packed columns, terms k0 .. k0 + kc - 1. A panel passes by once: of memory beyond the second-level cache
-// little is read, and dst is written in longer pieces.
-static void multiply(const struct round * r, const struct block * b, int64_t column, int n, int64_t k0, int64_t kc, struct ahead * ahead) {
+// little is read, and dst is written in longer pieces. False: the run is over.
+static bool multiply(const struct round * r, const struct block * b, int64_t column, int n, int64_t k0, int64_t kc, struct ahead * ahead) {
     const int nr = r->way.nr;
     ahead->tiles = b->n * ((n + nr - 1) / nr);
     for (int64_t i = b->first; i < b->first + b->n; i++) {
@@ -417,7 +417,11 @@ static void multiply(const struct round * r, const struct block * b, int64_t col
                 tile_scattered(r, kc, x, w, panel, column + j, GB_MIN(nr, n - j), k0 > 0);
             }
         }
+        if (gb_cpu_stopped(r->call, gb_gemm_work(panel->rows, n, kc))) {
+            return false;
+        }
     }
+    return true;
 }
 
 static void finish(const struct round * r, const struct block * b, int64_t column, int n) {
@@ -460,13 +464,16 @@ static void run_job(const struct round * r, int64_t job) {
         }
         const bool   more  = k0 + kc < r->p->k; // else the job that this thread gets if all take turns
         struct ahead ahead = weights_of(r, more ? job : job + r->call->nth, more ? k0 + kc : 0);
-        multiply(r, b, column, n, k0, kc, &ahead);
+        if (!multiply(r, b, column, n, k0, kc, &ahead)) {
+            return;
+        }
         k0 += kc;
     } while (k0 < r->p->k);
     finish(r, b, column, n);
 }
 
-static void pack_panel(const struct round * r, struct cursor c, int64_t index) {
+// False: the run is over.
+static bool pack_panel(const struct round * r, struct cursor c, int64_t index) {
     const struct gb_gemm * p     = r->p;
     const int              mr    = r->way.mr;
     struct panel *         panel = &r->l.panels[index];
@@ -499,7 +506,11 @@ static void pack_panel(const struct round * r, struct cursor c, int64_t index) {
         for (int i = 0; i < panel->rows; i++) {
             x[i] = (const char *) x[i] + gb_gemm_term_offset(&p->x, kc);
         }
+        if (gb_cpu_stopped(r->call, kc * mr)) {
+            return false;
+        }
     }
+    return true;
 }
 
 static void pack_round(const struct round * r) {
@@ -510,8 +521,7 @@ static void pack_round(const struct round * r) {
         return;
     }
     struct cursor c = cursor_at(r->p, r->first + i, mr);
-    for (; i < last; i++) {
-        pack_panel(r, c, i);
+    for (; i < last && pack_panel(r, c, i); i++) {
         if (++c.i >= group_panels(r->p, c.g, mr)) {
             cursor_next_group(r->p, &c, mr);
         }
@@ -523,7 +533,7 @@ static void take_jobs(const struct round * r) {
     const int64_t   n_jobs = s->n_blocks * s->n_chunks;
     for (;;) {
         const int64_t job = atomic_fetch_add_explicit(&s->next_job, 1, memory_order_relaxed);
-        if (job >= n_jobs) {
+        if (job >= n_jobs || gb_cpu_stopped(r->call, 0)) {
             return;
         }
         run_job(r, job);
@@ -536,15 +546,17 @@ static void run_blocked(const struct gb_cpu_call * call, const struct gb_gemm * 
     struct round     r     = { .call = call, .p = p, .way = way, .l = lay_out(call, p, &way) };
     for (r.first = 0; r.first < total; r.first += r.n) {
         r.n = GB_MIN(total - r.first, r.l.capacity);
-        if (r.first > 0) {
-            gb_cpu_barrier(call); // everybody is done with the panels and jobs of the last round
+        if (r.first > 0 && !gb_cpu_barrier(call)) { // everybody is done with the panels and jobs of the last round
+            return;
         }
         if (call->ith == 0) {
             atomic_store_explicit(&r.l.shared->next_job, 0, memory_order_relaxed);
             cut_jobs(&r);
         }
         pack_round(&r);
-        gb_cpu_barrier(call);
+        if (!gb_cpu_barrier(call)) {
+            return;
+        }
         take_jobs(&r);
     }
 }

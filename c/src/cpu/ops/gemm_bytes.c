@@ -113,6 +113,9 @@ void gb_bytes_quantize_rows(const struct gb_cpu_call * call, const struct gb_gem
         locate(p, i / pieces, &g, &r);
         call->k->quantize_q8(n, kind, 0, 1, (int8_t *) row + k0, d + k0 / 32, s + k0 / gb_bytes_group(kind),
                              (const float *) p->row_of(p, g, r).x + k0);
+        if (gb_cpu_stopped(call, n)) {
+            return;
+        }
     }
 }
 

@@ -17,6 +17,7 @@
 #define DENSE_DOT_TERMS_MAX 2048
 #define DENSE_PART_MAX 8      // rows that a kernel takes at a time, at most
 #define DENSE_DOT_WEIGHTS 24576 // that pass by, one stretch of terms after the other
+#define PIECE (1 << 18) // weights between which a thread may stop, where columns pass by one after the other
 
 bool gb_gemm_uses_dots(const struct gb_gemm * p) {
     if (gb_gemm_uses_bytes(p)) {
@@ -56,6 +57,9 @@ static void copy_rows(const struct gb_cpu_call * call, const struct gb_gemm * p)
         const int64_t rows = gb_gemm_group_rows(p, g);
         for (int64_t r = GB_MAX(i - flat, 0); r < rows && flat + r < last; r++) {
             memcpy(copied_rows(call) + (size_t) (flat + r) * copied_row_floats(p), p->row_of(p, g, r).x, (size_t) p->k * sizeof(float));
+            if (gb_cpu_stopped(call, p->k / 2)) {
+                return;
+            }
         }
         flat += rows;
     }
@@ -120,6 +124,7 @@ static void dots_dense_one(const struct gb_kernels * kernels, const struct gb_ge
 typedef void (*rows_columns_fn)(int64_t, int, int, const void *, size_t, const float *, size_t, float *, int64_t, bool, const char * const *);
 
 struct dense { // columns of dense weights times rows that lie one behind the other
+    const struct gb_cpu_call * call;
     rows_columns_fn            fn;
     const char *               w; // column 0
     size_t                     nb_m, nb_k;
@@ -193,19 +198,24 @@ static void dots_dense_many(const struct dense * d, int64_t k, int64_t j, int64_
             const struct next next = { d->w + (size_t) (more ? j : last) * d->nb_m + (size_t) (more ? k0 + kc : 0) * d->nb_k,
                                        more ? last - j : GB_MIN(end - last, columns) };
             dense_block(d, j, last, k0, kc, set, &next);
+            if (gb_cpu_stopped(d->call, gb_gemm_work(d->rows, last - j, kc))) {
+                return;
+            }
             k0 += kc;
         } while (k0 < k);
     }
 }
 
-static void dots_dense(const struct gb_kernels * kernels, const struct gb_gemm * p, const struct gb_gemm_matrix * w,
+static void dots_dense(const struct gb_cpu_call * call, const struct gb_gemm * p, const struct gb_gemm_matrix * w,
                        const struct gb_gemm_row * row, int rows, int64_t j, int64_t end) {
+    const struct gb_kernels * const kernels = call->k;
     if (!copies_rows(p)) {
         dots_dense_one(kernels, p, w, row, j, end);
         return;
     }
     const int          parts = (rows + kernels->rows_x - 1) / kernels->rows_x;
     const struct dense d     = {
+            .call = call,
             .fn   = p->w.type == GGML_TYPE_F16 ? kernels->rows_columns_f16 : p->w.type == GGML_TYPE_BF16 ? kernels->rows_columns_bf16 : kernels->rows_columns_f32,
             .w    = w->data,
             .nb_m = w->nb_m,
@@ -227,10 +237,11 @@ void gb_gemm_run_dots(const struct gb_cpu_call * call, const struct gb_gemm * p)
     int64_t                i, last;
     if (bytes) {
         gb_bytes_quantize_rows(call, p, unpack.kind, call->work);
-        gb_cpu_barrier(call);
     } else if (copies_rows(p)) {
         copy_rows(call, p);
-        gb_cpu_barrier(call);
+    }
+    if ((bytes || copies_rows(p)) && !gb_cpu_barrier(call)) {
+        return;
     }
     gb_cpu_share(call, p->n_groups * p->m, &i, &last);
     while (i < last) {
@@ -249,14 +260,21 @@ void gb_gemm_run_dots(const struct gb_cpu_call * call, const struct gb_gemm * p)
                 row[r].x = (const char *) (copied_rows(call) + (size_t) (gb_gemm_first_row(p, g) + r) * copied_row_floats(p));
             }
         }
-        for (int64_t j = column; j < end && bytes && rows > 0; j++) {
-            gb_bytes_dots(call->k, &unpack, p->w.type, p->k, w.data + (size_t) j * w.nb_m, rows, x, dst, j);
-        }
-        if (dense && rows > 0) {
-            dots_dense(call->k, p, &w, row, rows, column, end);
-        }
-        for (int64_t j = column; j < end && !bytes && !dense; j++) {
-            (quantized ? dots_quantized : dots)(call->k, p, w.data + (size_t) j * w.nb_m, row, rows, j);
+        const int64_t piece = bytes || !copies_rows(p) ? GB_MAX(PIECE / GB_MAX(p->k, 1) / 64 * 64, (int64_t) 64) : end - column;
+        for (int64_t from = column; from < end; from += piece) {
+            const int64_t to = GB_MIN(end, from + piece);
+            for (int64_t j = from; j < to && bytes && rows > 0; j++) {
+                gb_bytes_dots(call->k, &unpack, p->w.type, p->k, w.data + (size_t) j * w.nb_m, rows, x, dst, j);
+            }
+            if (dense && rows > 0) {
+                dots_dense(call, p, &w, row, rows, from, to);
+            }
+            for (int64_t j = from; j < to && !bytes && !dense; j++) {
+                (quantized ? dots_quantized : dots)(call->k, p, w.data + (size_t) j * w.nb_m, row, rows, j);
+            }
+            if (gb_cpu_stopped(call, GB_MAX(rows, 4) * (to - from) * p->k / 8)) {
+                return;
+            }
         }
         gb_gemm_finish_rows(call, p, g, 0, rows, column, end - column);
         i += end - column;

@@ -4,6 +4,9 @@
 void gb_gemm_finish_rows(const struct gb_cpu_call * call, const struct gb_gemm * p, int64_t g, int64_t first, int64_t end, int64_t column, int64_t n) {
     for (int64_t r = first; r < end && p->epilogue != NULL && n > 0; r++) {
         p->epilogue->finish(call, p->epilogue, p->row_of(p, g, r).dst + column, column, n);
+        if (gb_cpu_stopped(call, n)) {
+            return;
+        }
     }
 }
 
@@ -12,7 +15,9 @@ void gb_gemm_finish_all(const struct gb_cpu_call * call, const struct gb_gemm * 
     if (p->epilogue == NULL) {
         return;
     }
-    gb_cpu_barrier(call);
+    if (!gb_cpu_barrier(call)) {
+        return;
+    }
     gb_cpu_share(call, p->total, &first, &last);
     for (int64_t g = 0; g < p->n_groups && flat < last; g++) {
         const int64_t rows = gb_gemm_group_rows(p, g);

@@ -13,6 +13,11 @@ static inline int64_t gb_gemm_first_row(const struct gb_gemm * p, int64_t g) { /
     return p->first != NULL ? p->first[g] : g * p->rows;
 }
 
+// For gb_cpu_stopped: what so many multiply-adds take.
+static inline int64_t gb_gemm_work(int64_t rows, int64_t columns, int64_t terms) {
+    return rows * columns * terms / 16;
+}
+
 static inline bool gb_gemm_is_dense(const struct gb_gemm_operand * o) {
     return !o->across && o->nb_k == ggml_type_size(o->type);
 }

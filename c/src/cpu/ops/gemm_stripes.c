@@ -63,13 +63,17 @@ static void make_rows(const struct gb_cpu_call * call, const struct gb_gemm * p,
             const int64_t k0 = i % pieces * terms;
             char * const  y  = rows_of(call) + (size_t) (i / pieces) * row_size(p->k, unpack->kind) + (size_t) (i % pieces * PIECE) * stripe_size(unpack->kind);
             call->k->stripe_rows(GB_MIN(p->k - k0, terms), unpack->kind, unpack->zero, y, (const float *) (const void *) p->row_of(p, g, i / pieces - flat).x + k0);
+            if (gb_cpu_stopped(call, terms)) {
+                return;
+            }
         }
     }
 }
 
 struct task { // columns of one group
-    const struct gb_kernels * kernels;
-    enum ggml_type            type;
+    const struct gb_cpu_call * call;
+    const struct gb_kernels *  kernels;
+    enum ggml_type             type;
     struct gb_unpack          unpack;
     int64_t                   k;
     struct gb_gemm_matrix     w;
@@ -153,6 +157,9 @@ static void multiply_directly(const struct task * t, int64_t j, int64_t end) {
                 }
             }
         }
+        if (gb_cpu_stopped(t->call, gb_gemm_work(t->rows, d.n, t->k))) {
+            return;
+        }
     }
 }
 
@@ -235,15 +242,20 @@ static void multiply_unpacked(const struct task * t, int64_t j, int64_t end) {
             multiply_stretch(t, &c, &s);
         }
         store_sums(t, &c, s.j, s.n, s.per_part);
+        if (gb_cpu_stopped(t->call, gb_gemm_work(t->rows, s.n, t->k))) {
+            return;
+        }
     }
 }
 
 // Columns of all groups, counted through, are shared out.
 void gb_gemm_run_stripes(const struct gb_cpu_call * call, const struct gb_gemm * p) {
-    struct task t = { .kernels = call->k, .type = p->w.type, .unpack = gb_unpack_of(call->k, p->w.type), .k = p->k };
+    struct task t = { .call = call, .kernels = call->k, .type = p->w.type, .unpack = gb_unpack_of(call->k, p->w.type), .k = p->k };
     int64_t     i, last;
     make_rows(call, p, &t.unpack);
-    gb_cpu_barrier(call);
+    if (!gb_cpu_barrier(call)) {
+        return;
+    }
     gb_cpu_share(call, p->n_groups * p->m, &i, &last);
     while (i < last) {
         const int64_t g = i / p->m, column = i % p->m, end = GB_MIN(p->m, column + last - i);
@@ -257,6 +269,9 @@ void gb_gemm_run_stripes(const struct gb_cpu_call * call, const struct gb_gemm *
             multiply_unpacked(&t, column, end);
         } else if (t.rows > 0) {
             multiply_directly(&t, column, end);
+        }
+        if (gb_cpu_stopped(call, 0)) {
+            return;
         }
         i += end - column;
     }

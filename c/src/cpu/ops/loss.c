@@ -52,9 +52,11 @@ static void run_cross_entropy_loss(const struct gb_cpu_call * call, struct ggml_
         const struct gb_row r = gb_row_at(a, i);
         const float *       x = gb_in(call->k, a, gb_row_of(a, r), n, scratch);
         totals[i]             = loss_row(call->k, n, scratch, x, gb_in(call->k, b, gb_row_of(b, r), n, scratch + n));
+        if (gb_cpu_stopped(call, 8 * n)) {
+            break;
+        }
     }
-    gb_cpu_barrier(call);
-    if (call->ith == 0) {
+    if (gb_cpu_barrier(call) && call->ith == 0) {
         double sum = 0;
         for (int64_t i = 0; i < rows; i++) {
             sum += totals[i];
@@ -81,6 +83,9 @@ static void run_cross_entropy_loss_back(const struct gb_cpu_call * call, struct 
         call->k->sub_f32(n, scratch, scratch, t);
         call->k->scale_f32(n, scratch, scratch, scale);
         gb_store(call->k, node->type, n, gb_row_of(node, r), node->nb[0], scratch);
+        if (gb_cpu_stopped(call, 8 * n)) {
+            return;
+        }
     }
 }
 

@@ -28,6 +28,9 @@ static void run_mask(const struct gb_cpu_call * call, struct ggml_tensor * node,
         } else {
             gb_move(size, node->ne[0] - kept, rest, node->nb[0], fill, 0);
         }
+        if (gb_cpu_stopped(call, node->ne[0])) {
+            return;
+        }
     }
 }
 
@@ -77,6 +80,9 @@ static void run_alibi(const struct gb_cpu_call * call, struct ggml_tensor * node
                 y[j] = (float) (i0 + j) * slope + x[j];
             }
             gb_put(call->k, node, p, n, y);
+        }
+        if (gb_cpu_stopped(call, node->ne[0])) {
+            return;
         }
     }
 }

@@ -277,8 +277,7 @@ static void mul_mat_id_run(const struct gb_cpu_call * call, struct ggml_tensor *
     if (call->ith == 0) {
         route(call, node, routing);
     }
-    gb_cpu_barrier(call);
-    if (!routing->valid) {
+    if (!gb_cpu_barrier(call) || !routing->valid) {
         return;
     }
     describe_experts(&q, node);

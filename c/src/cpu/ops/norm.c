@@ -38,6 +38,9 @@ static void run_rows(const struct gb_cpu_call * call, struct ggml_tensor * node,
         float *             y = gb_out(node, p, n, scratch);
         f(call->k, n, y, x, gb_op_param_f32(node, 0));
         gb_put(call->k, node, p, n, y);
+        if (gb_cpu_stopped(call, 2 * n)) {
+            return;
+        }
     }
 }
 
@@ -80,6 +83,9 @@ static void run_rms_norm_back(const struct gb_cpu_call * call, struct ggml_tenso
         float *             dx = gb_out(node, p, n, scratch);
         rms_norm_back_row(call->k, n, dx, x, dy, gb_op_param_f32(node, 0));
         gb_put(call->k, node, p, n, dx);
+        if (gb_cpu_stopped(call, 4 * n)) {
+            return;
+        }
     }
 }
 
@@ -124,6 +130,9 @@ static double group_pass(const struct gb_cpu_call * call, const struct group * g
                     gb_put(call->k, node, p, n, y);
                 }
             }
+            if (gb_cpu_stopped(call, a->ne[0])) {
+                return sum;
+            }
         }
     }
     return sum;
@@ -146,6 +155,9 @@ static void run_group_norm(const struct gb_cpu_call * call, struct ggml_tensor *
         const float        mean  = (float) (group_pass(call, &g, PASS_SUM, node, 0, 0) / count);
         const float        var   = (float) (group_pass(call, &g, PASS_DEVIATION, node, mean, 0) / count);
         group_pass(call, &g, PASS_APPLY, node, mean, 1.0f / sqrtf(var + GROUP_EPS));
+        if (gb_cpu_stopped(call, 0)) {
+            return;
+        }
     }
 }
 

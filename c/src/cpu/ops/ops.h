@@ -16,12 +16,18 @@
 
 struct gb_cpu_team; // the threads that run one node (compute.c)
 
+struct gb_cpu_pace { // of a thread in a node
+    int64_t left; // work to do before it looks whether the run is over
+    bool    asks; // it is the one that asks the run's abort callback
+};
+
 struct gb_cpu_call { // one thread's share of one node
     int    ith, nth;
     void * work;      // work_size bytes shared by the node's threads, 64-byte aligned; content undefined
     size_t work_size;
     const struct gb_kernels * k; // the level's kernel table
     struct gb_cpu_team *      team;
+    struct gb_cpu_pace *      pace;
 };
 
 struct gb_cpu_op {
@@ -37,8 +43,17 @@ struct gb_cpu_op {
 // The op of a node, NULL for view ops (nothing to run) and for what is not implemented.
 const struct gb_cpu_op * gb_cpu_op_of(const struct ggml_tensor * node);
 
-// Waits until all nth threads of the node are here. Every thread of the node must call it equally often.
-void gb_cpu_barrier(const struct gb_cpu_call * call);
+// Waits until all nth threads of the node are here. False, for all of them: the run is over; leave the node. In particular whoever left work
+// out before, because gb_cpu_stopped said so, has made that false: what others should have prepared is read only when it is true.
+bool gb_cpu_barrier(const struct gb_cpu_call * call);
+
+// Is the run over, aborted or failed? Every driver whose work can take longer than some milliseconds asks after each piece of it, with the
+// nanoseconds that the piece took, very roughly. True once is true for ever: skip what is left, up to the next barrier.
+#define GB_CPU_PACE 200000
+bool               gb_cpu_look(const struct gb_cpu_call * call);
+static inline bool gb_cpu_stopped(const struct gb_cpu_call * call, int64_t work) {
+    return (call->pace->left -= work) < 0 && gb_cpu_look(call);
+}
 
 // Records the first failure of the run; the node's remaining work is still done or skipped, later nodes do not run.
 GGML_ATTRIBUTE_FORMAT(4, 5)

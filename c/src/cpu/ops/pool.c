@@ -55,6 +55,9 @@ static void run_pool(const struct gb_cpu_call * call, struct ggml_tensor * node)
         }
         for (int64_t y = GB_MAX(from, (int64_t) 0); y < to && a->ne[0] > 0; y++) {
             take_row(&p, acc, n, gb_in(call->k, a, gb_row_ptr(a, y, r.i2, r.i3), a->ne[0], mem + 3 * n), a->ne[0]);
+            if (gb_cpu_stopped(call, a->ne[0] + n * GB_MIN((int64_t) p.k0, a->ne[0]))) {
+                return;
+            }
         }
         for (int64_t o = 0; o < n; o++) {
             out[o] = (float) (p.op == GGML_OP_POOL_AVG ? acc[o] / ((double) p.k0 * p.k1) : acc[o]);

@@ -5,13 +5,18 @@
 
 #include "cpu/ops/elements.h"
 
-// The sum of n values at p, an element of t.
+enum { LOOK = 64 * GB_RUN }; // elements of a long row between two looks at the run
+
+// The sum of n values at p, an element of t; not of all of them when the run is over.
 static double sum_of(const struct gb_cpu_call * call, const struct ggml_tensor * t, const char * p, int64_t n) {
     float  buf[GB_RUN];
     double sum = 0;
     for (int64_t i = 0; i < n; i += GB_RUN) {
         const int64_t m = GB_MIN(n - i, (int64_t) GB_RUN);
         sum += call->k->sum_f32(m, gb_in(call->k, t, p + (size_t) i * t->nb[0], m, buf));
+        if (i % LOOK == LOOK - GB_RUN && gb_cpu_stopped(call, LOOK)) {
+            break;
+        }
     }
     return sum;
 }
@@ -46,6 +51,9 @@ static double sum_part(const struct gb_cpu_call * call, const struct ggml_tensor
         } else {
             sum += sum_of(call, a, gb_row_of(a, gb_row_at(a, r)), a->ne[0]);
         }
+        if (gb_cpu_stopped(call, GB_MIN(p->row, (int64_t) LOOK))) {
+            break;
+        }
     }
     return sum;
 }
@@ -60,8 +68,7 @@ static void run_sum(const struct gb_cpu_call * call, struct ggml_tensor * node) 
     for (int64_t i = first; i < last; i++) {
         partials[i] = sum_part(call, a, &p, i);
     }
-    gb_cpu_barrier(call);
-    if (call->ith == 0) {
+    if (gb_cpu_barrier(call) && call->ith == 0) {
         double sum = 0;
         for (int64_t i = 0; i < p.n; i++) {
             sum += partials[i];
@@ -94,6 +101,9 @@ static void sum_each_row(const struct gb_cpu_call * call, struct ggml_tensor * n
             v /= (float) a->ne[0];
         }
         gb_set(node->type, gb_row_of(node, r), v);
+        if (gb_cpu_stopped(call, GB_MIN(a->ne[0], (int64_t) LOOK))) {
+            return;
+        }
     }
 }
 
@@ -150,8 +160,14 @@ static void run_argmax(const struct gb_cpu_call * call, struct ggml_tensor * nod
         for (int64_t i0 = 0; i0 < a->ne[0]; i0 += GB_RUN) {
             const int64_t n = GB_MIN(a->ne[0] - i0, (int64_t) GB_RUN);
             improve(call->k, &best, i0, n, gb_in(call->k, a, row + (size_t) i0 * a->nb[0], n, buf));
+            if (i0 % LOOK == LOOK - GB_RUN && gb_cpu_stopped(call, LOOK)) {
+                return;
+            }
         }
         memcpy((char *) node->data + (size_t) r * node->nb[0], &best.at, sizeof(best.at));
+        if (gb_cpu_stopped(call, GB_MIN(a->ne[0], (int64_t) LOOK))) {
+            return;
+        }
     }
 }
 
@@ -183,7 +199,7 @@ static bool in_order(const float * x, int32_t a, int32_t b, bool descending) {
     return descending ? u >= v : u <= v;
 }
 
-enum { SORT_BLOCK = 8 };
+enum { SORT_BLOCK = 8, SORT_PIECE = 16384 };
 
 static void insertion_sort(const float * x, int32_t * index, int64_t n, bool descending) {
     for (int64_t i = 1; i < n; i++) {
@@ -196,17 +212,25 @@ static void insertion_sort(const float * x, int32_t * index, int64_t n, bool des
     }
 }
 
-static void merge_runs(const float * x, int32_t * to, const int32_t * from, int64_t left, int64_t middle, int64_t right,
-                       bool descending) {
+// False: the run is over.
+static bool merge_runs(const struct gb_cpu_call * call, const float * x, int32_t * to, const int32_t * from, int64_t left, int64_t middle,
+                       int64_t right, bool descending) {
     int64_t i = left, j = middle;
-    for (int64_t k = left; k < right; k++) {
-        const bool take_left = i < middle && (j >= right || in_order(x, from[i], from[j], descending));
-        to[k]                = take_left ? from[i++] : from[j++];
+    for (int64_t k = left; k < right;) {
+        const int64_t piece = k, end = GB_MIN(right, k + SORT_PIECE);
+        for (; k < end; k++) {
+            const bool take_left = i < middle && (j >= right || in_order(x, from[i], from[j], descending));
+            to[k]                = take_left ? from[i++] : from[j++];
+        }
+        if (gb_cpu_stopped(call, 4 * (end - piece))) {
+            return false;
+        }
     }
+    return true;
 }
 
-// Stable: equal values keep ascending indices. index and spare hold n each; the result is in index.
-static void merge_sort(const float * x, int32_t * index, int32_t * spare, int64_t n, bool descending) {
+// Stable: equal values keep ascending indices. index and spare hold n each; the result is in index. False: the run is over.
+static bool merge_sort(const struct gb_cpu_call * call, const float * x, int32_t * index, int32_t * spare, int64_t n, bool descending) {
     for (int64_t i = 0; i < n; i++) {
         index[i] = (int32_t) i;
     }
@@ -217,7 +241,9 @@ static void merge_sort(const float * x, int32_t * index, int32_t * spare, int64_
     int32_t * to   = spare;
     for (int64_t width = SORT_BLOCK; width < n; width *= 2) {
         for (int64_t left = 0; left < n; left += 2 * width) {
-            merge_runs(x, to, from, left, GB_MIN(left + width, n), GB_MIN(left + 2 * width, n), descending);
+            if (!merge_runs(call, x, to, from, left, GB_MIN(left + width, n), GB_MIN(left + 2 * width, n), descending)) {
+                return false;
+            }
         }
         int32_t * const last = from;
         from                 = to;
@@ -226,6 +252,7 @@ static void merge_sort(const float * x, int32_t * index, int32_t * spare, int64_
     if (from != index) {
         memcpy(index, from, (size_t) n * sizeof(*index));
     }
+    return true;
 }
 
 static size_t argsort_work(const struct ggml_tensor * node, int n_tasks) { // values, index, spare
@@ -242,8 +269,13 @@ static void run_argsort(const struct gb_cpu_call * call, struct ggml_tensor * no
     gb_cpu_share(call, gb_rows(a), &first, &last);
     for (int64_t i = first; i < last && n > 0; i++) {
         const struct gb_row r = gb_row_at(a, i);
-        merge_sort(gb_in(call->k, a, gb_row_of(a, r), n, values), index, index + n, n, descending);
+        if (!merge_sort(call, gb_in(call->k, a, gb_row_of(a, r), n, values), index, index + n, n, descending)) {
+            return;
+        }
         gb_move(sizeof(int32_t), n, gb_row_of(node, r), node->nb[0], (const char *) index, sizeof(int32_t));
+        if (gb_cpu_stopped(call, 10 * n)) {
+            return;
+        }
     }
 }
 

@@ -21,10 +21,13 @@ static void run_repeat(const struct gb_cpu_call * call, struct ggml_tensor * nod
         char *              d = gb_row_of(node, r);
         if (a->ne[0] == 1) { // a stride of 0 repeats the one element
             gb_move(size, node->ne[0], d, node->nb[0], s, 0);
-            continue;
+        } else {
+            for (int64_t i0 = 0; i0 < node->ne[0]; i0 += a->ne[0]) {
+                gb_move(size, a->ne[0], d + (size_t) i0 * node->nb[0], node->nb[0], s, a->nb[0]);
+            }
         }
-        for (int64_t i0 = 0; i0 < node->ne[0]; i0 += a->ne[0]) {
-            gb_move(size, a->ne[0], d + (size_t) i0 * node->nb[0], node->nb[0], s, a->nb[0]);
+        if (gb_cpu_stopped(call, node->ne[0])) {
+            return;
         }
     }
 }
@@ -43,6 +46,9 @@ static void add_repeats(const struct gb_cpu_call * call, const struct ggml_tenso
                 for (int64_t at = i0; at < a->ne[0]; at += node->ne[0]) {
                     call->k->add_f32(n, sum, sum,
                                      gb_in(call->k, a, gb_row_ptr(a, i1, i2, i3) + (size_t) at * a->nb[0], n, buf));
+                    if (gb_cpu_stopped(call, n)) {
+                        return;
+                    }
                 }
             }
         }
@@ -61,6 +67,9 @@ static double sum_repeats(const struct gb_cpu_call * call, const struct ggml_ten
                     const int64_t n = GB_MIN(a->ne[0] - i0, (int64_t) GB_RUN);
                     sum += call->k->sum_f32(
                         n, gb_in(call->k, a, gb_row_ptr(a, i1, i2, i3) + (size_t) i0 * a->nb[0], n, buf));
+                    if (gb_cpu_stopped(call, n)) {
+                        return sum;
+                    }
                 }
             }
         }
@@ -83,6 +92,9 @@ static void run_repeat_back(const struct gb_cpu_call * call, struct ggml_tensor 
             add_repeats(call, node, r, i0, n, sum);
         }
         gb_store(call->k, node->type, n, gb_row_of(node, r) + (size_t) i0 * node->nb[0], node->nb[0], sum);
+        if (gb_cpu_stopped(call, n)) {
+            return;
+        }
     }
 }
 
@@ -106,6 +118,9 @@ static void run_concat(const struct gb_cpu_call * call, struct ggml_tensor * nod
         const struct ggml_tensor * s    = in_a ? a : node->src[1];
         const char *               p    = gb_row_ptr(s, r.i1, in_a ? r.i2 : r.i2 - a->ne[2], r.i3);
         gb_move(ggml_type_size(node->type), node->ne[0], gb_row_of(node, r), node->nb[0], p, s->nb[0]);
+        if (gb_cpu_stopped(call, node->ne[0])) {
+            return;
+        }
     }
 }
 
@@ -127,6 +142,9 @@ static void run_pad(const struct gb_cpu_call * call, struct ggml_tensor * node) 
             gb_move(size, n, d, node->nb[0], gb_row_of(a, r), a->nb[0]);
         }
         gb_clear(size, node->ne[0] - n, d + (size_t) n * node->nb[0], node->nb[0]);
+        if (gb_cpu_stopped(call, node->ne[0])) {
+            return;
+        }
     }
 }
 
@@ -144,6 +162,9 @@ static void run_upscale(const struct gb_cpu_call * call, struct ggml_tensor * no
         char *              d = gb_row_of(node, r);
         for (int64_t f = 0; f < factor; f++) {
             gb_move(size, a->ne[0], d + (size_t) f * node->nb[0], (size_t) factor * node->nb[0], s, a->nb[0]);
+        }
+        if (gb_cpu_stopped(call, node->ne[0])) {
+            return;
         }
     }
 }

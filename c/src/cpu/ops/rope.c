@@ -264,6 +264,9 @@ void gb_rope_run_to(const struct gb_cpu_call * call, const struct ggml_tensor * 
         }
         rows = GB_MIN(last - i, node->ne[1] - at.i1);
         rotate_rows(call, &r, node->src[0], out, at, rows, &s);
+        if (gb_cpu_stopped(call, rows * r.n)) {
+            return;
+        }
     }
 }
 

@@ -57,6 +57,9 @@ static void run_get_rows(const struct gb_cpu_call * call, struct ggml_tensor * n
             return;
         }
         take_row(call, node, gb_row_of(node, r), a, gb_row_ptr(a, index, r.i2, r.i3), node->ne[0]);
+        if (gb_cpu_stopped(call, 2 * node->ne[0])) {
+            return;
+        }
     }
 }
 
@@ -90,6 +93,12 @@ static void run_get_rows_back(const struct gb_cpu_call * call, struct ggml_tenso
             float *       z = gb_out(node, p, n, y_buf);
             call->k->add_f32(n, z, y, gb_in(call->k, a, gb_row_ptr(a, i, 0, 0) + (size_t) i0 * a->nb[0], n, x_buf));
             gb_put(call->k, node, p, n, z);
+            if (i % COLUMNS == COLUMNS - 1 && gb_cpu_stopped(call, n * COLUMNS)) {
+                return;
+            }
+        }
+        if (gb_cpu_stopped(call, n * (gb_rows(node) + COLUMNS))) {
+            return;
         }
     }
 }
@@ -119,6 +128,9 @@ static void run_diag(const struct gb_cpu_call * call, struct ggml_tensor * node)
         char *              d = gb_row_of(node, r);
         gb_clear(size, node->ne[0], d, node->nb[0]);
         memcpy(d + (size_t) r.i1 * node->nb[0], gb_row_ptr(a, 0, r.i2, r.i3) + (size_t) r.i1 * a->nb[0], size);
+        if (gb_cpu_stopped(call, node->ne[0])) {
+            return;
+        }
     }
 }
 

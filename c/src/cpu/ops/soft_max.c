@@ -21,6 +21,9 @@ static void run_soft_max(const struct gb_cpu_call * call, struct ggml_tensor * n
         float *       w = gb_out(node, p, n, scratch);
         call->k->soft_max_row_f32(n, w, x, scale, m);
         gb_put(call->k, node, p, n, w);
+        if (gb_cpu_stopped(call, 4 * n)) {
+            return;
+        }
     }
 }
 
@@ -52,6 +55,9 @@ static void run_soft_max_back(const struct gb_cpu_call * call, struct ggml_tenso
             dx[j] = y[j] * (dy[j] - dot);
         }
         gb_put(call->k, node, p, n, dx);
+        if (gb_cpu_stopped(call, 4 * n)) {
+            return;
+        }
     }
 }
 

@@ -19,6 +19,9 @@ static void run_win_part(const struct gb_cpu_call * call, struct ggml_tensor * n
         } else {
             gb_clear(size, node->ne[0], d, node->nb[0]);
         }
+        if (gb_cpu_stopped(call, node->ne[0])) {
+            return;
+        }
     }
 }
 
@@ -38,6 +41,9 @@ static void run_win_unpart(const struct gb_cpu_call * call, struct ggml_tensor *
         const struct gb_row r = gb_row_at(node, i);
         const char *        s = gb_row_ptr(a, r.i1 % w, r.i2 % w, r.i2 / w * npx + r.i1 / w);
         gb_move(size, node->ne[0], gb_row_of(node, r), node->nb[0], s, a->nb[0]);
+        if (gb_cpu_stopped(call, node->ne[0])) {
+            return;
+        }
     }
 }
 
@@ -55,6 +61,9 @@ static void run_get_rel_pos(const struct gb_cpu_call * call, struct ggml_tensor 
         const struct gb_row r = gb_row_at(node, i);
         const char *        s = gb_row_ptr(a, node->ne[1] - 1 - r.i1 + r.i2, 0, 0);
         gb_move(ggml_type_size(node->type), node->ne[0], gb_row_of(node, r), node->nb[0], s, a->nb[0]);
+        if (gb_cpu_stopped(call, node->ne[0])) {
+            return;
+        }
     }
 }
 
@@ -80,6 +89,9 @@ static void run_add_rel_pos(const struct gb_cpu_call * call, struct ggml_tensor 
             call->k->add1_f32(k, d, x, h[y]);
             call->k->add_f32(k, d, d, w);
             gb_put(call->k, node, p, k, d);
+        }
+        if (gb_cpu_stopped(call, k * k)) {
+            return;
         }
     }
 }
