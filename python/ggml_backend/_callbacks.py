@@ -38,6 +38,10 @@ class Run:
     works for the computation, so that a callback finds its own."""
 
     __slots__ = ("c", "customs", "error", "handle", "memory", "stops")
+    c: Any
+    customs: Sequence[CustomOp]
+    handle: Any
+    memory: Any
 
     def __init__(self, backends: Sequence[BackendCore], memory: Core, customs: Sequence[CustomOp] = ()) -> None:
         self.error: BaseException | None = None

@@ -123,6 +123,9 @@ class BackendCore(Core):
     """A ``ggml_backend``. ``stop`` lets any thread end a running computation (CPU only)."""
 
     __slots__ = ("abort", "is_cpu", "name", "stop")
+    is_cpu: bool
+    name: str
+    stop: Any
 
     def __init__(self, spec: str) -> None:
         watch()

@@ -21,7 +21,7 @@ class EventCore(Core):
         if status:
             fail(status, "Event")
         super().__init__(h, "struct ggml_backend_event *", (backend,))
-        self.backend = backend
+        self.backend: BackendCore = backend
 
     def record(self) -> None:
         check(lib.ggml_backend_event_record(self.ptr), "Event.record")

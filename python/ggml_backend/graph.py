@@ -373,6 +373,7 @@ class CopyContext(ContextCore):
     """The contexts of a copied graph; they are the copy's."""
 
     __slots__ = ("owner",)
+    ptr: Any
     owner: CopyCore
 
     def __init__(self, owner: CopyCore) -> None:

@@ -43,6 +43,7 @@ class SchedCore(Core):
     """A ``ggml_backend_sched``. What it has planned and what is on its way is known to C."""
 
     __slots__ = ("graph", "may_warn", "run")
+    may_warn: bool
 
     def __init__(self, backends: tuple[BackendCore, ...], buffer_types: Sequence[BufferType] | None) -> None:
         h = new_handle()

@@ -119,6 +119,9 @@ def _network(names: dict[str, Any], **options: Any) -> None:
     y = gb.relu(x * 2).named("y")
     graph = ctx.graph(y)
     names.update(cpu=cpu, sim=sim, ctx=ctx, x=x, y=y, node=y, graph=graph, sched=gb.Scheduler([sim, cpu], **options))
+    if options:
+        names["sched"].allocate(graph)
+        x.set(np.ones((4, 8), np.float32))
 
 
 def _readme(names: dict[str, Any], folder: Path) -> None:
