@@ -1,27 +1,40 @@
 """How much quantization costs: round-trip errors, and the embedding model's answers, for each type. Prints Markdown tables.
 
     python benchmarks/bench_quality.py [--sentences N] [--types NAME ...]
+    python benchmarks/bench_quality.py --small [--types NAME ...]
 
 Round trip: rms(quantized - x) / rms(x), on normal numbers and on the embedding model's matrices, without and with importance weights (for
 these the error is weighted too; the weights are 1/16 to 16, log-uniform). Types marked with * do not quantize without an importance matrix:
 "without" is one of ones for them. Embeddings: cosine to the float32 model, mean and lowest.
+
+--small: round trips of numbers so small that half precision does not hold the scales of blocks, ours / as the format's algorithm gives them
+(the package gguf; for the K formats tests/python/kquant_reference.py), for normal numbers, heavy tails (Student's t, 2 degrees of freedom)
+and the model's matrices, all scaled to the same root mean square; first of all 0.02, which is that of ordinary weights.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import sys
+from pathlib import Path
 
+import gguf
 import numpy as np
 
 import ggml_backend as gb
 from examples.embed.model import Embedder, model_dir
 from examples.embed.quantized import cached_file, is_matrix
 
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "python"))
+import kquant_reference
+
 TYPES = [
     "q8_0", "q6_k", "q5_k", "q5_1", "q5_0", "q4_k", "q4_1", "q4_0", "iq4_nl", "iq4_xs", "nvfp4", "mxfp4", "q3_k", "iq3_s", "iq3_xxs",
     "q2_k", "iq2_s", "iq2_xs", "iq2_xxs", "tq2_0", "tq1_0", "iq1_m", "iq1_s",
 ]  # fmt: skip
+SMALL = [0.02, 1e-3, 1e-4, 1e-5, 1e-6, 1e-7]
+SMALL_TYPES = ["q8_0", "q6_k", "q5_k", "q5_1", "q5_0", "q4_k", "q4_1", "q4_0", "q3_k", "q2_k"]
 NEED_WEIGHTS = {"iq2_xs", "iq2_xxs", "iq1_s"}
 SUBJECTS = ["the cat", "a bank", "our old car", "the river", "a new phone", "the orchestra", "my neighbour", "the satellite", "a doctor", "the recipe"]
 VERBS = ["crossed", "repaired", "ignored", "praised", "measured", "sold", "painted", "lost", "studied", "forgot"]
@@ -53,11 +66,42 @@ def error(x: np.ndarray, dtype: str, weights: np.ndarray | None, use: bool) -> f
     return float(np.sqrt((w * (y - x).astype(np.float64) ** 2).sum() / (w * x.astype(np.float64) ** 2).sum()))
 
 
+def algorithm(x: np.ndarray, name: str) -> np.ndarray:
+    if name not in kquant_reference.QUANTIZE:
+        return np.asarray(gguf.quants.quantize(x, gguf.GGMLQuantizationType(gb.as_dtype(name).id)))
+    blocks = kquant_reference.QUANTIZE[name](x.reshape(-1, 256))
+    return blocks.reshape(len(x), -1)
+
+
+def small(names: list[str]) -> None:
+    rng = np.random.default_rng(0)
+    sources = {"normal": rng.standard_normal((64, 1024)), "heavy tails": rng.standard_t(2, (64, 1024)), "model": model_rows(1024)[:64]}
+    print("| type | values | " + " | ".join(f"{rms:g}" for rms in SMALL) + " | other blocks at 0.02 |")
+    print("| --- " * (len(SMALL) + 3) + "|")
+    for name in names:
+        for label, values in sources.items():
+            cells, other = [], 0.0
+            for rms in SMALL:
+                x = (values * (rms / np.sqrt((values.astype(np.float64) ** 2).mean()))).astype(np.float32)
+                ours, theirs = gb.quantize(x, name), algorithm(x, name)
+                norm = float(np.sqrt((x.astype(np.float64) ** 2).sum()))
+                errors = [float(np.sqrt(((gb.dequantize(b, name) - x).astype(np.float64) ** 2).sum())) / norm for b in (ours, theirs)]
+                cells.append(f"{errors[0]:.4f} / {errors[1]:.4f}")
+                if rms == SMALL[0]:
+                    size = gb.as_dtype(name).itemsize
+                    other = float((ours.reshape(-1, size) != theirs.reshape(-1, size)).any(axis=1).mean())
+            print(f"| {name} | {label} | {' | '.join(cells)} | {100 * other:.2f} % |", flush=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sentences", type=int, default=300)
     parser.add_argument("--types", nargs="*", default=TYPES)
+    parser.add_argument("--small", action="store_true")
     args = parser.parse_args()
+    if args.small:
+        small([n for n in args.types if n in SMALL_TYPES])
+        return
 
     rng = np.random.default_rng(0)
     normal, real = rng.standard_normal((1000, 1024), dtype=np.float32), model_rows(1024)

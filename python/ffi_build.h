@@ -9,10 +9,7 @@
 #include <string.h>
 
 #include "ggml.h"
-
-// The dimension count that Python shows is kept in the tensor, so that every handle of one tensor agrees on its shape:
-// bits 4 to 6 of padding[0] are 0 (not known) or the count plus one (c/src/tensor/tensor.h says who owns which padding).
-enum { GBPY_NDIM_SHIFT = 4, GBPY_NDIM_MASK = 7 };
+#include "tensor/tensor.h"
 
 // cdef: begin
 
@@ -38,19 +35,13 @@ static inline struct ggml_tensor * gbpy_slice(struct ggml_context * ctx, struct 
 
 // cdef: end
 
+// The count belongs to the tensor (c/src/tensor/tensor.h), so that every handle of one tensor, and of its copies, agrees on its shape.
 static inline void gbpy_set_ndim(struct ggml_tensor * t, int ndim) {
-    const int others = t->padding[0] & ~(GBPY_NDIM_MASK << GBPY_NDIM_SHIFT);
-    t->padding[0]    = (char) (others | (ndim + 1) << GBPY_NDIM_SHIFT);
+    gb_tensor_set_ndim(t, ndim);
 }
 
-// The count last set, or the number of dimensions that the sizes need.
 static inline int gbpy_ndim(const struct ggml_tensor * t) {
-    const int need = ggml_is_scalar(t) ? 0 : ggml_n_dims(t);
-    const int kept = (t->padding[0] >> GBPY_NDIM_SHIFT & GBPY_NDIM_MASK) - 1;
-    if (kept < 0) {
-        return need > 0 ? need : 1;
-    }
-    return kept < need ? need : kept;
+    return gb_tensor_ndim(t);
 }
 
 static inline int gbpy_ndim_of_source(const struct ggml_tensor * t, int i) {
@@ -166,6 +157,9 @@ static inline struct ggml_tensor * gbpy_slice(struct ggml_context * ctx, struct 
         }
         ne[d] = end - start;
         offset += (size_t) start * t->nb[d];
+    }
+    if (ne[0] == 0 || ne[1] == 0 || ne[2] == 0 || ne[3] == 0) { // Python knows what to do
+        return NULL;
     }
     struct ggml_tensor * result = ndim == 1   ? ggml_view_1d(ctx, t, ne[0], offset)
                                   : ndim == 2 ? ggml_view_2d(ctx, t, ne[0], ne[1], t->nb[1], offset)

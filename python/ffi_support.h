@@ -114,19 +114,19 @@ static inline int gbpy_graph_customs(struct ggml_cgraph * graph, struct ggml_ten
 // ---------------------------------------------------------------------------------------------------- quantized data and GGUF
 
 static inline bool gbpy_can_dequantize(enum ggml_type type) {
-    return type == GGML_TYPE_F32 || ggml_internal_get_type_traits(type).to_float != NULL;
+    return type == GGML_TYPE_F32 || gb_to_float_of(type) != NULL;
 }
 
 // n elements, whole blocks, to floats.
 static inline void gbpy_dequantize(enum ggml_type type, const void * src, float * dst, int64_t n) {
-    const ggml_type_traits_t traits = ggml_internal_get_type_traits(type);
-    if (traits.to_float == NULL) {
+    const ggml_to_float_t to_float = gb_to_float_of(type);
+    if (to_float == NULL) {
         memcpy(dst, src, (size_t) n * sizeof(float));
         return;
     }
     for (int64_t i = 0; i < n; i += 1 << 20) { // a multiple of every block
         const int part = n - i < 1 << 20 ? (int) (n - i) : 1 << 20;
-        traits.to_float((const char *) src + (size_t) (i / traits.blck_size) * traits.type_size, dst + i, part);
+        to_float((const char *) src + (size_t) (i / ggml_blck_size(type)) * ggml_type_size(type), dst + i, part);
     }
 }
 

@@ -3,6 +3,7 @@
 #   - ctest under the address and undefined-behaviour sanitizers
 #   - the threaded parts under the thread sanitizer
 #   - thousands of random graphs over simulated devices
+#   - attacks on lifetimes, threads, interrupts, forks and empty tensors, ten minutes each, some of them under the address sanitizer as well
 #   - pytest under the address sanitizer
 #   - every kernel level forced in turn, and what qemu-user and wine can emulate: an old x86-64, aarch64, riscv64, Windows
 #   - the CUDA backend in its emulation, and compiled by nvcc where that is installed (on a machine with a GPU: tools/check_cuda.sh)
@@ -133,6 +134,26 @@ GGML_TEST_RANDOM_GRAPHS=5000 build/dev/tests/c/test_sched_random
 step "memory plans: slow instances and thousands of small ones"
 GGML_TEST_LONG=1 build/dev/tests/c/test_plan_exact
 
+# One harness for ten minutes; HARNESS_SECONDS: for less. What each tried is its last line but one.
+seconds=${HARNESS_SECONDS:-600}
+attack() {
+    step "attack for $seconds s: $*"
+    "$py" "tests/python/$1" --seconds "$seconds" --seed "$(date +%s)" --deaths 5 $(shift; echo "$@")
+}
+attack harness_interrupts.py
+attack harness_interrupts.py --no-memory
+attack harness_interrupts.py --latency
+attack harness_interleave.py --mode interrupts --complete --instructions
+attack harness_interleave.py --mode handlers --complete
+attack harness_interleave.py --mode threads
+attack harness_closing.py
+attack harness_closing.py --pairs
+attack harness_zeros.py
+attack harness_fork.py
+
+step "what attacks once found, ten times as long"
+GB_HARNESS_SECONDS=80 "$py" -m pytest -q -p no:cacheprovider -o timeout=3000 tests/python/test_holes.py
+
 step "pytest, address sanitizer"
 rm -rf build/asan-site
 "$py" -m pip --disable-pip-version-check -q install --no-deps --target build/asan-site . \
@@ -141,6 +162,27 @@ rm -rf build/asan-site
 LD_PRELOAD="$(gcc -print-file-name=libasan.so) $(gcc -print-file-name=libubsan.so)" \
     ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1 PYTHONMALLOC=malloc PYTHONPATH=$PWD/build/asan-site \
     "$py" -m pytest -q -s -p no:faulthandler -p no:cacheprovider tests/python -k 'not clean_install'
+for attack in "harness_closing.py" "harness_closing.py --pairs" "harness_zeros.py" "harness_interrupts.py" "harness_interleave.py --mode threads"; do
+    step "address sanitizer, attack for $seconds s: $attack"
+    # shellcheck disable=SC2086
+    LD_PRELOAD="$(gcc -print-file-name=libasan.so) $(gcc -print-file-name=libubsan.so)" \
+        ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1:quarantine_size_mb=16 PYTHONMALLOC=malloc PYTHONPATH=$PWD/build/asan-site \
+        "$py" tests/python/$attack --seconds "$seconds" --seed "$(date +%s)" --deaths 5
+done
+
+step "threads in Python, thread sanitizer"
+rm -rf build/tsan-site
+"$py" -m pip --disable-pip-version-check -q install --no-deps --target build/tsan-site . \
+    --config-settings="cmake.define.CMAKE_C_FLAGS=-fsanitize=thread -fno-omit-frame-pointer" \
+    --config-settings=cmake.build-type=RelWithDebInfo --config-settings=install.strip=false
+under_tsan() { # without randomized addresses, with which the sanitizer's memory may clash
+    LD_PRELOAD="$(gcc -print-file-name=libtsan.so)" TSAN_OPTIONS=exitcode=66:suppressions=$PWD/tests/python/tsan.supp PYTHONPATH=$PWD/build/tsan-site setarch -R "$py" "$@"
+}
+under_tsan -m pytest -q -s -p no:faulthandler -p no:cacheprovider tests/python/test_threads.py
+under_tsan tests/python/harness_closing.py --only threads --seconds "$seconds" --deaths 5
+
+step "what closing costs beside other objects"
+"$py" benchmarks/bench_close.py
 
 step "pip install into an empty environment, and the README's first example"
 rm -rf build/empty

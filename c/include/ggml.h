@@ -363,6 +363,7 @@ enum ggml_cgraph_eval_order {
 enum ggml_task_type { GGML_TASK_INIT = 0, GGML_TASK_COMPUTE, GGML_TASK_FINALIZE };
 enum ggml_op_pool { GGML_OP_POOL_MAX = 0, GGML_OP_POOL_AVG, GGML_OP_POOL_COUNT };
 enum ggml_sort_order { GGML_SORT_ASC = 0, GGML_SORT_DESC };
+enum ggml_rope_flag { GGML_ROPE_EXACT = 1 << 20 }; // added to mode 0 or 2 of a rotary embedding
 
 // -------------------------------------------------------------------------------------------------------------- structs
 
@@ -659,7 +660,7 @@ GGML_API struct ggml_tensor * ggml_silu_back(struct ggml_context * ctx, struct g
 
 GGML_API struct ggml_tensor * ggml_mul_mat(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b); // a [K, M, ..], b [K, N, ..] -> [M, N, ..] F32
 GGML_API enum ggml_status ggml_mul_mat_set_prec(struct ggml_tensor * a, enum ggml_prec prec); // a is the MUL_MAT node
-GGML_API struct ggml_tensor * ggml_mul_mat_id(struct ggml_context * ctx, struct ggml_tensor * const as[], int n_as, struct ggml_tensor * ids, int id, struct ggml_tensor * b);
+GGML_API struct ggml_tensor * ggml_mul_mat_id(struct ggml_context * ctx, struct ggml_tensor * const as[], int n_as, struct ggml_tensor * ids, int id, struct ggml_tensor * b); // as [K, M], ids I32 [choices, N], b [K, N, ..]: row n of every batch meets as[ids[id, n]]
 GGML_API struct ggml_tensor * ggml_out_prod(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b); // a [M, K, ..], b [N, K, ..] -> [M, N, ..] F32
 
 // ---------------------------------------------------------------------------------------------------- copies, views, gather
@@ -698,12 +699,16 @@ GGML_API struct ggml_tensor * ggml_diag_mask_zero_inplace(struct ggml_context * 
 GGML_API struct ggml_tensor * ggml_soft_max(struct ggml_context * ctx, struct ggml_tensor * a);
 GGML_API struct ggml_tensor * ggml_soft_max_inplace(struct ggml_context * ctx, struct ggml_tensor * a);
 GGML_API struct ggml_tensor * ggml_soft_max_ext(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * mask, float scale); // softmax(a * scale + mask), mask may be NULL
+GGML_API struct ggml_tensor * ggml_soft_max_bias(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * mask, float scale, float max_bias); // softmax(a * scale + slope * mask), with ALiBi's slope of head i2 of a.ne[2] for max_bias above 0, else 1
 GGML_API struct ggml_tensor * ggml_soft_max_back(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b);
 GGML_API struct ggml_tensor * ggml_soft_max_back_inplace(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b);
 GGML_API struct ggml_tensor * ggml_alibi(struct ggml_context * ctx, struct ggml_tensor * a, int n_past, int n_head, float bias_max); // in place
 
 // ------------------------------------------------------------------------------------------------------------- rotary embedding
 // mode: bit 1 (2) NeoX layout, bit 2 (4) GLM layout, 0 normal. b: I32 positions [a.ne[2]].
+// Pair j turns by position * freq_scale * freq_base^(-2j / n_dims), with ext_factor by YaRN's mixture of that and the unscaled angle. Two
+// things are kept as programs of early 2024 have them, unless GGML_ROPE_EXACT is added to the mode: mode 0 turns all pairs of a row, not
+// those of the first n_dims elements alone; mode 2 multiplies by freq_scale twice and mixes all pairs as pair 0.
 
 GGML_API struct ggml_tensor * ggml_rope(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b, int n_dims, int mode, int n_ctx);
 GGML_API struct ggml_tensor * ggml_rope_inplace(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b, int n_dims, int mode, int n_ctx);
@@ -755,8 +760,10 @@ GGML_API struct ggml_tensor * ggml_map_custom3_inplace(struct ggml_context * ctx
 
 // --------------------------------------------------------------------------------------------------------------------- losses
 
-GGML_API struct ggml_tensor * ggml_cross_entropy_loss(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b);
-GGML_API struct ggml_tensor * ggml_cross_entropy_loss_back(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b, struct ggml_tensor * c);
+GGML_API struct ggml_tensor * ggml_cross_entropy_loss(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b); // -mean over rows of sum b log(p (1 - 1e-9) + 1e-9), p = softmax a
+GGML_API struct ggml_tensor * ggml_cross_entropy_loss_back(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b, struct ggml_tensor * c); // c (p (1 - 1e-9) + 1e-9 - b) / rows
+GGML_API struct ggml_tensor * ggml_cross_entropy_loss_eps(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b, float eps); // with eps, 0 <= eps < 1, for 1e-9; what b is 0 for adds nothing
+GGML_API struct ggml_tensor * ggml_cross_entropy_loss_eps_back(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b, struct ggml_tensor * c, float eps); // its derivative
 
 // --------------------------------------------------------------------------------------------------------------------- graphs
 
@@ -803,6 +810,21 @@ GGML_API enum ggml_status  ggml_graph_compute_with_ctx(struct ggml_context * ctx
 GGML_API void ggml_quantize_init(enum ggml_type type); // optional; thread-safe
 GGML_API void ggml_quantize_free(void);
 GGML_API bool ggml_quantize_requires_imatrix(enum ggml_type type);
+
+// A number that a format cannot hold, a NaN, an infinity or one that is too large for its scales, is an error of all functions that
+// return a size: the message has its row and column, dst is then partly written. In F32, F16 and BF16 NaN and infinities are values; only
+// what becomes infinite is too large. The row functions of ggml_internal_get_type_traits cannot fail: a block with such a number becomes
+// NaN as a whole (MXFP4 and NVFP4, which have no NaN: as with CLIP).
+enum ggml_on_invalid {
+    GGML_ON_INVALID_ERROR = 0,
+    GGML_ON_INVALID_CLIP  = 1, // NaN counts as 0, what is too large as the largest number that any block of the format holds
+    GGML_ON_INVALID_NAN   = 2, // as the row functions; F16 and BF16: infinite
+};
+
+// Rows of n_per_row values. imatrix: NULL or n_per_row weights. invalid: NULL, or receives the index of the value that was the error, -1
+// if there was none. Returns bytes written, 0 on error (and for no values).
+GGML_API size_t ggml_quantize_rows(enum ggml_type type, const float * src, void * dst, int64_t n_rows, int64_t n_per_row, const float * imatrix,
+                                   enum ggml_on_invalid on_invalid, int64_t * invalid);
 
 // n values in rows of k; hist (16 counters, may be NULL) is incremented; returns bytes written, 0 on error.
 GGML_API size_t ggml_quantize_q4_0(const float * src, void * dst, int n, int k, int64_t * hist);

@@ -45,7 +45,7 @@ def cached_file(source: Path, dtype: str, report: Callable[[str], None] = print)
                 used = gb.gguf.fallback_dtype(wanted, array.shape[1])
                 note = "" if used == wanted else f" (rows of {array.shape[1]} are no whole blocks of {wanted.block_size})"
                 report(f"  {name} {array.shape}: {used.name}{note}")
-                out.add_tensor(name, gb.quantize(array, used), dtype=used)
+                out.add_tensor(name, array, dtype=used)  # quantized when it is written; a number that cannot be held is an error
             else:
                 out.add_tensor(name, array)
     return path

@@ -32,7 +32,7 @@ struct gbpy_object * gbpy_owner_of(const struct ggml_tensor * t) {
 
 static bool is_gone(const struct ggml_backend_buffer * buffer) {
     const struct gbpy_object * owner = buffer->binding;
-    return buffer->retired || (owner != NULL && (owner->closed || atomic_load(&owner->refs) == 0));
+    return gb_buffer_is_retired(buffer) || (owner != NULL && (atomic_load(&owner->closed) || atomic_load(&owner->refs) == 0));
 }
 
 bool gbpy_has_lost(const struct ggml_tensor * t) {
@@ -309,58 +309,60 @@ bool gbpy_is_placed(const struct gbpy_handle * context, struct ggml_tensor * t) 
     return placed;
 }
 
-// The owner, with a new reference, without a use of it. The lock is held.
-static int peek(struct gbpy_object * c, const struct ggml_tensor * t, struct gbpy_object ** owner) {
+// The owner, with a new reference, and the buffer, without a use of them.
+static int peek(const struct gbpy_handle * context, const struct ggml_tensor * t, struct gbpy_object ** owner, ggml_backend_buffer_t * buffer) {
+    struct gbpy_object * c = gbpy_object_of(context, "the tensor");
+    if (c == NULL) {
+        return GGML_STATUS_INVALID_STATE;
+    }
     struct gbpy_want place  = { .object = c };
     int              status = GGML_STATUS_SUCCESS;
+    gbpy_lock();
     while (status == GGML_STATUS_SUCCESS && gbpy_find_conflict(&place, 1, gbpy_me(), true) >= 0) {
-        status = gbpy_wait_for("tensor", &place, 1, 0);
+        status = gbpy_wait_for("the tensor", &place, 1, 0);
     }
-    return status == GGML_STATUS_SUCCESS ? find_owner(c, t, "the tensor", owner) : status;
+    status  = status == GGML_STATUS_SUCCESS ? find_owner(c, t, "it", owner) : status;
+    *buffer = gb_tensor_buffer(t);
+    if (status == GGML_STATUS_SUCCESS && !gbpy_try_ref(*owner)) {
+        status = fail_lost(t, "it");
+    }
+    gbpy_unlock();
+    return status;
 }
 
 bool gbpy_is_in(const struct gbpy_handle * context, const struct ggml_tensor * t, struct gbpy_handle * owner) {
-    struct gbpy_object * c = gbpy_object_of(context, "buffer"), * o = NULL;
-    if (c == NULL) {
-        return false;
-    }
-    gbpy_lock();
-    const bool found = peek(c, t, &o) == GGML_STATUS_SUCCESS && gbpy_try_ref(o);
+    ggml_backend_buffer_t buffer;
+    struct gbpy_object *  o;
+    const bool            found = peek(context, t, &o, &buffer) == GGML_STATUS_SUCCESS;
     if (found) {
         owner->object = o;
-    }
-    gbpy_unlock();
-    if (!found) {
+    } else {
         ggml_clear_error();
     }
     return found;
 }
 
 bool gbpy_is_on_host(const struct gbpy_handle * context, const struct ggml_tensor * t, int * status) {
-    struct gbpy_object * c = gbpy_object_of(context, "is_host"), * o = NULL;
-    if (c == NULL) {
-        *status = GGML_STATUS_INVALID_STATE;
-        return false;
+    ggml_backend_buffer_t buffer;
+    struct gbpy_object *  o;
+    *status   = peek(context, t, &o, &buffer);
+    bool host = false;
+    if (*status == GGML_STATUS_SUCCESS) {
+        host = buffer == NULL || ggml_backend_buffer_is_host(buffer);
+        gbpy_unref(o);
     }
-    gbpy_lock();
-    *status         = peek(c, t, &o);
-    const bool host = *status == GGML_STATUS_SUCCESS && is_host(t);
-    gbpy_unlock();
     return host;
 }
 
 size_t gbpy_location(const struct gbpy_handle * context, const struct ggml_tensor * t, char * name, size_t size) {
-    struct gbpy_object * c = gbpy_object_of(context, "location"), * o = NULL;
-    size_t               n = 0;
-    if (c == NULL) {
-        return 0;
-    }
-    gbpy_lock();
-    if (peek(c, t, &o) == GGML_STATUS_SUCCESS && gb_tensor_buffer(t) != NULL) {
-        const int length = snprintf(name, size, "%s", ggml_backend_buffer_name(gb_tensor_buffer(t)));
+    ggml_backend_buffer_t buffer;
+    struct gbpy_object *  o;
+    size_t                n = 0;
+    if (peek(context, t, &o, &buffer) == GGML_STATUS_SUCCESS) {
+        const int length = buffer != NULL ? snprintf(name, size, "%s", ggml_backend_buffer_name(buffer)) : 0;
         n                = length < 0 ? 0 : GB_MIN((size_t) length, size - 1);
+        gbpy_unref(o);
     }
-    gbpy_unlock();
     ggml_clear_error();
     return n;
 }

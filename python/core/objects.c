@@ -370,7 +370,7 @@ void gbpy_close(struct gbpy_handle * handle) {
         return;
     }
     gbpy_lock();
-    o->closed            = true;
+    atomic_store(&o->closed, true);
     const gbpy_objects keepers = o->keepers;
     memset(&o->keepers, 0, sizeof(o->keepers));
     for (size_t i = 0; i < keepers.n; i++) {
@@ -436,6 +436,12 @@ bool gbpy_own(struct gbpy_object * owner, ggml_backend_buffer_t buffer) {
     }
     gbpy_unlock();
     return ok;
+}
+
+int gbpy_n_owned(const struct gbpy_handle * owner) { return owner != NULL && owner->object != NULL ? (int) owner->object->handles.n : 0; }
+
+struct ggml_backend_buffer * gbpy_owned(const struct gbpy_handle * owner, int i) {
+    return i >= 0 && i < gbpy_n_owned(owner) ? owner->object->handles.data[i] : NULL;
 }
 
 bool gbpy_keep_owner(struct gbpy_object * context, struct gbpy_object * owner) {
@@ -701,7 +707,7 @@ int gbpy_enter(struct gbpy_use * use, const char * what, struct gbpy_handle ** h
     int                status = wants != NULL ? GGML_STATUS_SUCCESS : GGML_STATUS_ALLOC_FAILED;
     GB_FAIL_IF(use->active, GGML_STATUS_INVALID_STATE, GGML_STATUS_INVALID_STATE, "%s: the use has begun already", what);
     for (int i = 0; i < n && status == GGML_STATUS_SUCCESS; i++) {
-        wants[i] = (struct gbpy_want){ gbpy_object_of(handles[i], what), i < n_written };
+        wants[i] = (struct gbpy_want){ .object = gbpy_object_of(handles[i], what), .write = i < n_written };
         status   = wants[i].object != NULL ? GGML_STATUS_SUCCESS : GGML_STATUS_INVALID_STATE;
     }
     if (status == GGML_STATUS_SUCCESS) {

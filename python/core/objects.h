@@ -84,6 +84,10 @@ void gbpy_leave(struct gbpy_use * use); // at any time, any number of times
 void gbpy_watch_signals(bool (*poll)(void * data)); // of the calling thread, Python's main one: its long waits and computations ask `poll`
 void gbpy_end(void);                                // the interpreter ends: nothing is freed any more
 
+// The C buffers of an owner of memory, parts too: for tests.
+int                          gbpy_n_owned(const struct gbpy_handle * owner);
+struct ggml_backend_buffer * gbpy_owned(const struct gbpy_handle * owner, int i);
+
 int gbpy_open_context(struct gbpy_handle * handle, size_t mem_size, bool no_alloc);
 int gbpy_open_graph(struct gbpy_handle * handle, struct ggml_cgraph * graph, struct gbpy_handle ** contexts, int n);
 int gbpy_open_event(struct gbpy_handle * handle, const struct gbpy_handle * backend);
@@ -118,7 +122,8 @@ struct gbpy_object {
     long long      serial; // of no other object, ever
 
     // under the lock
-    bool              closed, broken;
+    atomic_bool       closed; // also read outside
+    bool              broken;
     struct gbpy_use * writer;
     int               n_readers;
     gbpy_objects      needs; // strong references
@@ -143,6 +148,7 @@ struct gbpy_object {
     gbpy_wants owners;    // of the memory that its tensors lie in, written if a node writes there; borrowed, valid at `epoch`
     GB_VEC(struct ggml_tensor *) results; // tensors in memory of the user that its nodes compute; as `owners`
     long long  epoch;     // -1: not known
+    bool       complete;  // as of then, all its tensors have memory
     long long  computed;  // version of its inputs at its last complete run by a backend; -1: none
     struct gbpy_object ** contexts; // those of its tensors; part of `needs`
     int        n_contexts;

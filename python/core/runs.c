@@ -22,6 +22,7 @@ struct flight { // a run on its way
     uint64_t               id;
     int                    state; // as of gbpy_sched_state
     int                    n_events;
+    bool                   failed;
     ggml_backend_event_t * events; // owned; behind it, in each queue
     void *                 object; // PyObject *, a reference; may be NULL
     struct gbpy_run *      run;    // may be NULL
@@ -62,6 +63,7 @@ struct gbpy_sched {
     struct flight *      flights;
     uint64_t             last_id;
     GB_VEC(uint64_t)     failed;
+    uint64_t             n_reported; // plans, of those that were made
     int                  kept_status; // of a run that others waited for: not told yet
     char                 kept_message[512];
     struct gbpy_sched *  next_flying; // under the lock
@@ -196,6 +198,7 @@ static int look_at_graph(struct gbpy_object * g, const char * what) {
         return status;
     }
     g->epoch     = -1;
+    g->complete  = false;
     g->owners.n  = 0;
     g->results.n = 0;
     for (int i = 0; i < graph->n_leafs && status == GGML_STATUS_SUCCESS; i++) {
@@ -306,18 +309,63 @@ static bool enter_at_once(struct gbpy_use * use, struct gbpy_object * const * fi
     return ok && epoch == gbpy_epoch_now() && gbpy_find_conflict(wants, k, gbpy_me(), false) < 0 && flying == NULL && gbpy_take(use, wants, k);
 }
 
-// All that the graph has in memory of schedulers is its own.
-static int check_placed_by_schedulers(const struct gbpy_object * g, const char * what) {
+static bool is_held(const struct gbpy_use * use, const struct gbpy_object * o) {
+    for (int i = 0; i < use->n; i++) {
+        if (use->wants[i].object == o) {
+            return true;
+        }
+    }
+    return false;
+}
+
+enum { LOOK_AGAIN = 2000 }; // a status of these functions only
+
+// By who uses what the graph was seen to lie in: all of it has memory, there, and what schedulers placed is its own. LOOK_AGAIN: another thread
+// placed some of it meanwhile.
+static int check_placed(struct gbpy_object * g, const struct gbpy_use * use, const char * what) {
     const struct ggml_cgraph * graph  = g->ptr;
     int                        status = GGML_STATUS_SUCCESS;
     for (int i = 0; i < graph->n_leafs + graph->n_nodes && status == GGML_STATUS_SUCCESS; i++) {
-        const struct ggml_tensor * t     = i < graph->n_leafs ? graph->leafs[i] : graph->nodes[i - graph->n_leafs];
-        const struct gbpy_object * owner = gbpy_owner_of(t);
+        const struct ggml_tensor * t    = i < graph->n_leafs ? graph->leafs[i] : graph->nodes[i - graph->n_leafs];
+        const struct ggml_tensor * root = gb_root(t);
+        char                       text[256], name[160];
+        gbpy_lock();
+        const ggml_backend_buffer_t buffer  = gb_tensor_buffer(t);
+        struct gbpy_object *        owner   = buffer != NULL ? buffer->binding : NULL;
+        const bool                  lost    = gbpy_has_lost(t);
+        const bool                  nowhere = lost || (buffer == NULL && root->data == NULL);
+        gbpy_unlock();
+        if (nowhere && (lost || ggml_nelements(t) > 0)) {
+            gbpy_describe(root, name, sizeof(name));
+            return gb_fail(GGML_STATUS_INVALID_STATE, "%s: %s has no memory%s", what, name, lost ? " any more" : "; allocate the graph");
+        }
+        if (owner != NULL && !is_held(use, owner)) {
+            return LOOK_AGAIN;
+        }
         if (owner != NULL && owner->kind == GBPY_SCHED) {
-            char text[256], name[160];
-            gbpy_describe(gb_root(t), name, sizeof(name));
+            gbpy_describe(root, name, sizeof(name));
             snprintf(text, sizeof(text), "%s: %s", what, name);
             status = gbpy_check_sched(owner, t, false, text);
+        }
+    }
+    g->complete = status == GGML_STATUS_SUCCESS;
+    return status;
+}
+
+// enter_graph, for who computes where the tensors lie.
+static int enter_placed(struct gbpy_use * use, struct gbpy_object * g, struct gbpy_object * const * first, int n, const char * what) {
+    int status = LOOK_AGAIN;
+    while (status == LOOK_AGAIN) {
+        bool fresh = false;
+        status     = enter_graph(use, g, first, n, NULL, false, what, &fresh);
+        if (status == GGML_STATUS_SUCCESS && (fresh || !g->complete)) {
+            status = check_placed(g, use, what);
+        }
+        if (status != GGML_STATUS_SUCCESS) {
+            gbpy_leave(use);
+        }
+        if (status == LOOK_AGAIN) {
+            gbpy_note_move();
         }
     }
     return status;
@@ -353,17 +401,13 @@ int gbpy_graph_compute(struct gbpy_handle * graph, struct gbpy_handle * backend,
     struct gbpy_want     wants[8];
     struct gbpy_use      use   = { .wants = wants, .capacity = 8, .borrowed = true };
     struct gbpy_object * g     = gbpy_object_of(graph, what), * b = gbpy_object_of(backend, what);
-    bool                 fresh = false;
     if (g == NULL || b == NULL) {
         return GGML_STATUS_INVALID_STATE;
     }
     gbpy_lock();
-    const bool entered = enter_at_once(&use, &b, 1, g->owners.data, (int) g->owners.n, g->epoch);
+    const bool entered = g->complete && enter_at_once(&use, &b, 1, g->owners.data, (int) g->owners.n, g->epoch);
     gbpy_unlock();
-    int status = entered ? GGML_STATUS_SUCCESS : enter_graph(&use, g, &b, 1, NULL, false, what, &fresh);
-    if (status == GGML_STATUS_SUCCESS && fresh) {
-        status = check_placed_by_schedulers(g, what);
-    }
+    int status = entered ? GGML_STATUS_SUCCESS : enter_placed(&use, g, &b, 1, what);
     if (status == GGML_STATUS_SUCCESS) {
         const long long version = atomic_load(&gbpy_sets);
         void *          outer   = gb_run();
@@ -397,7 +441,7 @@ bool gbpy_graph_is_within_reach(struct gbpy_handle * graph, struct gbpy_handle *
     const struct ggml_cgraph * c = reach && await_contexts(g, "Graph.compare") == GGML_STATUS_SUCCESS ? g->ptr : NULL;
     for (int i = 0; c != NULL && reach && i < c->n_leafs + c->n_nodes; i++) {
         const ggml_backend_buffer_t buffer = gb_tensor_buffer(i < c->n_leafs ? c->leafs[i] : c->nodes[i - c->n_leafs]);
-        reach = buffer == NULL || buffer->retired || ggml_backend_buft_supports_backend(buffer->buft, b->ptr);
+        reach = buffer == NULL || gb_buffer_is_retired(buffer) || ggml_backend_buft_supports_backend(buffer->buft, b->ptr);
     }
     gbpy_unlock();
     return reach;
@@ -406,15 +450,11 @@ bool gbpy_graph_is_within_reach(struct gbpy_handle * graph, struct gbpy_handle *
 int gbpy_graph_compare(struct gbpy_handle * graph, struct gbpy_handle * first, struct gbpy_handle * second, struct gbpy_run * run, bool (*see)(int, struct ggml_tensor *, struct ggml_tensor *, void *), void * data) {
     static const char    what[] = "Graph.compare";
     struct gbpy_object * g = gbpy_object_of(graph, what), * both[2] = { gbpy_object_of(first, what), gbpy_object_of(second, what) };
-    struct gbpy_use      use   = { 0 };
-    bool                 fresh = false;
+    struct gbpy_use      use = { 0 };
     if (g == NULL || both[0] == NULL || both[1] == NULL) {
         return GGML_STATUS_INVALID_STATE;
     }
-    int status = enter_graph(&use, g, both, both[0] == both[1] ? 1 : 2, NULL, false, what, &fresh);
-    if (status == GGML_STATUS_SUCCESS) {
-        status = check_placed_by_schedulers(g, what);
-    }
+    int status = enter_placed(&use, g, both, both[0] == both[1] ? 1 : 2, what);
     if (status == GGML_STATUS_SUCCESS) {
         const long long version = atomic_load(&gbpy_sets);
         void *          outer   = gb_run();
@@ -438,34 +478,18 @@ int gbpy_graph_compare(struct gbpy_handle * graph, struct gbpy_handle * first, s
     return status;
 }
 
-static int check_all_placed(const struct gbpy_object * g, const char * what) {
-    const struct ggml_cgraph * graph = g->ptr;
-    for (int i = 0; i < graph->n_leafs + graph->n_nodes; i++) {
-        const struct ggml_tensor * t = i < graph->n_leafs ? graph->leafs[i] : graph->nodes[i - graph->n_leafs];
-        if (gb_root(t)->data == NULL || gbpy_has_lost(t)) {
-            char text[160];
-            gbpy_describe(t, text, sizeof(text));
-            return gb_fail(GGML_STATUS_INVALID_STATE, "%s: %s has no memory", what, text);
-        }
-    }
-    return GGML_STATUS_SUCCESS;
-}
-
 int gbpy_open_copy(struct gbpy_handle * handle, struct gbpy_handle * graph, struct gbpy_handle * backend) {
     static const char    what[] = "Graph.copy";
     struct gbpy_object * g = gbpy_object_of(graph, what), * b = gbpy_object_of(backend, what), * o;
-    struct gbpy_use      use   = { 0 };
-    bool                 fresh = false;
+    struct gbpy_use      use = { 0 };
     if (g == NULL || b == NULL) {
         return GGML_STATUS_INVALID_STATE;
     }
-    int status = enter_graph(&use, g, &b, 1, NULL, false, what, &fresh);
+    int status = enter_placed(&use, g, &b, 1, what);
     if (status != GGML_STATUS_SUCCESS) {
         return status;
     }
-    o      = gbpy_object_new(GBPY_COPY);
-    status = check_all_placed(g, what);
-    status = status == GGML_STATUS_SUCCESS ? check_placed_by_schedulers(g, what) : status;
+    o = gbpy_object_new(GBPY_COPY);
     if (status == GGML_STATUS_SUCCESS) {
         status = o != NULL && gbpy_add_need(o, b) ? GGML_STATUS_SUCCESS : GGML_STATUS_ALLOC_FAILED;
     }
@@ -554,22 +578,26 @@ static int land_inside(struct gbpy_sched * s) {
     for (int i = 0; i < s->n_backends; i++) {
         end_stop(s->backends[i]);
     }
+    set_flying(s, false);
+    gbpy_lock();
     struct flight *      flights = s->flights;
     struct gbpy_object * graph   = s->fly_graph;
     gbpy_wants           wants   = s->fly_wants;
-    set_flying(s, false);
     s->flights   = NULL;
     s->fly_graph = NULL;
     memset(&s->fly_wants, 0, sizeof(s->fly_wants));
-    while (flights != NULL) {
-        struct flight * next   = flights->next;
-        const bool      failed = flights->state < 0 || (flights->run != NULL && flights->run->stopped) || (flights->state == 0 && status != GGML_STATUS_SUCCESS);
-        if (failed) {
-            gb_vec_push(&s->failed, flights->id);
+    for (struct flight * f = flights; f != NULL; f = f->next) {
+        f->failed = f->state < 0 || (f->run != NULL && f->run->stopped) || (f->state == 0 && status != GGML_STATUS_SUCCESS);
+        if (f->failed) {
+            gb_vec_push(&s->failed, f->id);
             s->ran = false;
-            if (graph != NULL) {
-                forget_results(graph);
-            }
+        }
+    }
+    gbpy_unlock();
+    while (flights != NULL) {
+        struct flight * next = flights->next;
+        if (flights->failed && graph != NULL) {
+            forget_results(graph);
         }
         free_flight(flights);
         flights = next;
@@ -838,10 +866,21 @@ static bool hold_owners(struct gbpy_sched * s, const struct gbpy_object * g) {
     return true;
 }
 
+// Tells who asks that plans were made since he was told last.
+static void report_plans(struct gbpy_sched * s, int * how) {
+    const struct ggml_backend_sched * sched = s->object->ptr;
+    const uint64_t                    made  = sched->stats.n_plans_made + sched->stats.n_plans_replayed;
+    if (*how & GBPY_QUIET) {
+        return;
+    }
+    *how |= made != s->n_reported ? GBPY_PLANNED : 0;
+    s->n_reported = made;
+}
+
 // Makes g the planned graph: all its tensors have memory afterwards. By who uses all of that, and its contexts to place.
 static int plan_inside(struct gbpy_sched * s, struct gbpy_object * g, bool computes, const char * what, int * how) {
     struct ggml_backend_sched * sched  = s->object->ptr;
-    const uint64_t              made   = sched->stats.n_plans_made + sched->stats.n_plans_replayed, before = plans_of(sched);
+    const uint64_t              before = plans_of(sched);
     const bool                  same   = s->graph == g && !s->dirty;
     const bool                  was_ok = s->inputs_are_set, had_run = s->ran;
     const long long             version = s->version;
@@ -888,9 +927,7 @@ static int plan_inside(struct gbpy_sched * s, struct gbpy_object * g, bool compu
         s->version        = version;
         s->inputs_are_set = was_ok;
     }
-    if (sched->stats.n_plans_made + sched->stats.n_plans_replayed != made) {
-        *how |= GBPY_PLANNED;
-    }
+    report_plans(s, how);
     return GGML_STATUS_SUCCESS;
 }
 
@@ -936,7 +973,7 @@ static int enter_planned(struct gbpy_use * use, struct gbpy_sched * s, struct gb
     }
     gbpy_lock();
     // The planned graph's fields are read without a use of the scheduler: whoever changes them has it, and is a conflict.
-    bool entered = s->object->writer == NULL && !s->object->closed && is_planned(s, g) &&
+    bool entered = s->object->writer == NULL && !s->object->closed && is_planned(s, g) && (computes || s->about == g->serial) &&
                    enter_at_once(use, first, 1 + s->n_backends, s->owners.data, (int) s->owners.n, s->epoch);
     gbpy_unlock();
     int status = GGML_STATUS_SUCCESS;
@@ -1004,10 +1041,11 @@ int gbpy_sched_plan(struct gbpy_handle * sched, struct gbpy_handle * graph, int 
     if (status == GGML_STATUS_SUCCESS) {
         status = land_inside(s);
     }
-    if (status == GGML_STATUS_SUCCESS && !(kind == GBPY_PLAN_ONLY && is_planned(s, g))) {
-        struct ggml_backend_sched * raw  = s->object->ptr;
-        const uint64_t              made = raw->stats.n_plans_made + raw->stats.n_plans_replayed;
-        forget_plan(s);
+    if (status == GGML_STATUS_SUCCESS && !(kind == GBPY_PLAN_ONLY && is_planned(s, g) && s->about == g->serial)) {
+        struct ggml_backend_sched * raw = s->object->ptr;
+        if (kind == GBPY_PLAN_RESERVE) {
+            forget_plan(s);
+        }
         s->about = 0;
         settle_lost_inputs(s, g, false, what);
         if (s->keep_all) {
@@ -1022,8 +1060,11 @@ int gbpy_sched_plan(struct gbpy_handle * sched, struct gbpy_handle * graph, int 
             status = GGML_STATUS_ALLOC_FAILED;
         }
         s->about = status == GGML_STATUS_SUCCESS ? g->serial : 0;
-        gbpy_note_move();
-        *how |= raw->stats.n_plans_made + raw->stats.n_plans_replayed != made ? GBPY_PLANNED : 0;
+        if (kind == GBPY_PLAN_RESERVE) {
+            gbpy_note_move();
+        }
+        s->dirty_choices = false;
+        report_plans(s, how);
     }
     gbpy_leave(&use);
     return status;
@@ -1049,6 +1090,7 @@ int gbpy_sched_compute(struct gbpy_handle * sched, struct gbpy_handle * graph, s
     run                                 = run != NULL ? run : &plain;
     run->who                            = use.who;
     s->ran                              = false;
+    s->about                            = g->serial;
     for (int i = 0; i < s->n_backends; i++) {
         begin_stop(s->backends[i]);
     }
@@ -1126,7 +1168,9 @@ static int make_way(struct gbpy_sched * s, const struct gbpy_object * g, const s
         if (f->next == NULL) {
             return land_inside(s);
         }
+        gbpy_lock();
         s->flights = f->next;
+        gbpy_unlock();
         free_flight(f);
     }
     return GGML_STATUS_SUCCESS;
@@ -1179,12 +1223,14 @@ static bool note_flight(struct gbpy_sched * s, struct gbpy_object * g, struct fl
         PyGILState_Release(state);
         f->object = (void *) object;
     }
+    gbpy_lock();
     f->id                 = ++s->last_id;
     struct flight ** last = &s->flights;
     while (*last != NULL) {
         last = &(*last)->next;
     }
     *last = f;
+    gbpy_unlock();
     return true;
 }
 
@@ -1293,9 +1339,11 @@ int gbpy_sched_state(struct gbpy_handle * sched, uint64_t id) {
     for (size_t i = 0; i < s->failed.n; i++) {
         state = s->failed.data[i] == id ? -1 : state;
     }
-    const bool on_its_way = s->flying;
+    for (const struct flight * f = s->flights; f != NULL; f = f->next) {
+        state = f->id == id ? f->state : state;
+    }
     gbpy_unlock();
-    return state < 0 ? state : on_its_way ? 0 : 1;
+    return state;
 }
 
 int gbpy_sched_wait(struct gbpy_handle * sched, uint64_t id) {
@@ -1481,6 +1529,22 @@ void gbpy_sched_keep_all(struct gbpy_handle * sched, bool keep) {
     }
 }
 
+int gbpy_sched_reset_stats(struct gbpy_handle * sched) {
+    struct gbpy_use     use = { 0 };
+    struct gbpy_sched * s   = sched_of(sched, "Scheduler.reset_stats");
+    const struct gbpy_want want = { .object = s != NULL ? s->object : NULL, .write = true };
+    if (s == NULL) {
+        return GGML_STATUS_INVALID_STATE;
+    }
+    int status = gbpy_enter_wants(&use, "Scheduler.reset_stats", &want, 1, true);
+    if (status == GGML_STATUS_SUCCESS) {
+        status        = ggml_backend_sched_reset_stats(s->object->ptr);
+        s->n_reported = 0;
+        gbpy_leave(&use);
+    }
+    return status;
+}
+
 bool gbpy_sched_is_about(const struct gbpy_handle * sched, const struct gbpy_handle * graph) {
     const struct gbpy_object * g = graph != NULL ? graph->object : NULL;
     return g != NULL && sched != NULL && sched->object != NULL && sched->object->sched->about == g->serial && !sched->object->sched->dirty_choices;
@@ -1523,8 +1587,8 @@ static int check_sched(const struct gbpy_object * o, const struct ggml_tensor * 
     const struct gbpy_sched *    s    = o->sched;
     const struct ggml_tensor *   root = gb_root(t);
     const struct gb_sched_plan * p    = raw->current;
-    if (reading && !raw->hold) {
-        raw->hold = true; // from now on memory must stay while arrays look into it, even if the scheduler has no more use for it
+    if (reading && !__atomic_load_n(&raw->hold, __ATOMIC_RELAXED)) {
+        __atomic_store_n(&raw->hold, true, __ATOMIC_RELAXED); // from now on memory must stay while arrays look into it, even if the scheduler has no more use for it
     }
     if (gb_sched_leaf_is_bound(raw, root)) {
         return GGML_STATUS_SUCCESS;

@@ -40,7 +40,7 @@ bool gbpy_graph_is_within_reach(struct gbpy_handle * graph, struct gbpy_handle *
 // Node by node on two backends; `see` is told of each pair of results.
 int gbpy_graph_compare(struct gbpy_handle * graph, struct gbpy_handle * first, struct gbpy_handle * second, struct gbpy_run * run, bool (*see)(int, struct ggml_tensor *, struct ggml_tensor *, void *), void * data);
 
-enum { GBPY_PLANNED = 1 }; // bit of *how: a plan was made
+enum { GBPY_PLANNED = 1, GBPY_QUIET = 2 }; // bits of *how: plans were made since who asked was told last; it is not to be told now
 
 // Gives tensors memory. GBPY_PLAN_ONLY: none, only decides.
 enum gbpy_plan_how { GBPY_PLAN_ALLOCATE, GBPY_PLAN_ONLY, GBPY_PLAN_RESERVE };
@@ -50,6 +50,7 @@ int gbpy_sched_compute(struct gbpy_handle * sched, struct gbpy_handle * graph, s
 int gbpy_sched_start(struct gbpy_handle * sched, struct gbpy_handle * graph, struct gbpy_run * run, uintptr_t object, struct ggml_tensor ** results, void ** to, int n, uint64_t * id, int * how);
 int gbpy_sched_wait(struct gbpy_handle * sched, uint64_t id); // for this run. 0: for all
 int gbpy_sched_state(struct gbpy_handle * sched, uint64_t id); // 0: on its way, 1: complete, negative: failed
+int gbpy_sched_reset_stats(struct gbpy_handle * sched);
 int gbpy_sched_reset(struct gbpy_handle * sched);
 int gbpy_sched_close(struct gbpy_handle * sched); // gives memory back that nobody looks into; then as gbpy_close
 int gbpy_sched_set_backend(struct gbpy_handle * sched, struct gbpy_handle * context, struct ggml_tensor * node, struct gbpy_handle * backend); // NULL: none

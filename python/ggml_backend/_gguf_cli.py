@@ -192,7 +192,8 @@ def _write(options: argparse.Namespace, writer: Writer, sources: list[Source], b
         else:
             widened = isinstance(data, np.ndarray) and stored.name == "bfloat16"  # one at a time, when it is written
             source = partial(dequantize, data, stored) if widened else data
-            writer.add_tensor(name, source, chosen, shape=shape if widened else None, importance=weights)
+            shaped = shape if widened else None
+            writer.add_tensor(name, source, chosen, shape=shaped, importance=weights, on_invalid=options.on_invalid)
         if not options.quiet:
             note = f" (rows of {shape[-1]})" if plan.dtype and chosen.is_quantized and chosen not in (plan.dtype, stored) else ""
             print(f"{name}: {stored.name}" + (f" -> {chosen.name}{note}" if chosen != stored else ""))
@@ -241,6 +242,11 @@ def _conversion(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--keep", action="append", default=[], metavar="PATTERN", help="leave these tensors as they are")
     parser.add_argument("--tensor-type", action="append", default=[], metavar="PATTERN=TYPE", help="another format for these tensors")
     parser.add_argument("--imatrix", metavar="FILE", help="importance of columns: a GGUF file with NAME.in_sum2 and NAME.counts")
+    parser.add_argument(
+        "--on-invalid", choices=("error", "clip", "nan"), default="error",
+        help="numbers that the format cannot hold (nan, infinities, too large ones): an error, or clip them and take 0 for nan, or make "
+        "their blocks nan (default: %(default)s)",
+    )  # fmt: skip
     parser.add_argument("--quiet", action="store_true", help="do not list the tensors")
 
 

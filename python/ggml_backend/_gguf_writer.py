@@ -16,7 +16,7 @@ import numpy as np
 from ._errors import FileError, GgmlError, InvalidArgumentError, StateError, check, non_null
 from ._ffi import ffi, lib
 from ._gguf_types import UnknownType, key_bytes, store
-from ._quantize import dequantize, quantize
+from ._quantize import OnInvalid, dequantize, quantize_part
 from .dtypes import DType, DTypeLike, as_dtype
 from .tensor import Tensor, ne_of, shape_tuple
 
@@ -42,7 +42,7 @@ def _nbytes(shape: tuple[int, ...], dtype: DType) -> int:
 class _Entry:
     """A tensor to be written: what it will be, and where its data comes from."""
 
-    __slots__ = ("dtype", "importance", "name", "nbytes", "raw", "shape", "source")
+    __slots__ = ("dtype", "importance", "name", "nbytes", "on_invalid", "raw", "shape", "source")
 
     def __init__(
         self,
@@ -60,6 +60,7 @@ class _Entry:
         self.source = source
         self.raw = raw  # the source gives the bytes of the rows, or elements of exactly the dtype
         self.importance = importance
+        self.on_invalid: OnInvalid = "error"
         self.nbytes = _nbytes(shape, dtype) if nbytes is None else nbytes
 
     def chunks(self) -> Iterator[Array]:
@@ -68,9 +69,11 @@ class _Entry:
         if isinstance(given, Tensor):
             given = given.numpy()
         pieces = [given] if isinstance(given, np.ndarray) else given
+        row = 0
         for piece in pieces:
             array = np.asarray(piece)
-            yield from self._raw(array) if self.raw else self._converted(array)
+            yield from self._raw(array) if self.raw else self._converted(array, row)
+            row += array.size // max(1, array.shape[-1]) if array.ndim else 1
 
     def _raw(self, array: Array) -> Iterator[Array]:
         if array.dtype.name == "bfloat16":
@@ -82,7 +85,7 @@ class _Entry:
         else:
             yield np.ascontiguousarray(array).reshape(-1).view(np.uint8)
 
-    def _converted(self, array: Array) -> Iterator[Array]:
+    def _converted(self, array: Array, row: int) -> Iterator[Array]:
         if array.ndim == 0:
             array = array.reshape(1)
         n = array.shape[-1]
@@ -94,7 +97,10 @@ class _Entry:
             rows = matrix.reshape(-1, n)
             step = max(1, _CHUNK // n)
             for i in range(0, len(rows), step):
-                yield quantize(rows[i : i + step], self.dtype, vector).reshape(-1).view(np.uint8)
+                part = rows[i : i + step]
+                what = f"tensor {self.name!r} as {self.dtype.name}"
+                yield quantize_part(part, self.dtype, vector, self.on_invalid, None, what, row + i).reshape(-1).view(np.uint8)
+            row += len(rows)
 
     def _weights(self, n_matrices: int, n: int) -> Sequence[Any]:
         if self.importance is None:
@@ -163,6 +169,7 @@ class Writer:
         *,
         shape: int | Sequence[int] | None = None,
         importance: Any = None,
+        on_invalid: OnInvalid = "error",
     ) -> Writer:
         """Adds a tensor. Returns the writer.
 
@@ -170,7 +177,7 @@ class Writer:
             needed and returns an array or an iterable of them, the tensor's rows piece by piece (then give ``shape`` and ``dtype``)
         dtype: how to store it; default: as it is. Floats are converted to any format of floats. An array of uint8 given for a quantized
             format is taken as the bytes of its rows, one of uint16 for bfloat16 as its bits.
-        importance: see :func:`ggml_backend.quantize`
+        importance, on_invalid: see :func:`ggml_backend.quantize`; the data is looked at when the file is written
         """
         ctx = self._live()
         element = None if dtype is None else as_dtype(dtype)
@@ -184,6 +191,7 @@ class Writer:
         ne = ne_of(entry.shape, f"tensor {name!r}")
         status = lib.gbpy_gguf_add_tensor(ctx, key_bytes(name), entry.dtype.id, max(1, len(entry.shape)), ne)
         check(status, f"tensor {name!r}")
+        entry.on_invalid = on_invalid
         self._entries.append(entry)
         return self
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -18,11 +18,14 @@ from ._errors import InvalidArgumentError, UnsupportedError, clear_error, raise_
 from ._ffi import ffi, lib
 from .dtypes import DType, DTypeLike, as_dtype, dtypes
 
-__all__ = ["dequantize", "fallback_dtype", "quantize"]
+__all__ = ["OnInvalid", "dequantize", "fallback_dtype", "quantize"]
 
 _TASK = 1 << 16  # elements: large enough to hide the cost of a task, small enough to share the work evenly
 
 Array = np.ndarray[Any, Any]
+OnInvalid = Literal["error", "clip", "nan"]
+
+_ON_INVALID = {"error": 0, "clip": 1, "nan": 2}  # enum ggml_on_invalid
 
 
 def _run(work: Callable[[int, int], None], n: int, step: int, n_threads: int | None) -> None:
@@ -67,23 +70,94 @@ def _weights(importance: Any, shape: tuple[int, ...], what: str) -> Array:
     return np.ascontiguousarray(spread).reshape(-1, shape[-1])
 
 
-def quantize(array: Any, dtype: DTypeLike, importance: Any = None, *, n_threads: int | None = None) -> Array:
+class _Job:
+    """What all parts of the work have in common."""
+
+    def __init__(self, element: DType, source: Array, on_invalid: str, what: str, n_threads: int | None, first_row: int) -> None:
+        if on_invalid not in _ON_INVALID:
+            raise InvalidArgumentError(f"{what}: on_invalid is 'error', 'clip' or 'nan', not {on_invalid!r}")
+        self.element, self.source, self.what, self.n_threads = element, source, what, n_threads
+        self.on_invalid = _ON_INVALID[on_invalid]
+        self.first_row = first_row
+
+    def floats(self, begin: int, part: Array) -> Array:
+        with np.errstate(over="ignore"):  # float64 beyond the range of float32 is infinite, which C refuses in quantized formats
+            floats = np.ascontiguousarray(part, np.float32)
+        if part.dtype.itemsize > 4 and not self.element.is_quantized and self.on_invalid != _ON_INVALID["nan"]:
+            self.cut(begin, part, floats)
+        return floats
+
+    def cut(self, begin: int, part: Array, narrow: Array) -> None:
+        """Finite numbers that became infinite."""
+        large = np.isinf(narrow) & np.isfinite(part)
+        if large.any():
+            if self.on_invalid == _ON_INVALID["error"]:
+                raise self.refuse(begin + int(large.reshape(-1).argmax()))
+            narrow[large] = np.copysign(np.finfo(narrow.dtype).max, narrow[large])
+
+    def refuse(self, index: int) -> InvalidArgumentError:
+        """For the element with this flat index."""
+        place = np.unravel_index(index, self.source.shape)
+        value = float(self.source[place])
+        numbers = [int(i) for i in place]
+        numbers[0] += self.first_row if len(numbers) > 1 else 0
+        row = f"row {numbers[0]}, " if len(numbers) == 2 else f"row {tuple(numbers[:-1])}, " if len(numbers) > 2 else ""
+        why = "is too large for" if np.isfinite(value) else "cannot be stored as"
+        place_text = f"{row}column {numbers[-1]}"
+        return InvalidArgumentError(
+            f"{self.what}: {place_text}: {value:g} {why} {self.element.name}; on_invalid='clip' cuts numbers to what it holds, nan to 0"
+        )
+
+    def convert(self, begin: int, part: Array, out: Array, n_rows: int, n_per_row: int, weights: Any) -> None:
+        """Rows that begin at a flat index."""
+        floats = self.floats(begin, part)
+        invalid = ffi.new("int64_t *")
+        clear_error()
+        done = lib.ggml_quantize_rows(
+            self.element.id, ffi.cast("float *", ffi.from_buffer(floats)), ffi.from_buffer(out), n_rows, n_per_row, weights,
+            self.on_invalid, invalid,
+        )  # fmt: skip
+        if done != out.nbytes:
+            if invalid[0] >= 0:
+                clear_error()
+                raise self.refuse(begin + invalid[0])
+            raise_last(self.what)
+
+
+def quantize(
+    array: Any, dtype: DTypeLike, importance: Any = None, *, on_invalid: OnInvalid = "error", n_threads: int | None = None
+) -> Array:
     """Floats ``(..., n)`` as blocks of a quantized format: uint8 ``(..., n // block_size * bytes of a block)``.
 
     dtype: a quantized format (``gb.q4_0`` or ``"q4_0"``) or bfloat16, whose rows come as bytes, too. float32 and float16 give arrays of
         that dtype.
     importance: how much each column counts when scales are chosen, float32 ``(n,)``, or one such vector a matrix, ``(..., n)`` without the
         axis of rows. Some formats of 1 to 3 bits do not work without.
+    on_invalid: what to do with a number that the format cannot hold, which is nan, an infinity, or too large for its scales.
+        ``"error"`` raises with its row and column; ``"clip"`` takes 0 for nan, and for the others the largest number that any block of the
+        format holds; ``"nan"`` makes its whole block nan (mxfp4 and nvfp4, which have no nan: as ``"clip"``). In float32, float16 and
+        bfloat16 nan and infinities are values; only finite numbers that would become infinite are too large (``"nan"``: they do).
     n_threads: default: as many as a CPU backend takes
 
-    Raises :class:`InvalidArgumentError` (a ValueError) for rows that are not whole blocks, and when a format needs importance weights;
+    Values so small that half precision does not hold the scale of their block come back as the nearest ones that the format has, never
+    further off, by least squares, than zeros.
+
+    Raises :class:`InvalidArgumentError` (a ValueError) for rows that are not whole blocks, for numbers that the format cannot hold, and
+    when a format needs importance weights;
     :class:`UnsupportedError` for formats that cannot be written.
     """
     element = as_dtype(dtype)
-    what = f"quantize to {element.name}"
+    return quantize_part(array, element, importance, on_invalid, n_threads, f"quantize to {element.name}")
+
+
+def quantize_part(
+    array: Any, element: DType, importance: Any, on_invalid: OnInvalid, n_threads: int | None, what: str, first_row: int = 0
+) -> Array:
+    """:func:`quantize` for some rows of an array, from ``first_row`` on; ``what`` begins messages."""
     source = _floats(array, what)
+    job = _Job(element, source, on_invalid, what, n_threads, first_row)
     if element.name in ("float32", "float16"):
-        return source.astype(element.numpy, copy=False)
+        return _narrow(job)
     if not element.is_quantized and element.name != "bfloat16":
         raise InvalidArgumentError(f"{what}: not a format of floats")
     n = source.shape[-1]
@@ -93,44 +167,46 @@ def quantize(array: Any, dtype: DTypeLike, importance: Any = None, *, n_threads:
         return out
     weights = None if importance is None else _weights(importance, source.shape, what)
     if weights is None:
-        _quantize_blocks(element, source, out, what, n_threads)
+        _quantize_blocks(job, out)
     else:
-        _quantize_rows(element, source, weights, out, what, n_threads)
+        _quantize_rows(job, weights, out)
     return out
 
 
-def _convert(element: DType, source: Array, out: Array, n_rows: int, n_per_row: int, weights: Any, what: str) -> None:
-    with np.errstate(over="ignore"):  # float64 beyond the range of float32 is infinite
-        floats = np.ascontiguousarray(source, np.float32)
-    clear_error()
-    done = lib.ggml_quantize_chunk(
-        element.id, ffi.cast("float *", ffi.from_buffer(floats)), ffi.from_buffer(out), 0, n_rows, n_per_row, ffi.NULL, weights
-    )
-    if done != out.nbytes:
-        raise_last(what)
+def _narrow(job: _Job) -> Array:
+    """To float32 or float16."""
+    source, target = job.source, job.element.numpy
+    if source.dtype.itemsize <= target.itemsize and source.dtype.kind == "f":
+        return source.astype(target, copy=False)
+    with np.errstate(over="ignore"):
+        out = source.astype(target, copy=False)
+    if job.on_invalid != _ON_INVALID["nan"] and out.dtype != source.dtype:
+        job.cut(0, source, out)
+    return out
 
 
-def _quantize_blocks(element: DType, source: Array, out: Array, what: str, n_threads: int | None) -> None:
-    flat, to = source.reshape(-1), out.reshape(-1)
-    size, nbytes = element.block_size, element.itemsize
+def _quantize_blocks(job: _Job, out: Array) -> None:
+    flat, to = job.source.reshape(-1), out.reshape(-1)
+    size, nbytes = job.element.block_size, job.element.itemsize
 
     def work(begin: int, end: int) -> None:
         part = to[begin * nbytes : end * nbytes]
-        _convert(element, flat[begin * size : end * size], part, 1, (end - begin) * size, ffi.NULL, what)
+        job.convert(begin * size, flat[begin * size : end * size], part, 1, (end - begin) * size, ffi.NULL)
 
-    _run(work, flat.size // size, max(1, _TASK // size), n_threads)
+    _run(work, flat.size // size, max(1, _TASK // size), job.n_threads)
 
 
-def _quantize_rows(element: DType, source: Array, weights: Array, out: Array, what: str, n_threads: int | None) -> None:
-    n = source.shape[-1]
-    matrices, targets = source.reshape(len(weights), -1, n), out.reshape(len(weights), -1, out.shape[-1])
-    for matrix, target, vector in zip(matrices, targets, weights, strict=True):
+def _quantize_rows(job: _Job, weights: Array, out: Array) -> None:
+    n = job.source.shape[-1]
+    matrices, targets = job.source.reshape(len(weights), -1, n), out.reshape(len(weights), -1, out.shape[-1])
+    size = matrices.shape[1] * n
+    for index, (matrix, target, vector) in enumerate(zip(matrices, targets, weights, strict=True)):
         pointer = ffi.cast("float *", ffi.from_buffer(vector))
 
-        def work(begin: int, end: int, matrix: Array = matrix, target: Array = target, pointer: Any = pointer) -> None:
-            _convert(element, matrix[begin:end], target[begin:end], end - begin, n, pointer, what)
+        def work(begin: int, end: int, at: int = index * size, matrix: Array = matrix, to: Array = target, pointer: Any = pointer) -> None:
+            job.convert(at + begin * n, matrix[begin:end], to[begin:end], end - begin, n, pointer)
 
-        _run(work, len(matrix), max(1, _TASK // n), n_threads)
+        _run(work, len(matrix), max(1, _TASK // n), job.n_threads)
 
 
 def dequantize(blocks: Any, dtype: DTypeLike, *, n_threads: int | None = None) -> Array:

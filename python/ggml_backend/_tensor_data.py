@@ -8,11 +8,11 @@ from typing import Any, TypeVar
 import numpy as np
 
 from ._data import array_at, exact_array, layout, read_tensor, to_array
-from ._errors import InvalidArgumentError, StateError, raise_last
+from ._errors import GgmlError, InvalidArgumentError, StateError, raise_last
 from ._ffi import ffi, lib
 from ._handles import new_handle, new_pin
 from ._messages import kind_of
-from ._quantize import quantize
+from ._quantize import OnInvalid, quantize
 from ._tensor_base import TensorInfo
 from .buffer import Buffer, BufferCore
 from .dtypes import DType
@@ -99,7 +99,7 @@ class TensorData(TensorInfo):
             raise StateError(f"numpy: {element.name} as {dtype} takes a copy")
         return array.astype(dtype, copy=False)
 
-    def set(self: _T, value: Any, offset: int | None = None, *, quantize: bool = False) -> _T:
+    def set(self: _T, value: Any, offset: int | None = None, *, quantize: bool = False, on_invalid: OnInvalid = "error") -> _T:
         """Writes data. Returns the tensor.
 
         value: an array of exactly this tensor's shape and dtype; or a list, converted where nothing is lost; or a number, which
@@ -107,12 +107,13 @@ class TensorData(TensorInfo):
             take the bytes of their rows.
         offset: write ``value``, of any shape, from this flat element index on, and leave the rest as it is.
         quantize: take floats of this tensor's shape and convert them to its dtype, with :func:`ggml_backend.quantize`.
+        on_invalid: what :func:`ggml_backend.quantize` does with numbers that the dtype cannot hold.
         """
         dtype = self.dtype
         if quantize:
-            value = self._quantized(value, dtype)
+            value = self._quantized(value, dtype, on_invalid)
         if value is ...:
-            value = 0
+            value = np.zeros(layout(self._live(), dtype)[0], dtype.numpy) if dtype.is_quantized else 0
         if type(value) is np.ndarray and value.dtype == dtype.numpy and value.dtype.isnative:
             array = value
         else:
@@ -140,11 +141,14 @@ class TensorData(TensorInfo):
             hint = "; array.T has its shape" if given[::-1] == shape else ""
         return InvalidArgumentError(f"set: {self.describe()} cannot take an array of shape {given}{hint}")
 
-    def _quantized(self, value: Any, dtype: DType) -> np.ndarray[Any, Any]:
+    def _quantized(self, value: Any, dtype: DType, on_invalid: OnInvalid) -> np.ndarray[Any, Any]:
         array = to_array(value.numpy() if isinstance(value, TensorData) else value, f"set: {self.describe()}")
         if array.shape != self.shape:
             raise self._wrong_shape(array.shape, self.shape)
-        blocks = quantize(array, dtype)
+        try:
+            blocks = quantize(array, dtype, on_invalid=on_invalid)
+        except GgmlError as error:
+            raise type(error)(f"set: {self.describe()}: {error}") from None
         return blocks.view(np.uint16) if dtype.name == "bfloat16" else blocks
 
     def _write_flat(self, array: np.ndarray[Any, Any], offset: int, dtype: DType) -> None:

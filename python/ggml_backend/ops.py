@@ -7,6 +7,9 @@ means the last axis. Leading dots stand for batch axes. Unless said otherwise te
 "b repeats over a": every size of ``a`` is a multiple of that of ``b`` (missing axes count as 1), the result has the shape of
 ``a``. The operators ``+ - * /`` follow NumPy's rules instead.
 
+NaN in an element gives NaN in every result that depends on it, but for comparisons, which say so; elementwise functions have their limits
+at infinity (``silu(-inf)`` is -0).
+
 All functions raise :class:`InvalidArgumentError` (a ValueError) for shapes and dtypes that do not fit, naming the operation and the
 tensors, TypeError for what is no tensor, and :class:`StateError` if the context is closed. Nothing is computed here.
 """
@@ -149,7 +152,7 @@ def neg(a: Tensor, inplace: bool = False) -> Tensor:
 
 @builds("ggml_step", "ggml_step_inplace")
 def step(a: Tensor, inplace: bool = False) -> Tensor:
-    """``1 if x > 0 else 0``"""
+    """``1 if x > 0 else 0``; 0 for NaN."""
     return _unary("step", a, inplace)
 
 
@@ -167,7 +170,7 @@ def elu(a: Tensor, inplace: bool = False) -> Tensor:
 
 @builds("ggml_relu", "ggml_relu_inplace")
 def relu(a: Tensor, inplace: bool = False) -> Tensor:
-    """``max(x, 0)``"""
+    """``0 if x < 0 else x``: NaN and -0 stay."""
     return _unary("relu", a, inplace)
 
 
@@ -335,7 +338,8 @@ def mean(a: Tensor) -> Tensor:
 
 @builds("ggml_argmax")
 def argmax(a: Tensor) -> Tensor:
-    """Index of the maximum of each row of a matrix: ``(rows, n)`` gives int32 ``(rows,)``. Of equal maxima the last one."""
+    """Index of the maximum of each row of a matrix: ``(rows, n)`` gives int32 ``(rows,)``. Of equal maxima the last one;
+    NaN counts as the largest of all."""
     return build("argmax", lib.ggml_argmax, (a,), ndim=1)
 
 
@@ -409,13 +413,14 @@ def _concat(a: Tensor, b: Tensor, axis: int) -> Tensor:
 
 @builds("ggml_argsort")
 def argsort(a: Tensor, descending: bool = False) -> Tensor:
-    """For each row the int32 permutation that sorts it; equal values keep their order."""
+    """For each row the int32 permutation that sorts it; equal values keep their order, and NaN comes last in either direction."""
     return build_1("argsort", lib.ggml_argsort, a, lib.GGML_SORT_DESC if descending else lib.GGML_SORT_ASC)
 
 
 @builds("ggml_top_k")
 def top_k(a: Tensor, k: int) -> Tensor:
-    """Indices of the ``k`` largest elements of each row, largest first: ``(..., n)`` gives int32 ``(..., k)``, a view."""
+    """Indices of the ``k`` largest elements of each row, largest first: ``(..., n)`` gives int32 ``(..., k)``, a view. NaN counts as the
+    smallest."""
     return build("top_k", lib.ggml_top_k, (a,), k)
 
 
@@ -461,7 +466,12 @@ def mul_mat(a: Tensor, b: Tensor, prec: Literal["default", "f32"] = "default") -
     """Rows times rows: ``a (..., m, k)`` and ``b (..., n, k)`` give ``(..., n, m)``, which is ``b @ a.T``, in float32.
 
     ``a`` is float32, float16 or quantized (typically the weights), ``b`` float32 or what suits ``a``. Batch sizes of ``b`` are multiples
-    of those of ``a``: consecutive batches of ``b`` share one of ``a``. prec="f32" asks devices for full precision.
+    of those of ``a``: consecutive batches of ``b`` share one of ``a``.
+
+    Where ``a`` is quantized, a float32 ``b`` is rounded to bytes by groups of 32 values: a result is off by at most the sum over groups
+    of (largest ``|b|`` / 254) times (sum of ``|a|``), groups below 2^-100 in magnitude count as zeros, and rows with a value of 2^100 or
+    more, infinite or NaN have results that are NaN.
+    prec="f32" asks devices for full precision: nothing is rounded then, and infinity is one.
     """
     y = build_2("mul_mat", lib.ggml_mul_mat, a, b, ndim=OF_PRODUCT)
     if prec != "default":
@@ -475,7 +485,7 @@ def mul_mat_id(matrices: Sequence[Tensor], ids: Tensor, id: int, b: Tensor) -> T
     """:func:`mul_mat` with one of several matrices for each row of ``b``, as in a mixture of experts.
 
     matrices: 1 to 8 tensors ``(m, k)``; ids: int32 ``(n, choices)``; ``b (..., n, k)``; the result is ``(..., n, m)``:
-    row ``i`` is ``matrices[ids[i, id]] @ b[i]``.
+    row ``(..., i)`` is ``matrices[ids[i, id]] @ b[..., i]``, in every batch with the same ids.
     """
     if isinstance(matrices, Tensor):
         raise TypeError("mul_mat_id: matrices must be a list of tensors, not one Tensor")
@@ -576,7 +586,8 @@ def get_rows(a: Tensor, b: Tensor) -> Tensor:
 
 @builds("ggml_get_rows_back")
 def get_rows_back(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
-    """Zeros of the shape of ``c`` to whose row ``b[i]`` row ``i`` of ``a`` is added, for all ``i``."""
+    """Zeros of the shape of ``c`` to whose row ``b[i]`` row ``i`` of ``a`` is added, for all ``i``: as exact as a sum of few,
+    however many are added to a row."""
     return build("get_rows_back", lib.ggml_get_rows_back, (a, b, c), ndim=2)
 
 
@@ -607,15 +618,25 @@ def diag_mask_zero(a: Tensor, n_past: int = 0, inplace: bool = False) -> Tensor:
     return build_1("diag_mask_zero", _pick("diag_mask_zero", inplace), a, n_past)
 
 
-@builds("ggml_soft_max", "ggml_soft_max_inplace", "ggml_soft_max_ext")
-def soft_max(a: Tensor, mask: Tensor | None = None, scale: float = 1.0, inplace: bool = False) -> Tensor:
-    """``softmax(scale a + mask)`` of each row. ``mask (m, n)`` repeats over the rows of ``a (..., n)``. Contiguous."""
-    if mask is None and scale == 1.0:
+@builds("ggml_soft_max", "ggml_soft_max_inplace", "ggml_soft_max_ext", "ggml_soft_max_bias")
+def soft_max(a: Tensor, mask: Tensor | None = None, scale: float = 1.0, inplace: bool = False, *, max_bias: float = 0.0) -> Tensor:
+    """``softmax(scale a + mask)`` of each row. ``mask (m, n)`` repeats over the rows of ``a (..., n)``. Contiguous.
+
+    max_bias: above 0 the mask is multiplied by the slope of the head, the axis before the last two of ``a``: a mask of negative distances
+    gives the linear biases of ALiBi (Press et al. 2022, arXiv:2108.12409), for h of 8 heads ``2 ** (-max_bias (h + 1) / 8)``.
+
+    A row that is -inf everywhere gives zeros; one with NaN or +inf, at a masked place too, is NaN everywhere.
+    """
+    if mask is None and scale == 1.0 and max_bias == 0.0:
         return build_1("soft_max", _pick("soft_max", inplace), a)
     if inplace:
         raise InvalidArgumentError("soft_max: with a mask or scale it cannot work in place")
     if mask is None:
+        if max_bias != 0.0:
+            raise InvalidArgumentError("soft_max: max_bias needs a mask, which it multiplies")
         return build("soft_max", lib.ggml_soft_max_ext, (a, mask), scale, labels=("a", "mask"))
+    if max_bias != 0.0:
+        return build_2("soft_max", lib.ggml_soft_max_bias, a, mask, scale, max_bias, ndim=OF_FIRST, labels=("a", "mask"))
     return build_2("soft_max", lib.ggml_soft_max_ext, a, mask, scale, ndim=OF_FIRST, labels=("a", "mask"))
 
 
@@ -634,7 +655,8 @@ def alibi(a: Tensor, n_past: int, n_head: int, bias_max: float) -> Tensor:
 
 # ------------------------------------------------------------------------------------------------------------- rotary embedding
 
-_ROPE_MODES = {"normal": 0, "neox": 2, "glm": 4}
+_ROPE_MODES = {"normal": 0, "neox": 2, "glm": 4, "normal_exact": lib.GGML_ROPE_EXACT, "neox_exact": 2 | lib.GGML_ROPE_EXACT}
+_RopeMode = Literal["normal", "neox", "glm", "normal_exact", "neox_exact"]
 
 
 def _rope_mode(op: str, mode: int | str) -> int:
@@ -646,7 +668,7 @@ def rope(
     a: Tensor,
     positions: Tensor,
     n_dims: int | None = None,
-    mode: int | Literal["normal", "neox", "glm"] = "normal",
+    mode: int | _RopeMode = "normal",
     *,
     n_ctx: int = 0,
     n_orig_ctx: int = 0,
@@ -663,10 +685,15 @@ def rope(
     """Rotary position embedding (Su et al. 2021, arXiv:2104.09864) of ``a (batch, tokens, heads, head size)``, float32 or float16.
 
     positions: int32 ``(tokens,)``
-    n_dims: how many elements of a head are rotated (default: all)
+    n_dims: how many elements of a head are rotated (default: all), the others stay
     mode: ``"normal"`` rotates neighbours (2i, 2i+1); ``"neox"`` pairs i with i + n_dims/2; ``"glm"`` is the two-part form, with n_ctx
     freq_base, freq_scale: pair i turns by ``position * freq_scale * freq_base ** (-2 i / n_dims)``
     n_orig_ctx, ext_factor, attn_factor, beta_fast, beta_slow: YaRN scaling (Peng et al. 2023, arXiv:2309.00071), off while ext_factor is 0
+
+    So it is in the modes ``"normal_exact"`` and ``"neox_exact"``, which are the ones to use for models of today. Two modes differ from this
+    as ggml of early 2024 does: ``"normal"`` rotates all of a head, whatever n_dims (which sets the angles only); ``"neox"`` multiplies by
+    freq_scale twice, and with ext_factor takes YaRN's mixture of pair 0 for all pairs. With n_dims of the whole head, freq_scale 1 and
+    ext_factor 0 there is no difference.
     xpos_base, xpos_down: xPos scaling (Sun et al. 2022, arXiv:2212.10554); only in place, only mode normal
     """
     labels = ("a", "positions")
@@ -687,7 +714,7 @@ def rope_back(
     a: Tensor,
     positions: Tensor,
     n_dims: int | None = None,
-    mode: int | Literal["normal", "neox"] = "normal",
+    mode: int | _RopeMode = "normal",
     *,
     n_ctx: int = 0,
     n_orig_ctx: int = 0,
@@ -700,7 +727,7 @@ def rope_back(
     xpos_base: float = 0.0,
     xpos_down: bool = False,
 ) -> Tensor:
-    """Gradient of :func:`rope`, given the gradient ``a`` of its result."""
+    """Gradient of :func:`rope`, given the gradient ``a`` of its result. Not for mode "glm"."""
     n = a.shape[-1] if n_dims is None and isinstance(a, Tensor) and a.ndim else n_dims or 0
     arguments = (n_orig_ctx, freq_base, freq_scale, ext_factor, attn_factor, beta_fast, beta_slow, xpos_base, xpos_down)
     number = _rope_mode("rope_back", mode)
@@ -732,7 +759,7 @@ def im2col(
 @builds("ggml_conv_1d", "ggml_conv_1d_ph")
 def conv_1d(kernel: Tensor, data: Tensor, stride: int = 1, padding: int | Literal["half"] = 0, dilation: int = 1) -> Tensor:
     """``kernel (oc, ic, k)`` float16 over ``data (n, ic, w)``: ``(n, oc, ow)`` (cross-correlation, as in deep learning).
-    padding="half" is ``k // 2``."""
+    padding="half" is ``k // 2``. The data is rounded to float16 (:func:`im2col`): beyond 65504 it becomes infinite."""
     ndim = max(_dims("conv_1d", data, "data"), 2)
     if padding == "half":
         return build("conv_1d", lib.ggml_conv_1d_ph, (kernel, data), stride, dilation, ndim=ndim, labels=_KERNEL)
@@ -750,6 +777,7 @@ def conv_2d(
     """``kernel (oc, ic, kh, kw)`` float16 over ``data (n, ic, h, w)``: ``(n, oc, oh, ow)``.
 
     stride="kernel" (with padding 0): windows side by side, as for patches. padding="half" (with stride 1): the size of the kernel halved.
+    The data is rounded to float16 (:func:`im2col`): beyond 65504 it becomes infinite.
     """
     ndim = max(_dims("conv_2d", data, "data"), 3)
     if stride == "kernel":
@@ -772,7 +800,8 @@ def _conv(op: str, function: Any, kernel: Tensor, data: Tensor, stride: IntPair,
 
 @builds("ggml_conv_depthwise_2d")
 def conv_depthwise_2d(kernel: Tensor, data: Tensor, stride: IntPair = 1, padding: IntPair = 0, dilation: IntPair = 1) -> Tensor:
-    """A kernel for each channel: ``kernel (c, 1, kh, kw)`` float16 over ``data (n, c, h, w)``: ``(n, c, oh, ow)``."""
+    """A kernel for each channel: ``kernel (c, 1, kh, kw)`` float16 over ``data (n, c, h, w)``: ``(n, c, oh, ow)``. The data is rounded to
+    float16 (:func:`im2col`): beyond 65504 it becomes infinite."""
     ndim = max(_dims("conv_depthwise_2d", data, "data"), 3)
     return _conv("conv_depthwise_2d", lib.ggml_conv_depthwise_2d, kernel, data, stride, padding, dilation, ndim)
 
@@ -796,7 +825,7 @@ _POOL = {"max": lib.GGML_OP_POOL_MAX, "avg": lib.GGML_OP_POOL_AVG}
 
 @builds("ggml_pool_1d")
 def pool_1d(a: Tensor, op: Literal["max", "avg"], kernel: int, stride: int | None = None, padding: int = 0) -> Tensor:
-    """Maxima or means of windows of each row: ``(rows, w)`` gives ``(rows, ow)``. stride: default the kernel."""
+    """Maxima or means of windows of each row: ``(rows, w)`` gives ``(rows, ow)``. stride: default the kernel. Windows with NaN give NaN."""
     number = _choice("pool_1d", "op", op, _POOL)
     return build("pool_1d", lib.ggml_pool_1d, (a,), number, kernel, kernel if stride is None else stride, padding)
 
@@ -809,7 +838,8 @@ def pool_2d(
     stride: IntPair | None = None,
     padding: float | tuple[float, float] = 0,
 ) -> Tensor:
-    """Maxima or means of windows: ``(c, h, w)`` gives ``(c, oh, ow)``. stride: default the kernel. Means count the padding."""
+    """Maxima or means of windows: ``(c, h, w)`` gives ``(c, oh, ow)``. stride: default the kernel. Means count the padding
+    as zeros; the maximum of a window of padding alone is -inf. Windows with NaN give NaN."""
     number = _choice("pool_2d", "op", op, _POOL)
     k1, k0 = _pair("pool_2d", "kernel", kernel)
     s1, s0 = (k1, k0) if stride is None else _pair("pool_2d", "stride", stride)
@@ -844,7 +874,8 @@ def flash_attn(q: Tensor, k: Tensor, v: Tensor, masked: bool = False) -> Tensor:
 
     ``q (..., heads, n, d)``, ``k (..., heads_kv, m, d)``, and ``v`` with its last two axes exchanged, ``(..., heads_kv, d, m)``; all
     float32 or all float16; the result is ``(..., heads, n, d)`` float32. Head ``h`` uses ``k`` and ``v`` of head ``h % heads_kv``.
-    masked: causal, with ``m - n`` earlier positions.
+    masked: causal, with ``m - n`` earlier positions: query ``i`` sees keys 0 to ``m - n + i``, and the others do not count, NaN or not.
+    Masked or not, there are no fewer keys than queries: ``m >= n``.
     """
     return build("flash_attn", lib.ggml_flash_attn, (q, k, v), masked, labels="qkv")
 
@@ -877,7 +908,7 @@ def win_unpart(a: Tensor, width: int, height: int, window: int) -> Tensor:
 
 @builds("ggml_get_rel_pos")
 def get_rel_pos(a: Tensor, qh: int, kh: int) -> Tensor:
-    """``a (2 kh - 1, c)`` float16 as ``(qh, kh, c)``: row ``(i, j)`` is ``a[kh - 1 - i + j]``. ``qh == kh``."""
+    """``a (2 kh - 1, c)`` float16 as ``(qh, kh, c)``: row ``(i, j)`` is ``a[kh - 1 - j + i]``. ``qh == kh``."""
     return build("get_rel_pos", lib.ggml_get_rel_pos, (a,), qh, kh, ndim=3)
 
 
@@ -891,16 +922,31 @@ def add_rel_pos(a: Tensor, pw: Tensor, ph: Tensor, inplace: bool = False) -> Ten
 # ---------------------------------------------------------------------------------------------------------------------- losses
 
 
-@builds("ggml_cross_entropy_loss")
-def cross_entropy_loss(a: Tensor, b: Tensor) -> Tensor:
-    """``-mean over rows of sum(b log softmax(a))``, shape ``()``; ``b`` holds the target probabilities."""
-    return build("cross_entropy_loss", lib.ggml_cross_entropy_loss, (a, b), ndim=0)
+_EPS_OF_2024 = 1e-9
 
 
-@builds("ggml_cross_entropy_loss_back")
-def cross_entropy_loss_back(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
+@builds("ggml_cross_entropy_loss", "ggml_cross_entropy_loss_eps")
+def cross_entropy_loss(a: Tensor, b: Tensor, eps: float = 1e-9) -> Tensor:
+    """``-mean over rows of sum(b log(p (1 - eps) + eps))`` with ``p = softmax(a)``, shape ``()``; ``b`` holds the target probabilities.
+
+    eps: 0 gives the cross entropy itself, for logits however far apart: ``-mean of sum(b log_softmax(a))``, where an element whose ``b``
+    is 0 adds nothing. The default is what ggml of early 2024 computes: it cannot see probabilities below 1e-9 (no element costs more than
+    20.7), and is off by 5 % for 100,000 classes. Below 1.
+
+    The gradient for the default is that of early 2024 too, ``(p (1 - eps) + eps - b) / rows``, right for rows of ``b`` that add up to 1;
+    for any other eps it is the derivative, ``(p sum(b) - b) / rows`` for 0.
+    """
+    if eps == _EPS_OF_2024:
+        return build("cross_entropy_loss", lib.ggml_cross_entropy_loss, (a, b), ndim=0)
+    return build("cross_entropy_loss", lib.ggml_cross_entropy_loss_eps, (a, b), eps, ndim=0)
+
+
+@builds("ggml_cross_entropy_loss_back", "ggml_cross_entropy_loss_eps_back")
+def cross_entropy_loss_back(a: Tensor, b: Tensor, c: Tensor, eps: float = 1e-9) -> Tensor:
     """Gradient of :func:`cross_entropy_loss` with respect to ``a``, given the gradient ``c`` (one element) of its result."""
-    return build("cross_entropy_loss_back", lib.ggml_cross_entropy_loss_back, (a, b, c))
+    if eps == _EPS_OF_2024:
+        return build("cross_entropy_loss_back", lib.ggml_cross_entropy_loss_back, (a, b, c))
+    return build("cross_entropy_loss_back", lib.ggml_cross_entropy_loss_eps_back, (a, b, c), eps)
 
 
 # Made by Context.tensor (all sizes at once) and Context.constant.

@@ -193,9 +193,9 @@ class Scheduler(Handle):
     # ----------------------------------------------------------------------------------------------------------------- planning
 
     def _plan(self, core: SchedCore, graph: Graph, graph_core: GraphCore, kind: int, warn: bool = True) -> None:
-        how = _new(_how_type)
+        how = _new(_how_type, 0 if warn else lib.GBPY_QUIET)
         status = lib.gbpy_sched_plan(core.h, graph_core.h, kind, how)
-        self._planned(core, graph, graph_core, how[0] if warn else 0)
+        self._planned(core, graph, graph_core, how[0])
         if status:
             raise_last("", status)
 
@@ -412,8 +412,9 @@ class Scheduler(Handle):
     def reset_stats(self) -> None:
         """Counts from zero again."""
         core = self._live()
-        with Use("Scheduler", core, nested=True):
-            _check(lib.ggml_backend_sched_reset_stats(core.ptr), "Scheduler.reset_stats")
+        status = lib.gbpy_sched_reset_stats(core.h)
+        if status:
+            raise_last("Scheduler.reset_stats", status)
 
     def trace(self, path: str | os.PathLike[str] | None = None) -> Trace:
         """Begins a record of what runs when on which device. The end of the ``with`` block, ``stop()``, or ``close`` of the scheduler, ends

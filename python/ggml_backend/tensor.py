@@ -791,6 +791,8 @@ def _blocks_cut(t: Tensor) -> str:
 
 def _strided_view(t: Tensor, shape: list[int], strides: list[int], offset: int, item_bytes: int) -> Tensor:
     """ggml views have adjacent elements on the last axis; others get an extra axis, and are then copied together."""
+    if 0 in shape:  # of no memory: offset and strides, which may lie outside, do not matter
+        return raw_view("index", t, shape, None, 0, ndim=len(shape))
     direct = not shape or strides[-1] == item_bytes or shape[-1] == 1
     if direct:
         if shape and shape[-1] == 1:

@@ -352,7 +352,7 @@ static void experts(void) {
     REFUSED(ggml_mul_mat_id(ctx, as, 2, ids_f, 0, x), "ids must be i32", ids_f, x);
     REFUSED(ggml_mul_mat_id(ctx, as, 2, ids_6, 0, x), "(6 != 7)", ids_6, x);
     REFUSED(ggml_mul_mat_id(ctx, as, 2, ids_3d, 0, x), "ids must be a matrix", ids_3d, x);
-    REFUSED(ggml_mul_mat_id(ctx, as, 2, ids, 0, x_3d), "b must be a matrix", ids, x_3d);
+    ACCEPTED(ggml_mul_mat_id(ctx, as, 2, ids, 0, x_3d));
     REFUSED(ggml_mul_mat_id(ctx, as, 2, ids, 0, x9), "(8 != 9)", ids, x9);
     as[1] = e_shape;
     REFUSED(ggml_mul_mat_id(ctx, as, 2, ids, 0, x), "dimension 1 of as[0] and as[1]", e0, e_shape, ids, x);
@@ -432,6 +432,8 @@ static void ropes(void) {
     REFUSED(ggml_rope(ctx, a, p, 0, 0, 0), "n_dims", a, p);
     REFUSED(ggml_rope(ctx, a, p, -2, 0, 0), "n_dims", a, p);
     REFUSED(ggml_rope_inplace(ctx, a, p, 8, 8, 0), "mode must be in 0 .. 7", a, p);
+    REFUSED(ggml_rope(ctx, a, p, 4, 4 | GGML_ROPE_EXACT, 9), "GGML_ROPE_EXACT goes with mode 0 or 2, not with 4", a, p);
+    ACCEPTED(ggml_rope(ctx, a, p, 4, 2 | GGML_ROPE_EXACT, 0));
     REFUSED(ggml_rope_inplace(ctx, a, p, 8, -1, 0), "mode", a, p);
     REFUSED(ggml_rope(ctx, odd, p, 6, 0, 0), "even dimension 0", odd, p);
     ACCEPTED(ggml_rope(ctx, odd, p, 6, 2, 0)); // NeoX copies what is behind n_dims
@@ -719,6 +721,12 @@ static void losses(void) {
     REFUSED(ggml_cross_entropy_loss(ctx, t, a), "a must be contiguous", t, a);
     REFUSED(ggml_cross_entropy_loss(ctx, a, t), "b must be contiguous", t, a);
     REFUSED(ggml_cross_entropy_loss_back(ctx, a, b, one), "dimension 1", a, b, one);
+    REFUSED(ggml_soft_max_bias(ctx, a, NULL, 1, 8), "max_bias 8 needs a mask", a);
+    REFUSED(ggml_soft_max_bias(ctx, a, NULL, 1, -1), "max_bias must be at least 0", a);
+    REFUSED(ggml_cross_entropy_loss_eps(ctx, a, a, 1.0f), "eps must be at least 0 and below 1, is 1", a);
+    REFUSED(ggml_cross_entropy_loss_eps(ctx, a, a, NAN), "eps must be at least 0", a);
+    REFUSED(ggml_cross_entropy_loss_eps_back(ctx, a, a, one, -1e-9f), "eps must be at least 0", a);
+    REFUSED(ggml_cross_entropy_loss_eps(ctx, a, b, 0.0f), "dimension 1", a, b);
     REFUSED(ggml_cross_entropy_loss_back(ctx, a, a, two), "c must be a scalar", a, two);
 }
 

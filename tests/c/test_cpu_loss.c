@@ -95,4 +95,90 @@ static void back(void) {
     end();
 }
 
-TEST_MAIN(TEST(forward), TEST(an_impossible_class), TEST(back))
+// ---- with an eps of one's own: exact for far logits, -inf and distributions of any sum
+
+static double given_eps(const struct ggml_tensor * node) {
+    float eps;
+    memcpy(&eps, node->op_params + 1, sizeof(eps));
+    return (double) eps;
+}
+
+static double want_given(const struct ggml_tensor * node, const int64_t i[4]) {
+    const struct ggml_tensor *a = node->src[0], *b = node->src[1];
+    const double              eps = given_eps(node);
+    double                    total = 0;
+    (void) i;
+    for (int64_t r = 0; r < a->ne[1]; r++) {
+        double max = -INFINITY, sum = 0;
+        for (int64_t j = 0; j < a->ne[0]; j++) {
+            max = fmax(max, at(a, j, r, 0, 0));
+        }
+        for (int64_t j = 0; j < a->ne[0]; j++) {
+            sum += exp(at(a, j, r, 0, 0) - max);
+        }
+        for (int64_t j = 0; j < a->ne[0]; j++) {
+            const double log_s = at(a, j, r, 0, 0) - max - log(sum), t = at(b, j, r, 0, 0);
+            total += t == 0 ? 0 : t * (eps == 0 ? log_s : log(exp(log_s) * (1 - eps) + eps));
+        }
+    }
+    return -total / (double) a->ne[1];
+}
+
+static double want_given_back(const struct ggml_tensor * node, const int64_t i[4]) { // by the chain rule through the softmax
+    const struct ggml_tensor *a = node->src[0], *b = node->src[1];
+    const double              eps = given_eps(node);
+    double                    max = -INFINITY, sum = 0, grad = 0;
+    for (int64_t j = 0; j < a->ne[0]; j++) {
+        max = fmax(max, at(a, j, i[1], 0, 0));
+    }
+    for (int64_t j = 0; j < a->ne[0]; j++) {
+        sum += exp(at(a, j, i[1], 0, 0) - max);
+    }
+    const double own = exp(at(a, i[0], i[1], 0, 0) - max) / sum;
+    for (int64_t j = 0; j < a->ne[0]; j++) {
+        const double s = exp(at(a, j, i[1], 0, 0) - max) / sum, t = at(b, j, i[1], 0, 0), moves = (j == i[0] ? 1 : 0) - own; // d log s / d x
+        grad -= t == 0 ? 0 : eps == 0 ? t * moves : t * (1 - eps) * s * moves / (s * (1 - eps) + eps);
+    }
+    return grad * at(node->src[2], 0, 0, 0, 0) / (double) a->ne[1];
+}
+
+static void exact(void) {
+    static const float values[] = { 200, 0, -200, 100, -INFINITY, 3, -3, 88, 1e30f, -1e30f };
+    for (int way = 0; way < 3; way++) {
+        const float eps = way == 0 ? 0 : way == 1 ? 1e-9f : 0.1f;
+        for (int64_t n = 1; n <= 70; n += 23) {
+            begin();
+            struct ggml_tensor *a = tensor(GGML_TYPE_F32, DENSE, n, 9, 1, 1), *b = fill(tensor(GGML_TYPE_F32, DENSE, n, 9, 1, 1), 0, 2);
+            FOR_ELEMENTS (a, i) {
+                const float v = i[1] < 7 ? values[test_random() % 8] : values[(i[0] + i[1]) % 10];
+                write_value(a->type, address(a, i), i[0] == 0 ? 1 : v);
+                if (isinf(v) || test_random() % 3 == 0) {
+                    write_value(b->type, address(b, i), 0);
+                }
+            }
+            CHECK_NODE(ggml_cross_entropy_loss_eps(ctx, a, b, eps), want_given, 1e-6);
+            CHECK_NODE(ggml_cross_entropy_loss_eps_back(ctx, a, b, fill(tensor(GGML_TYPE_F32, DENSE, 1, 1, 1, 1), 1, 3), eps), want_given_back, 1e-6);
+            end();
+        }
+        FOR_FLOATS (type) {
+            begin();
+            struct ggml_tensor * a = fill(tensor(type, PADDED, 33, 5, 1, 1), -5, 5), *b = distribution(type, SWAPPED, 33, 5, 1, 1);
+            CHECK_NODE(reading(reading(ggml_cross_entropy_loss_eps(ctx, stand_in(33, 5, 1, 1), stand_in(33, 5, 1, 1), eps), 0, a), 1, b), want_given, 3e-6);
+            end();
+        }
+    }
+}
+
+static void far_logits(void) { // the case that 1e-9 cuts off at 20.7
+    begin();
+    struct ggml_tensor *a = tensor(GGML_TYPE_F32, DENSE, 4, 1, 1, 1), *b = tensor(GGML_TYPE_F32, DENSE, 4, 1, 1, 1);
+    memcpy(a->data, (float[]){ 200, 0, -200, 100 }, 16);
+    memcpy(b->data, (float[]){ 0, 0.5f, 0.5f, 0 }, 16);
+    struct ggml_tensor * node = ggml_cross_entropy_loss_eps(ctx, a, b, 0);
+    give_memory(node);
+    CHECK(run_node(node, 1, gb_kernels_default()) == GGML_STATUS_SUCCESS);
+    CHECK(*(float *) node->data == 300.0f);
+    end();
+}
+
+TEST_MAIN(TEST(forward), TEST(an_impossible_class), TEST(back), TEST(exact), TEST(far_logits))

@@ -146,4 +146,32 @@ static void nan_comes_last(void) {
     }
 }
 
-TEST_MAIN(TEST(sums), TEST(shared_sums), TEST(sums_of_nothing), TEST(argmax), TEST(argsort), TEST(nan_comes_last))
+static void nan_is_the_maximum(void) { // the last one, in short rows, in long ones, at every level
+    static const int64_t lengths[] = { 1, 2, 17, 64, 65, 1300 };
+    for (int s = 0; s < 6; s++) {
+        for (int round = 0; round < 20; round++) {
+            FOR_LAYOUTS (layout) {
+                begin();
+                const int64_t        n = lengths[s], last = test_random_int(0, n - 1);
+                struct ggml_tensor * a = random_tensor(round % 2 ? GGML_TYPE_F16 : GGML_TYPE_F32, layout, n, 2, 1, 1);
+                for (int64_t j = 0; j <= last; j++) {
+                    const bool none = j == last || test_random() % 8 == 0;
+                    write_value(a->type, address(a, (int64_t[]){ j, 0, 0, 0 }), none ? NAN : test_random() % 4 == 0 ? INFINITY : 1);
+                }
+                struct ggml_tensor * node = ggml_argmax(ctx, a);
+                give_memory(node);
+                for (int l = 0; l < gb_level_count(); l++) {
+                    const struct gb_level * level = gb_level_at(l);
+                    if (!level->usable()) {
+                        continue;
+                    }
+                    CHECK(run_node(node, 1, level->kernels) == GGML_STATUS_SUCCESS);
+                    CHECK_INT(((int32_t *) node->data)[0], last);
+                }
+                end();
+            }
+        }
+    }
+}
+
+TEST_MAIN(TEST(nan_is_the_maximum), TEST(sums), TEST(shared_sums), TEST(sums_of_nothing), TEST(argmax), TEST(argsort), TEST(nan_comes_last))

@@ -38,7 +38,15 @@ static double want_rope(const struct ggml_tensor * node, const int64_t i[4]) {
     const double               p = at(node->src[1], i[2], 0, 0, 0);
     int64_t                    first, second; // elements of the pair
     double                     angle, magnitude = 1;
-    if (mode & 4) {
+    if (mode & GGML_ROPE_EXACT) { // j is the pair; its angle is the same in both layouts
+        const int64_t j = mode & 2 ? i[0] % (n_dims / 2) : i[0] / 2;
+        if (i[0] >= n_dims) {
+            return at(a, i[0], i[1], i[2], i[3]);
+        }
+        first  = mode & 2 ? j : 2 * j;
+        second = mode & 2 ? j + n_dims / 2 : 2 * j + 1;
+        yarn(node, theta(node, p, j), (int) (2 * j), &angle, &magnitude);
+    } else if (mode & 4) {
         const int64_t in = i[0] % n_dims, j = in % (n_dims / 2);
         first  = i[0] - in + j;
         second = first + n_dims / 2;
@@ -160,4 +168,35 @@ static void odd_rows(void) {
     end();
 }
 
-TEST_MAIN(TEST(modes), TEST(stretched), TEST(xpos), TEST(back), TEST(shared_work), TEST(odd_rows))
+static void exact(void) {
+    static const int dims[][2] = { { 32, 32 }, { 32, 20 }, { 2, 2 }, { 7, 6 } }; // row, n_dims
+    for (int s = 0; s < 4; s++) {
+        const int n = dims[s][0], n_dims = dims[s][1];
+        for (int mode = 0; mode < 4; mode += 2) {
+            for (int ext = 0; ext < 3; ext++) { // plain, scaled, with YaRN's ramp
+                FOR_LAYOUTS (layout) {
+                    FOR_FLOATS (type) {
+                        begin();
+                        struct ggml_tensor * a = random_tensor(type, layout, n, 3, 5, 2), *b = positions(5, 0, 5000);
+                        struct ggml_tensor * node[2];
+                        for (int i = 0; i < 2; i++) {
+                            node[i] = typed(ggml_rope_custom(ctx, stand_in(n, 3, 5, 2), b, n_dims, mode | GGML_ROPE_EXACT, 0, 2048, 5000.0f,
+                                                             ext ? 0.25f : 1.0f, ext == 2 ? 0.7f : 0.0f, ext ? 1.1f : 1.0f, 32.0f, 1.0f),
+                                            type);
+                        }
+                        CHECK_NODE(reading(node[0], 0, a), want_rope, 2e-6);
+                        CHECK_NODE(onto(reading(node[1], 0, a), 0), want_rope, 2e-6);
+                        CHECK_NODE(reading(typed(ggml_rope_back(ctx, stand_in(n, 3, 5, 2), b, n_dims, mode | GGML_ROPE_EXACT, 0, 2048, 1e4f, 0.5f, 0.5f,
+                                                                1.0f, 32.0f, 1.0f, 0.0f, false),
+                                                 type),
+                                           0, a),
+                                   want_rope, 2e-6);
+                        end();
+                    }
+                }
+            }
+        }
+    }
+}
+
+TEST_MAIN(TEST(exact), TEST(modes), TEST(stretched), TEST(xpos), TEST(back), TEST(shared_work), TEST(odd_rows))

@@ -6,7 +6,14 @@ static double logit(const struct ggml_tensor * node, int64_t j, const int64_t i[
     float                     scale;
     memcpy(&scale, node->op_params, sizeof(scale));
     const int64_t row = i[1] + a->ne[1] * (i[2] + a->ne[2] * i[3]);
-    return (double) scale * at(a, j, i[1], i[2], i[3]) + (mask ? at(mask, j, row % mask->ne[1], 0, 0) : 0);
+    float         bias;
+    memcpy(&bias, node->op_params + 1, sizeof(bias));
+    int64_t floor = 1; // of heads
+    while (2 * floor <= a->ne[2]) {
+        floor *= 2;
+    }
+    const double power = i[2] < floor ? (double) (i[2] + 1) : (double) (i[2] - floor) + 0.5, slope = bias == 0 ? 1 : pow(2, -(double) bias * power / (double) floor);
+    return (double) scale * at(a, j, i[1], i[2], i[3]) + (mask ? slope * at(mask, j, row % mask->ne[1], 0, 0) : 0);
 }
 
 static double want_soft_max(const struct ggml_tensor * node, const int64_t i[4]) {
@@ -77,6 +84,21 @@ static void with_mask(void) {
     }
 }
 
+static void with_bias(void) { // heads of a power of two, and others
+    for (int64_t heads = 1; heads <= 12; heads += heads == 1 ? 2 : 3) { // 1, 3, 6, 9, 12
+        FOR_FLOATS (type) {
+            begin();
+            struct ggml_tensor * node = ggml_soft_max_bias(ctx, random_tensor(GGML_TYPE_F32, DENSE, 37, 6, heads, 2), stand_in(37, 6, 1, 1), 0.3f, 8);
+            CHECK_NODE(reading(node, 1, random_mask(type, PADDED, 37, 6)), want_soft_max, 2e-6);
+            end();
+        }
+    }
+    begin();
+    struct ggml_tensor * node = ggml_soft_max_bias(ctx, random_tensor(GGML_TYPE_F32, DENSE, 37, 6, 1, 1), random_mask(GGML_TYPE_F32, DENSE, 37, 6), 0.3f, 5);
+    CHECK_NODE(onto(node, 1), want_soft_max, 2e-6);
+    end();
+}
+
 static void onto_the_mask(void) {
     begin();
     struct ggml_tensor * node = ggml_soft_max_ext(ctx, random_tensor(GGML_TYPE_F32, DENSE, 37, 6, 1, 1),
@@ -119,4 +141,4 @@ static void back(void) {
     }
 }
 
-TEST_MAIN(TEST(without_mask), TEST(with_mask), TEST(onto_the_mask), TEST(rows_that_are_masked_out), TEST(back))
+TEST_MAIN(TEST(without_mask), TEST(with_mask), TEST(with_bias), TEST(onto_the_mask), TEST(rows_that_are_masked_out), TEST(back))

@@ -123,6 +123,13 @@ static void silu_back_far_out(void) { // the derivative goes to 0 and 1, not to 
     struct ggml_tensor * x = tensor(GGML_TYPE_F32, DENSE, 4, 1, 1, 1);
     memcpy(x->data, (float[]){ -200, -90, 90, 200 }, 16);
     CHECK_NODE(ggml_silu_back(ctx, x, fill(tensor(GGML_TYPE_F32, DENSE, 4, 1, 1, 1), 1, 2)), want_silu_back, 1e-6);
+    memcpy(x->data, (float[]){ -INFINITY, INFINITY, NAN, 0 }, 16);
+    struct ggml_tensor *dy = tensor(GGML_TYPE_F32, DENSE, 4, 1, 1, 1), *node = ggml_silu_back(ctx, x, dy);
+    memcpy(dy->data, (float[]){ 3, 3, 3, 3 }, 16);
+    give_memory(node);
+    CHECK(run_node(node, 1, gb_kernels_default()) == GGML_STATUS_SUCCESS);
+    const float * z = node->data;
+    CHECK(z[0] == 0.0f && z[1] == 3.0f && isnan(z[2]) && z[3] == 1.5f);
     end();
 }
 

@@ -142,6 +142,7 @@ EXPR(e_diag_mask_zero, ggml_diag_mask_zero(ctx, a, 1))
 EXPR(e_diag_mask_inf, ggml_soft_max(ctx, ggml_diag_mask_inf(ctx, a, 1)))
 EXPR(e_soft_max, ggml_soft_max(ctx, a))
 EXPR(e_soft_max_ext, ggml_soft_max_ext(ctx, a, b, 0.7f))
+EXPR(e_soft_max_bias, ggml_soft_max_bias(ctx, a, random_tensor(ctx, (int64_t[]){ a->ne[0], a->ne[1], 1, 1 }, -1, 1), 0.7f, 8))
 EXPR(e_rope, ggml_rope(ctx, a, in->ids, 4, 0, 0))
 EXPR(e_rope_neox, ggml_rope_custom(ctx, a, in->ids, 6, 2, 0, 64, 1000.0f, 0.5f, 0.5f, 1.2f, 32.0f, 1.0f))
 EXPR(e_abs, ggml_abs(ctx, a))
@@ -151,6 +152,10 @@ EXPR(e_silu, ggml_silu(ctx, a))
 EXPR(e_sgn, ggml_sgn(ctx, a))
 EXPR(e_step, ggml_step(ctx, a))
 EXPR(e_cross_entropy, ggml_cross_entropy_loss(ctx, a, ggml_soft_max(ctx, random_tensor(ctx, a->ne, -1, 1))))
+EXPR(e_cross_entropy_exact, ggml_cross_entropy_loss_eps(ctx, a, random_tensor(ctx, a->ne, 0.1f, 1), 0.0f))
+EXPR(e_cross_entropy_eps, ggml_cross_entropy_loss_eps(ctx, a, random_tensor(ctx, a->ne, 0.1f, 1), 0.125f))
+EXPR(e_rope_exact, ggml_rope_custom(ctx, a, in->ids, 4, GGML_ROPE_EXACT, 0, 64, 1000.0f, 0.5f, 0.5f, 1.2f, 32.0f, 1.0f))
+EXPR(e_rope_neox_exact, ggml_rope_custom(ctx, a, in->ids, 6, 2 | GGML_ROPE_EXACT, 0, 64, 1000.0f, 0.5f, 0.5f, 1.2f, 32.0f, 1.0f))
 EXPR(e_flash_attn, ggml_flash_attn(ctx, a, b, c, false))
 EXPR(e_flash_attn_masked, ggml_flash_attn(ctx, a, b, c, true))
 // a tensor used on several ways, through an in-place form and a cast
@@ -192,8 +197,11 @@ static const struct grad_case grad_cases[] = {
     { "diag_mask_zero", e_diag_mask_zero, { { 5, 3, 2, 1 } }, -1, 1, 0, 0 },
     { "diag_mask_inf", e_diag_mask_inf, { { 5, 3, 2, 1 } }, -1, 1, 0, 0 },
     { "soft_max", e_soft_max, { { 5, 3, 2, 1 } }, -1, 1, 0, 0 },
+    { "soft_max_bias", e_soft_max_bias, { { 5, 3, 2, 1 } }, -1, 1, 0, 0 },
     { "soft_max_ext", e_soft_max_ext, { { 5, 4, 3, 1 }, { 5, 2, 1, 1 } }, -1, 1, 0, 0 },
     { "rope", e_rope, { { 6, 2, 5, 1 } }, -1, 1, 0, 0 },
+    { "rope_exact", e_rope_exact, { { 7, 2, 5, 1 } }, -1, 1, 0, 0 },
+    { "rope_neox_exact", e_rope_neox_exact, { { 8, 2, 5, 2 } }, -1, 1, 0, 0 },
     { "rope_neox", e_rope_neox, { { 8, 2, 5, 2 } }, -1, 1, 0, 0 },
     { "abs", e_abs, { { 4, 3, 1, 1 } }, 0.2f, 1, 0, 0 },
     { "abs_negative", e_abs, { { 4, 3, 1, 1 } }, -1, -0.2f, 0, 0 },
@@ -203,6 +211,8 @@ static const struct grad_case grad_cases[] = {
     { "sgn", e_sgn, { { 4, 3, 1, 1 } }, 0.2f, 1, 0, 0 },
     { "step", e_step, { { 4, 3, 1, 1 } }, 0.2f, 1, 0, 0 },
     { "cross_entropy", e_cross_entropy, { { 5, 4, 1, 1 } }, -1, 1, 0, 0 },
+    { "cross_entropy_exact", e_cross_entropy_exact, { { 5, 4, 1, 1 } }, -1, 1, 0, 0 },
+    { "cross_entropy_eps", e_cross_entropy_eps, { { 5, 4, 1, 1 } }, -1, 1, 0, 0 },
     { "flash_attn", e_flash_attn, { { 4, 3, 2, 1 }, { 4, 5, 2, 1 }, { 5, 4, 2, 1 } }, -1, 1, 0, 0 },
     { "flash_attn_masked", e_flash_attn_masked, { { 3, 3, 4, 2 }, { 3, 5, 2, 2 }, { 5, 3, 2, 2 } }, -1, 1, 0, 0 },
     { "shared", e_shared, { { 4, 3, 1, 1 } }, -1, 1, 0, 0 },

@@ -189,10 +189,10 @@ static void sweep_unary(struct unary u) {
 static double do_sgn(double x) { return (x > 0) - (x < 0); }
 static double do_neg(double x) { return -x; }
 static double do_step(double x) { return x > 0 ? 1 : 0; }
-static double do_relu(double x) { return x > 0 ? x : 0; }
+static double do_relu(double x) { return x < 0 ? 0 : x; }
 static double do_sqr(double x) { return x * x; }
 static double do_hardsigmoid(double x) { return isnan(x) ? x : fmin(1, fmax(0, (x + 3) / 6)); }
-static double do_hardswish(double x) { return x * do_hardsigmoid(x); }
+static double do_hardswish(double x) { return x <= -3 ? -0.0 : x * do_hardsigmoid(x); }
 static double do_elu(double x) { return x > 0 ? x : expm1(x); }
 static double sigmoid_times(double x, double t) { // 0 or x at the ends, never infinity times zero
     return x < -1e4 ? -0.0 : x > 1e4 ? x : x / (1 + exp(-t));
@@ -418,12 +418,15 @@ static void test_max_f32(const struct gb_kernels * k) {
         float *       x = random_row(&row_x, n, WILD);
         float         m = -INFINITY;
         for (int64_t i = 0; i < n; i++) {
-            if (s % 3 == 0 && i % 2) {
-                x[i] = NAN;
-            }
-            m = x[i] > m ? x[i] : m;
+            x[i] = isnan(x[i]) ? 0.5f : x[i];
+            m    = x[i] > m ? x[i] : m;
         }
         CHECK(same_bits(k->max_f32(n, x), m == 0 ? 0.0f : m));
+        if (n > 0) { // one NaN, at any place, also before and behind infinities
+            x[test_random_int(0, n - 1)] = INFINITY;
+            x[test_random_int(0, n - 1)] = s % 2 ? NAN : -NAN;
+            CHECK(isnan(k->max_f32(n, x)));
+        }
     }
     const float zeros[] = { -0.0f, 0.0f, -0.0f };
     CHECK(same_bits(k->max_f32(3, zeros), 0.0f) && same_bits(k->max_f32(1, zeros), 0.0f));

@@ -69,7 +69,10 @@ static void check_norms(const struct gb_kernels * k, bool rms) {
 static void test_norm_row_f32(const struct gb_kernels * k) { check_norms(k, false); }
 static void test_rms_norm_row_f32(const struct gb_kernels * k) { check_norms(k, true); }
 
+static void check_soft_max_far(const struct gb_kernels * k);
+
 static void test_soft_max_row_f32(const struct gb_kernels * k) {
+    check_soft_max_far(k);
     for (int s = 1; s < N_SIZES; s++) {
         const int64_t n     = size_at(s);
         float *       x     = random_row(&row_x, n, TAME);
@@ -106,9 +109,59 @@ static void test_soft_max_row_f32(const struct gb_kernels * k) {
         x[n / 2] = 5;
         k->soft_max_row_f32(n, y, x, 0.5f, NULL);
         CHECK(y[n / 2] == 1.0f);
-        x[0] = n > 1 ? NAN : x[0];
-        k->soft_max_row_f32(n, y, x, 1.0f, NULL);
-        CHECK(n < 2 || isnan(y[n - 1]) || n / 2 == 0);
+        for (int far = 0; far < 2; far++) { // a NaN beside a number, and beside nothing but -inf, makes all of the row NaN; so does +inf
+            float mask[70];
+            x[n / 2] = far ? -INFINITY : 5;
+            x[n - 1] = NAN;
+            for (int way = 0; way < 4; way++) {
+                for (int i = 0; i < n; i++) {
+                    mask[i] = way == 3 && i % 2 ? -INFINITY : 0;
+                }
+                x[n - 1] = way == 3 && n % 2 ? INFINITY : NAN;
+                k->soft_max_row_f32(n, y, x, way == 1 ? 0.5f : 1.0f, way >= 2 ? mask : NULL);
+                for (int i = 0; i < n; i++) {
+                    CHECK_MSG(isnan(y[i]), "%s soft_max_row_f32 of a row of %d with NaN gives %g at %d", level_name, n, y[i], i);
+                }
+            }
+            x[n - 1] = -INFINITY;
+        }
+    }
+}
+
+// Products with the scale that overflow are no masks.
+static void check_soft_max_far(const struct gb_kernels * k) {
+    static const float scales[] = { -10, 10, 3.4e38f };
+    for (int n = 1; n <= 70; n++) {
+        for (int s = 0; s < 3; s++) {
+            float  x[70], y[70], mask[70];
+            double sum = 0;
+            for (int i = 0; i < n; i++) {
+                const bool hidden = i % 5 == 4;
+                x[i]    = (scales[s] < 0 ? 3e38f : -3e38f) / (scales[s] > 100 ? 3e37f : 1) * (i % 3 ? 1.0f : 1.0f + 0x1p-20f);
+                x[i]    = hidden ? (n % 2 ? -x[i] : x[i]) : n % 3 ? x[i] : 1e-3f / scales[s] * (float) (i % 7); // overflows upwards, or the others do not
+                mask[i] = hidden ? -INFINITY : 0;
+            }
+            for (int way = 0; way < 2; way++) {
+                const float * m   = way ? mask : NULL;
+                double        max = -INFINITY;
+                sum               = 0;
+                for (int i = 0; i < n; i++) {
+                    max = fmax(max, (double) x[i] * scales[s] + (m ? m[i] : 0));
+                }
+                for (int i = 0; i < n; i++) {
+                    sum += exp((double) x[i] * scales[s] + (m ? m[i] : 0) - max);
+                }
+                k->soft_max_row_f32(n, y, x, scales[s], m);
+                for (int i = 0; i < n; i++) {
+                    const double exact = exp((double) x[i] * scales[s] + (m ? m[i] : 0) - max) / sum;
+                    CHECK_MSG(fabs(y[i] - exact) <= 60 * EPS * exact + 0x1p-140, "%s soft_max_row_f32, scale %g: %g, expected %g", level_name, scales[s], y[i], exact);
+                }
+                float over[70];
+                memcpy(over, x, sizeof(over));
+                k->soft_max_row_f32(n, over, over, scales[s], m);
+                CHECK(same_array(over, y, n));
+            }
+        }
     }
 }
 

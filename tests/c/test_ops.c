@@ -1,6 +1,7 @@
 // test_ops.c - what holds for every builder: the result of a right call, NULL arguments, gradients, no memory.
 // builders.def has the calls.
 #include "base/mem.h"
+#include "tensor/tensor.h"
 #include "test.h"
 
 #if defined(__GNUC__)
@@ -114,6 +115,16 @@ static size_t element_of(enum ggml_type type) {
     return type == GGML_TYPE_F16 ? 2 : 4;
 }
 
+// Each node, also one that the builder hides behind its result, knows how many dimensions it has.
+static void check_dimensions(const struct builder * b, struct ggml_context * ctx) {
+    for (struct ggml_tensor * t = ggml_get_first_tensor(ctx); t != NULL; t = ggml_get_next_tensor(ctx, t)) {
+        CHECK_MSG(gb_tensor_knows_ndim(t), "%s: %s", b->name, gb_op_name(t->op));
+        for (int d = gb_tensor_ndim(t); d < GGML_MAX_DIMS; d++) {
+            CHECK_MSG(t->ne[d] == 1, "%s: %s has more than %d dimensions", b->name, gb_op_name(t->op), d);
+        }
+    }
+}
+
 static void check_result(const struct builder * b, struct ggml_tensor ** x, int n, const struct ggml_tensor * r) {
     CHECK_MSG(r->op == b->op, "%s: op %s", b->name, ggml_op_name(r->op));
     CHECK_MSG(r->type == b->type, "%s: type %d", b->name, (int) r->type);
@@ -147,6 +158,7 @@ static void right_calls(void) {
         CHECK_MSG(r != NULL, "%s: %s", builders[i].name, ggml_last_error());
         if (r != NULL) {
             check_result(&builders[i], x, n, r);
+            check_dimensions(&builders[i], ctx);
         }
         ggml_free(ctx);
     }

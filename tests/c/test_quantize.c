@@ -3,11 +3,12 @@
 #include "test.h"
 
 #include "tensor/quant/quant.h"
+#include "tensor/tensor.h"
 
 enum { N = 32 * 40 };
 
 static void dequantize(enum ggml_type type, const void * blocks, float * y) {
-    ggml_internal_get_type_traits(type).to_float(blocks, y, N);
+    gb_to_float_of(type)(blocks, y, N);
 }
 
 static const struct {
@@ -105,8 +106,9 @@ static void super_blocks(void) {
         dequantize(types[t], blocks, y);
         for (int i = 0; i < N; i++) CHECK(y[i] == 0);
         for (int i = 0; i < N; i++) x[i] = i % 9 == 0 ? NAN : i % 7 == 0 ? INFINITY : x[i];
-        CHECK(ggml_quantize_chunk(types[t], x, blocks, 0, N / 256, 256, NULL, w) > 0);
-        CHECK(ggml_quantize_chunk(types[t], x, blocks, 0, N / 256, 256, NULL, NULL) > 0);
+        CHECK(ggml_quantize_chunk(types[t], x, blocks, 0, N / 256, 256, NULL, w) == 0);
+        CHECK_ERROR(GGML_STATUS_INVALID_ARGUMENT, "row 0, column 0: NaN");
+        CHECK(ggml_quantize_rows(types[t], x, blocks, N / 256, 256, w, GGML_ON_INVALID_CLIP, NULL) > 0);
         for (int i = 0; i < N; i++) {
             x[i] = test_random_float(-1, 1) + test_random_float(-1, 1) + test_random_float(-1, 1);
         }
@@ -249,26 +251,39 @@ static void dot_products(void) {
     }
 }
 
-// Every format, rows of anything: defined, and zeros come back as zeros.
+// Every format, rows of anything: defined, zeros come back as zeros, and what cannot be held is clipped or NaN.
 static void hostile_rows(void) {
     static const float specials[] = { NAN, INFINITY, -INFINITY, 3e38f, -3e38f, 1e-45f, -1e-40f, 65520, 1e8f, 0 };
     static float       x[N], y[N], ones[256], strange[256];
     static uint8_t     blocks[N * 2];
     for (int i = 0; i < 256; i++) ones[i] = 1, strange[i] = specials[i % 10];
     for (int id = 0; id < GGML_TYPE_COUNT; id++) {
-        const enum ggml_type type = (enum ggml_type) id;
-        if (gb_quant_format_of(type) == NULL) continue;
+        const enum ggml_type           type = (enum ggml_type) id;
+        const struct gb_quant_format * f    = gb_quant_format_of(type);
+        if (f == NULL) continue;
         for (int s = 0; s < 10; s++) {
             normal_like(x, N);
             for (int i = 0; i < N; i++)
                 x[i] = i < 512 || i % 9 == 0 ? specials[s] : i >= N - 256 ? specials[test_random() % 10] : x[i];
-            CHECK(ggml_quantize_chunk(type, x, blocks, 0, N / 256, 256, NULL, ones) > 0);
-            dequantize(type, blocks, y);
-            for (int i = 0; i < 512 && specials[s] == 0; i++)
-                CHECK_MSG(y[i] == 0, "%s: 0 became %g", ggml_type_name(type), y[i]);
-            CHECK(ggml_quantize_chunk(type, x, blocks, 0, N / 256, 256, NULL, strange) > 0);
-            if (!needs_importance(type)) {
-                CHECK(ggml_quantize_chunk(type, x, blocks, 0, N / 256, 256, NULL, NULL) > 0);
+            for (int clip = 0; clip < 2; clip++) {
+                const enum ggml_on_invalid way = clip ? GGML_ON_INVALID_CLIP : GGML_ON_INVALID_NAN;
+                int64_t                    invalid = 0;
+                CHECK(ggml_quantize_rows(type, x, blocks, N / 256, 256, ones, way, &invalid) > 0);
+                CHECK_INT(invalid, -1);
+                dequantize(type, blocks, y);
+                for (int i = 0; i < N; i++) {
+                    CHECK_MSG(isfinite(y[i]) || (!clip && isnan(y[i])), "%s: %g became %g", ggml_type_name(type), x[i], y[i]);
+                    CHECK_MSG(i >= 512 || specials[s] != 0 || y[i] == 0, "%s: 0 became %g", ggml_type_name(type), y[i]);
+                    CHECK_MSG(isfinite(x[i]) || (clip || f->nan == GB_NAN_NONE) == !isnan(y[i]), "%s: %g became %g",
+                              ggml_type_name(type), x[i], y[i]);
+                }
+                CHECK(ggml_quantize_rows(type, x, blocks, N / 256, 256, strange, way, NULL) > 0);
+                if (!needs_importance(type)) {
+                    CHECK(ggml_quantize_rows(type, x, blocks, N / 256, 256, NULL, way, NULL) > 0);
+                    uint8_t row[N * 2];
+                    f->from_float(x, row, N);
+                    CHECK(clip || memcmp(row, blocks, ggml_row_size(type, N)) == 0);
+                }
             }
         }
         CHECK(needs_importance(type) == ggml_quantize_requires_imatrix(type));
@@ -279,18 +294,144 @@ static void hostile_rows(void) {
     }
 }
 
-static void hostile_values_are_harmless(void) {
-    static const float specials[] = { NAN, INFINITY, -INFINITY, 3e38f, -3e38f, 1e-45f, 0 };
-    static float       x[N], w[64];
-    static uint8_t     blocks[N * 2];
-    for (int i = 0; i < 64; i++) w[i] = 1;
-    for (size_t s = 0; s < sizeof(specials) / sizeof(specials[0]); s++) {
-        for (int i = 0; i < N; i++) x[i] = i % 5 == 0 ? specials[s] : test_random_float(-1, 1);
-        for (int i = 0; i < 32; i++) x[i] = specials[s];
-        for (int f = 0; f < N_FORMATS; f++) {
-            CHECK(formats[f].quantize(x, blocks, N, N, NULL) > 0);
-            CHECK(ggml_quantize_chunk(formats[f].type, x, blocks, 0, N / 64, 64, NULL, w) > 0);
+// Numbers that cannot be held, at random places: the first one is named, in whatever stretch it lies, and only then.
+static void invalid_numbers_are_errors(void) {
+    enum { COLUMNS = 1280, ROWS = 8 };
+    static const float specials[] = { NAN, -NAN, INFINITY, -INFINITY, 3.4e38f, -1e30f, 1e10f };
+    static float       x[COLUMNS * ROWS], ones[COLUMNS];
+    static uint8_t     blocks[COLUMNS * ROWS * 2];
+    for (int i = 0; i < COLUMNS; i++) ones[i] = 1;
+    for (int id = 0; id < GGML_TYPE_COUNT; id++) {
+        const enum ggml_type           type = (enum ggml_type) id;
+        const struct gb_quant_format * f    = gb_quant_format_of(type);
+        if (f == NULL) continue;
+        for (int pass = 0; pass < 14; pass++) {
+            const float special = specials[pass % 7];
+            if (isfinite(special) && fabsf(special) / 4 <= f->limit) continue;
+            normal_like(x, COLUMNS * ROWS);
+            int first = COLUMNS * ROWS;
+            for (int k = 0; k < 3; k++) { // in blocks of their own: of too large numbers in one, the largest is named
+                const int at = test_random_int(0, COLUMNS * ROWS / 256 - 1) * 256 + test_random_int(0, f->elements - 1);
+                for (int i = at / 256 * 256; i < at / 256 * 256 + 256; i++) x[i] = isfinite(x[i]) && fabsf(x[i]) < 100 ? x[i] : 0;
+                x[at] = special;
+            }
+            for (int i = COLUMNS * ROWS - 1; i >= 0; i--) first = isfinite(x[i]) && fabsf(x[i]) < 100 ? first : i;
+            char    place[64];
+            int64_t invalid = 0, hist[16] = { 0 };
+            snprintf(place, sizeof(place), "row %d, column %d: ", first / COLUMNS, first % COLUMNS);
+            const float * w = needs_importance(type) || pass % 2 ? ones : NULL;
+            CHECK_INT(ggml_quantize_chunk(type, x, blocks, 0, ROWS, COLUMNS, hist, w), 0);
+            CHECK_ERROR(GGML_STATUS_INVALID_ARGUMENT, place);
+            for (int i = 0; i < 16; i++) CHECK_INT(hist[i], 0);
+            CHECK_INT(ggml_quantize_rows(type, x, blocks, ROWS, COLUMNS, w, GGML_ON_INVALID_ERROR, &invalid), 0);
+            CHECK_INT(invalid, first);
+            CHECK_ERROR(GGML_STATUS_INVALID_ARGUMENT, isfinite(special) ? "too large for" : "cannot be stored as");
         }
+    }
+    normal_like(x, 64);
+    x[40] = INFINITY;
+    CHECK_INT(ggml_quantize_q4_0(x, blocks, 64, 32, NULL), 0);
+    CHECK_ERROR(GGML_STATUS_INVALID_ARGUMENT, "ggml_quantize_q4_0: row 1, column 8: inf cannot be stored as q4_0");
+    CHECK_INT(ggml_quantize_chunk(GGML_TYPE_Q8_0, x, blocks, 32, 1, 32, NULL, NULL), 0);
+    CHECK_ERROR(GGML_STATUS_INVALID_ARGUMENT, "row 1, column 8: inf");
+    CHECK_INT(ggml_quantize_rows(GGML_TYPE_Q8_0, x, blocks, 1, 32, NULL, (enum ggml_on_invalid) 3, NULL), 0);
+    CHECK_ERROR(GGML_STATUS_INVALID_ARGUMENT, "'on_invalid': 3");
+    CHECK_INT(ggml_quantize_rows(GGML_TYPE_Q8_0, x, blocks, INT64_MAX / 2, 32, NULL, GGML_ON_INVALID_ERROR, NULL), 0);
+    CHECK_ERROR(GGML_STATUS_INVALID_ARGUMENT, "overflow");
+}
+
+// Blocks of any numbers up to the limit, with weights up to half of it: all finite, and of the right size.
+static void limits_hold(void) {
+    static float   x[N], y[N], w[256];
+    static uint8_t blocks[N * 2];
+    for (int id = 0; id < GGML_TYPE_COUNT; id++) {
+        const enum ggml_type           type = (enum ggml_type) id;
+        const struct gb_quant_format * f    = gb_quant_format_of(type);
+        if (f == NULL) continue;
+        for (int pass = 0; pass < 40; pass++) {
+            const bool  weighted = needs_importance(type) || pass % 2;
+            const float limit    = (weighted && !f->saturates ? f->limit / 2 : f->limit) * (pass < 20 ? 1 : 0.999f);
+            for (int i = 0; i < N; i++) {
+                const float u = test_random_float(-1, 1);
+                x[i] = limit * (pass / 2 % 5 == 0 ? u : pass / 2 % 5 == 1 ? (u < 0 ? -1.0f : 1.0f) : pass / 2 % 5 == 2 ? fabsf(u) : pass / 2 % 5 == 3 ? -fabsf(u) : i % 32 == 5 ? (u < 0 ? -1.0f : 1.0f) : u * 0.1f);
+            }
+            for (int i = 0; i < 256; i++) w[i] = test_random_float(0, 1) * (i % 7 == 0 ? 100 : 1);
+            CHECK_MSG(ggml_quantize_chunk(type, x, blocks, 0, N / 256, 256, NULL, weighted ? w : NULL) > 0, "%s: %s", ggml_type_name(type), ggml_last_error());
+            dequantize(type, blocks, y);
+            for (int i = 0; i < N; i++)
+                CHECK_MSG(fabsf(y[i]) <= 3e38f && (f->limit > 3e38f || fabsf(y[i]) < 4 * f->limit), "%s: %g became %g", ggml_type_name(type), x[i], y[i]);
+        }
+    }
+}
+
+// NaN and infinities are values of the formats of 16 bits; what becomes infinite is too large.
+static void halves(void) {
+    static float x[5000];
+    uint16_t     y[5000];
+    for (int i = 0; i < 5000; i++) x[i] = (float) i;
+    x[7] = INFINITY, x[8] = NAN, x[9] = 65519;
+    CHECK_INT(ggml_quantize_chunk(GGML_TYPE_F16, x, y, 0, 5, 1000, NULL, NULL), 10000);
+    CHECK(y[7] == 0x7c00 && y[8] == 0x7e00 && y[9] == 0x7bff && y[4999] == ggml_fp32_to_fp16(4999));
+    x[4500] = -65520;
+    CHECK_INT(ggml_quantize_chunk(GGML_TYPE_F16, x, y, 0, 5, 1000, NULL, NULL), 0);
+    CHECK_ERROR(GGML_STATUS_INVALID_ARGUMENT, "row 4, column 500: -65520 is too large for f16");
+    CHECK_INT(ggml_quantize_rows(GGML_TYPE_F16, x, y, 5, 1000, NULL, GGML_ON_INVALID_CLIP, NULL), 10000);
+    CHECK(y[4500] == 0xfbff && y[7] == 0x7c00);
+    CHECK_INT(ggml_quantize_rows(GGML_TYPE_F16, x, y, 5, 1000, NULL, GGML_ON_INVALID_NAN, NULL), 10000);
+    CHECK(y[4500] == 0xfc00);
+    CHECK_INT(ggml_quantize_chunk(GGML_TYPE_BF16, x, y, 0, 5, 1000, NULL, NULL), 10000);
+    x[4500] = 3.4e38f;
+    int64_t invalid;
+    CHECK_INT(ggml_quantize_rows(GGML_TYPE_BF16, x, y, 5, 1000, NULL, GGML_ON_INVALID_ERROR, &invalid), 0);
+    CHECK_INT(invalid, 4500);
+    CHECK_INT(ggml_quantize_rows(GGML_TYPE_BF16, x, y, 5, 1000, NULL, GGML_ON_INVALID_CLIP, NULL), 10000);
+    CHECK_INT(y[4500], 0x7f7f);
+    CHECK_INT(ggml_quantize_chunk(GGML_TYPE_F32, x, x, 0, 1, 5000, NULL, NULL), 20000);
+}
+
+// Values from far below what f16 scales hold to the largest: no round trip is worse than zeros, and none of the types loses
+// what it can hold.
+static void scales_of_all_sizes(void) {
+    static float   x[N], base[N], y[N], ones[256];
+    static uint8_t blocks[N * 2];
+    for (int i = 0; i < 256; i++) ones[i] = 1;
+    for (int id = 0; id < GGML_TYPE_COUNT; id++) {
+        const enum ggml_type           type = (enum ggml_type) id;
+        const struct gb_quant_format * f    = gb_quant_format_of(type);
+        if (f == NULL) continue;
+        for (int e = -40; e <= 40; e += f->limit > 1e30f || e < -10 ? 3 : 5) {
+            const int shape = (e + 60) % 4;
+            const float scale = powf(10, (float) e / 4);
+            normal_like(base, N);
+            for (int i = 0; i < N; i++) {
+                const float b = base[i];
+                x[i] = scale * (shape == 0 ? b : shape == 1 ? b * b * b : shape == 2 ? fabsf(b) : -fabsf(b) - 0.3f);
+            }
+            if (ggml_quantize_chunk(type, x, blocks, 0, N / 256, 256, NULL, needs_importance(type) ? ones : NULL) == 0) {
+                CHECK_ERROR(GGML_STATUS_INVALID_ARGUMENT, "too large");
+                CHECK(scale * 30 > f->limit);
+                continue;
+            }
+            dequantize(type, blocks, y);
+            double error = 0, power = 0;
+            for (int i = 0; i < N; i++) error += ((double) y[i] - x[i]) * ((double) y[i] - x[i]), power += (double) x[i] * x[i];
+            CHECK_MSG(error <= power * (1 + 1e-6), "%s at %g: relative error %g", ggml_type_name(type), scale, sqrt(error / power));
+        }
+    }
+    static const struct {
+        enum ggml_type type;
+        float          scale;
+        double         limit;
+    } small[] = { { GGML_TYPE_Q4_0, 1e-6f, 0.11 }, { GGML_TYPE_Q4_1, 1e-6f, 0.11 }, { GGML_TYPE_Q5_0, 1e-6f, 0.07 }, { GGML_TYPE_Q5_1, 1e-6f, 0.07 },
+                  { GGML_TYPE_Q8_0, 1e-6f, 0.03 }, { GGML_TYPE_Q2_K, 1e-6f, 0.33 }, { GGML_TYPE_Q3_K, 1e-6f, 0.18 }, { GGML_TYPE_Q4_K, 1e-5f, 0.09 },
+                  { GGML_TYPE_Q4_K, 1e-6f, 0.11 }, { GGML_TYPE_Q5_K, 1e-5f, 0.05 }, { GGML_TYPE_Q5_K, 1e-6f, 0.07 }, { GGML_TYPE_Q6_K, 1e-4f, 0.025 },
+                  { GGML_TYPE_Q6_K, 1e-5f, 0.025 }, { GGML_TYPE_Q6_K, 1e-6f, 0.04 }, { GGML_TYPE_IQ4_NL, 1e-5f, 0.11 }, { GGML_TYPE_IQ2_S, 1e-6f, 0.3 } };
+    for (size_t t = 0; t < sizeof(small) / sizeof(small[0]); t++) {
+        double unused;
+        normal_like(x, N);
+        for (int i = 0; i < N; i++) x[i] *= small[t].scale;
+        const double rms = round_trip(small[t].type, x, NULL, y, &unused);
+        CHECK_MSG(rms < small[t].limit, "%s at %g: relative error %g", ggml_type_name(small[t].type), small[t].scale, rms);
     }
 }
 
@@ -379,29 +520,29 @@ static void bytes_stay(void) {
         enum ggml_type type;
         uint64_t       plain, weighted;
     } list[] = {
-        { GGML_TYPE_Q4_0, UINT64_C(0x557d82d4dd92a67f), UINT64_C(0x063722cbcc4da45a) },
-        { GGML_TYPE_Q4_1, UINT64_C(0x84eeaf5cf3a5942e), UINT64_C(0x92cf57296d119835) },
-        { GGML_TYPE_Q5_0, UINT64_C(0x8e4acf59850ee432), UINT64_C(0x60301102ef5defb0) },
-        { GGML_TYPE_Q5_1, UINT64_C(0xfbe1dedd35fc77ac), UINT64_C(0x6681ebee60bda712) },
-        { GGML_TYPE_Q8_0, UINT64_C(0x0f6a85a9cd791426), UINT64_C(0x0f6a85a9cd791426) },
-        { GGML_TYPE_Q2_K, UINT64_C(0xfb672ae1908ece27), UINT64_C(0xf8af71fa39cfe2b8) },
-        { GGML_TYPE_Q3_K, UINT64_C(0xa3a1ab54ea5badcd), UINT64_C(0x9da32b497730adb7) },
-        { GGML_TYPE_Q4_K, UINT64_C(0x45db2ad131288498), UINT64_C(0xfa49dd850e8cc4dc) },
-        { GGML_TYPE_Q5_K, UINT64_C(0x6f3cd80a55bb9ea8), UINT64_C(0xb18d6faa591b9196) },
-        { GGML_TYPE_Q6_K, UINT64_C(0xf204718ea4e310ec), UINT64_C(0x5faa3331a2ff4749) },
-        { GGML_TYPE_Q8_K, UINT64_C(0x0d89ca8ea65a25a9), UINT64_C(0x0d89ca8ea65a25a9) },
-        { GGML_TYPE_IQ4_NL, UINT64_C(0x0d02c94603f64cb0), UINT64_C(0x58a3952d2005bb65) },
-        { GGML_TYPE_IQ4_XS, UINT64_C(0xa59fc45c6bc5e3b0), UINT64_C(0x4ed70c2a69579dbb) },
-        { GGML_TYPE_IQ3_S, UINT64_C(0x4aea62783725e687), UINT64_C(0x8ddc74f6b11e4234) },
-        { GGML_TYPE_IQ3_XXS, UINT64_C(0x9330ed3e6ecefd43), UINT64_C(0x3842811a5afce61a) },
-        { GGML_TYPE_IQ2_S, UINT64_C(0x75709841e7fe4107), UINT64_C(0x510b7c0425ed8314) },
-        { GGML_TYPE_IQ2_XS, 0, UINT64_C(0xddbd627a3ce25ce7) },
-        { GGML_TYPE_IQ2_XXS, 0, UINT64_C(0xf2284efdda842785) },
-        { GGML_TYPE_IQ1_M, UINT64_C(0x69d17e422967c8d1), UINT64_C(0x083c94d1f35288b9) },
-        { GGML_TYPE_IQ1_S, 0, UINT64_C(0x7f2627005dc50164) },
-        { GGML_TYPE_TQ1_0, UINT64_C(0xe820e2330d3de1ae), UINT64_C(0xe820e2330d3de1ae) },
-        { GGML_TYPE_TQ2_0, UINT64_C(0x86cec36e5e7cbec1), UINT64_C(0x86cec36e5e7cbec1) },
-        { GGML_TYPE_MXFP4, UINT64_C(0x732a6251204af469), UINT64_C(0x732a6251204af469) },
+        { GGML_TYPE_Q4_0, UINT64_C(0xb544408ad9ea220e), UINT64_C(0xad284e8751678cc9) },
+        { GGML_TYPE_Q4_1, UINT64_C(0xb37b56b1eef68ddd), UINT64_C(0x5c64b998e1363bff) },
+        { GGML_TYPE_Q5_0, UINT64_C(0xcf744ccff7828080), UINT64_C(0x587082b5daa4b13d) },
+        { GGML_TYPE_Q5_1, UINT64_C(0xfdd9115cf858cdcd), UINT64_C(0x8644af3fac74eb32) },
+        { GGML_TYPE_Q8_0, UINT64_C(0x3b7bbffc798e71b3), UINT64_C(0x41a35017787cd689) },
+        { GGML_TYPE_Q2_K, UINT64_C(0x8f43cbfb5f959771), UINT64_C(0x9a225f31f552d29f) },
+        { GGML_TYPE_Q3_K, UINT64_C(0x2af853e91ec6ee1d), UINT64_C(0x113dc868a6e3976b) },
+        { GGML_TYPE_Q4_K, UINT64_C(0x42bdc2cc4488af54), UINT64_C(0x8d46d79365487ff3) },
+        { GGML_TYPE_Q5_K, UINT64_C(0x092bc8fdd0bf6575), UINT64_C(0xc3190b2d9018b36b) },
+        { GGML_TYPE_Q6_K, UINT64_C(0xf2d324c27d3c0110), UINT64_C(0x368432c58175bc8f) },
+        { GGML_TYPE_Q8_K, UINT64_C(0x141624cc16719703), UINT64_C(0x92f76a29f9f0d27e) },
+        { GGML_TYPE_IQ4_NL, UINT64_C(0x04a74a8c4ac02e11), UINT64_C(0x84638f05cedb1dbc) },
+        { GGML_TYPE_IQ4_XS, UINT64_C(0x31eaf507b6a4a6fc), UINT64_C(0x53e2717a11cdec69) },
+        { GGML_TYPE_IQ3_S, UINT64_C(0x1ee3514a17b7d3d6), UINT64_C(0xf0274487c40d0f82) },
+        { GGML_TYPE_IQ3_XXS, UINT64_C(0xe1d4d0cfc6b8649f), UINT64_C(0x712eca78d26cec9d) },
+        { GGML_TYPE_IQ2_S, UINT64_C(0x37c5b4fe1f7b7e24), UINT64_C(0xc3cc4e8bb4f03f40) },
+        { GGML_TYPE_IQ2_XS, 0, UINT64_C(0x337fffc7c5babd56) },
+        { GGML_TYPE_IQ2_XXS, 0, UINT64_C(0xf6ad52a87832fdec) },
+        { GGML_TYPE_IQ1_M, UINT64_C(0x39e5ade7eaf98168), UINT64_C(0x56fad57a1f120628) },
+        { GGML_TYPE_IQ1_S, 0, UINT64_C(0x605404c139e45fb6) },
+        { GGML_TYPE_TQ1_0, UINT64_C(0xcafea0499f4ca818), UINT64_C(0x6725a93906d0132d) },
+        { GGML_TYPE_TQ2_0, UINT64_C(0x94fc613a489701ce), UINT64_C(0x3656249cbddcd4e2) },
+        { GGML_TYPE_MXFP4, UINT64_C(0xca2db0f85efc8a30), UINT64_C(0xca2db0f85efc8a30) },
     };
     enum { COLUMNS = 512, ROWS = 48 };
     static float   x[COLUMNS * ROWS], w[COLUMNS];
@@ -413,7 +554,7 @@ static void bytes_stay(void) {
         for (int with = 0; with < 2; with++) {
             const uint64_t want = with ? list[t].weighted : list[t].plain;
             if (with == 0 && ggml_quantize_requires_imatrix(list[t].type)) continue;
-            const size_t   n   = ggml_quantize_chunk(list[t].type, x, blocks, 0, ROWS, COLUMNS, NULL, with ? w : NULL);
+            const size_t   n   = ggml_quantize_rows(list[t].type, x, blocks, ROWS, COLUMNS, with ? w : NULL, GGML_ON_INVALID_CLIP, NULL);
             const uint64_t got = digest(blocks, n);
             CHECK_MSG(got == want, "%s %s weights: other bytes, 0x%016llx", ggml_type_name(list[t].type), with ? "with" : "without",
                       (unsigned long long) got);
@@ -423,4 +564,4 @@ static void bytes_stay(void) {
 
 TEST_MAIN(TEST(errors_are_bounded), TEST(super_blocks), TEST(codebooks), TEST(random_blocks), TEST(exact_values), TEST(bytes_stay),
           TEST(dot_products), TEST(hostile_rows), TEST(importance_lowers_the_weighted_error),
-          TEST(hostile_values_are_harmless), TEST(chunks_land_in_their_place), TEST(arguments))
+          TEST(invalid_numbers_are_errors), TEST(limits_hold), TEST(halves), TEST(scales_of_all_sizes), TEST(chunks_land_in_their_place), TEST(arguments))

@@ -128,4 +128,65 @@ static void out_of_memory(void) {
     }
 }
 
-TEST_MAIN(TEST(built_in), TEST(names_and_parameters), TEST(errors), TEST(threads), TEST(out_of_memory))
+// What programs that walk the registry ask of every entry.
+static void check_entry(size_t i) {
+    const ggml_backend_buffer_type_t buft    = ggml_backend_reg_get_default_buffer_type(i);
+    const ggml_backend_t             backend = ggml_backend_reg_init_backend(i, NULL);
+    if (backend == NULL || buft == NULL) {
+        printf("entry %s makes no backend here\n", ggml_backend_reg_get_name(i));
+        return;
+    }
+    CHECK_MSG(ggml_backend_get_default_buffer_type(backend) == buft, "%s", ggml_backend_reg_get_name(i));
+    CHECK_MSG(ggml_backend_buft_supports_backend(buft, backend), "%s", ggml_backend_reg_get_name(i));
+    const ggml_backend_buffer_t buffers[] = { ggml_backend_reg_alloc_buffer(i, 64), ggml_backend_alloc_buffer(backend, 64),
+                                              ggml_backend_buft_alloc_buffer(buft, 64) };
+    for (int k = 0; k < 3; k++) {
+        struct ggml_context * ctx = ggml_init((struct ggml_init_params){ 1 << 14, NULL, true });
+        struct ggml_tensor *  x   = ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 4);
+        struct ggml_cgraph *  g   = ggml_new_graph_custom(ctx, 8, false);
+        REQUIRE(buffers[k] != NULL);
+        CHECK(ggml_backend_buffer_get_type(buffers[k]) == buft);
+        ggml_backend_tensor_alloc(buffers[k], x, ggml_backend_buffer_get_base(buffers[k]));
+        ggml_build_forward_expand(g, ggml_sqr_inplace(ctx, x));
+        CHECK_INT(ggml_backend_view_init(buffers[k], g->nodes[0]), GGML_STATUS_SUCCESS);
+        float values[4] = { 1, 2, 3, 4 };
+        ggml_backend_tensor_set(x, values, 0, sizeof(values));
+        CHECK_MSG(ggml_backend_graph_compute(backend, g), "%s", ggml_last_error()); // the backend computes in all of them
+        ggml_backend_tensor_get(x, values, 0, sizeof(values));
+        CHECK(values[3] == 16);
+        ggml_backend_buffer_free(buffers[k]);
+        ggml_free(ctx);
+    }
+    ggml_backend_free(backend);
+}
+
+static void entries_have_their_default_buffer_type(void) {
+    for (int round = 0; round < 3; round++) {
+        for (size_t i = 0; i < ggml_backend_reg_get_count(); i++) {
+            if (ggml_backend_reg_get_default_buffer_type(i) != &device.buft) check_entry(i);
+        }
+    }
+}
+
+// Several simulated devices at once are several devices, and whichever is freed, the entry's type can be had again.
+static void simulated_devices_stay_apart(void) {
+    const size_t   sim  = ggml_backend_reg_find_by_name("SIM");
+    ggml_backend_t a    = ggml_backend_reg_init_backend(sim, NULL);
+    ggml_backend_t b    = ggml_backend_reg_init_backend(sim, "");
+    ggml_backend_t c    = ggml_backend_reg_init_backend(sim, "delay=0");
+    const ggml_backend_buffer_type_t buft = ggml_backend_reg_get_default_buffer_type(sim);
+    CHECK(ggml_backend_get_default_buffer_type(a) == buft);
+    CHECK(ggml_backend_get_default_buffer_type(b) != buft && ggml_backend_get_default_buffer_type(c) != buft);
+    CHECK(!ggml_backend_buft_supports_backend(buft, b) && !ggml_backend_buft_supports_backend(buft, c));
+    ggml_backend_buffer_t kept = ggml_backend_alloc_buffer(a, 100);
+    ggml_backend_free(b);
+    ggml_backend_free(a);
+    b = ggml_backend_reg_init_backend(sim, NULL);
+    CHECK(ggml_backend_get_default_buffer_type(b) == buft);
+    CHECK_INT(ggml_backend_buffer_clear(kept, 1), GGML_STATUS_SUCCESS);
+    ggml_backend_buffer_free(kept);
+    ggml_backend_free(b);
+    ggml_backend_free(c);
+}
+
+TEST_MAIN(TEST(built_in), TEST(entries_have_their_default_buffer_type), TEST(simulated_devices_stay_apart), TEST(names_and_parameters), TEST(errors), TEST(threads), TEST(out_of_memory))

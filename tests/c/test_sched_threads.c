@@ -164,5 +164,102 @@ static void several_threads(void) {
     }
 }
 
-TEST_MAIN(TEST(shared_memory), TEST(shared_memory_without_cpu), TEST(simulated_devices), TEST(runs_in_a_row), TEST(independent_splits_overlap),
+// ------------------------------------------------------------------------------------------ what threads look at in each other's work
+
+struct looked_at {
+    struct ggml_tensor *  x;
+    ggml_backend_buffer_t buffer;
+    atomic_bool           stop;
+    atomic_int            wrong;
+};
+
+static void build_views(void * arg) {
+    struct looked_at * at = arg;
+    while (!atomic_load(&at->stop)) {
+        struct ggml_context * ctx = new_context();
+        for (int i = 0; i < 20; i++) {
+            struct ggml_tensor * v = ggml_view_1d(ctx, at->x, 8, 32);
+            atomic_fetch_add(&at->wrong, v == NULL || v->data == (void *) 32 || ggml_relu(ctx, v) == NULL);
+        }
+        ggml_free(ctx);
+    }
+}
+
+static void tell_of_writes(void * arg) {
+    struct looked_at * at = arg;
+    while (!atomic_load(&at->stop)) {
+        ggml_backend_buffer_changed(at->buffer);
+        gb_thread_yield();
+    }
+}
+
+static void compute_in_place(void * arg) {
+    struct looked_at *    at      = arg;
+    struct ggml_context * ctx     = new_context();
+    struct ggml_cgraph *  graph   = ggml_new_graph(ctx);
+    ggml_backend_t        backend = ggml_backend_cpu_init();
+    struct ggml_tensor *  y       = ggml_sqr(ctx, at->x);
+    ggml_build_forward_expand(graph, y);
+    ggml_backend_buffer_t own = ggml_backend_alloc_ctx_tensors(ctx, backend);
+    for (int i = 0; i < 200; i++) atomic_fetch_add(&at->wrong, !ggml_backend_graph_compute(backend, graph));
+    ggml_backend_buffer_free(own);
+    ggml_backend_free(backend);
+    ggml_free(ctx);
+}
+
+// Views of a tensor are built while a scheduler places it here and there.
+static void views_of_what_is_being_placed(void) {
+    struct looked_at      at        = { 0 };
+    ggml_backend_t        backend   = ggml_backend_cpu_init();
+    ggml_backend_sched_t  sched     = ggml_backend_sched_new(&backend, NULL, 1, 0);
+    struct ggml_context * ctx       = new_context();
+    struct ggml_cgraph *  graphs[2] = { ggml_new_graph(ctx), ggml_new_graph(ctx) };
+    at.x                            = ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 64);
+    ggml_build_forward_expand(graphs[0], ggml_sqr(ctx, at.x));
+    ggml_build_forward_expand(graphs[1], ggml_add(ctx, ggml_sqr(ctx, ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 4096)), ggml_repeat(ctx, at.x, ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 4096))));
+    gb_thread threads[2];
+    for (int i = 0; i < 2; i++) REQUIRE(gb_thread_start(&threads[i], build_views, &at));
+    for (int i = 0; i < 100; i++) {
+        OK(ggml_backend_sched_graph_compute(sched, graphs[i % 2]));
+        if (i % 5 == 0) OK(ggml_backend_sched_reset(sched));
+    }
+    atomic_store(&at.stop, true);
+    for (int i = 0; i < 2; i++) gb_thread_join(threads[i]);
+    CHECK_INT(at.wrong, 0);
+    ggml_backend_sched_free(sched);
+    ggml_backend_free(backend);
+    ggml_free(ctx);
+}
+
+// Two threads read weights, a third says that they were written, and schedulers ask whether their copies are still good.
+static void writes_that_others_tell_of(void) {
+    struct looked_at      at      = { 0 };
+    ggml_backend_t        list[2] = { ggml_backend_reg_init_backend_from_str("SIM:name=A"), ggml_backend_cpu_init() };
+    ggml_backend_sched_t  sched   = ggml_backend_sched_new(list, NULL, 2, 0);
+    struct ggml_context * weights = new_context();
+    struct ggml_context * ctx     = new_context();
+    struct ggml_cgraph *  graph   = ggml_new_graph(ctx);
+    at.x                          = ggml_new_tensor_1d(weights, GGML_TYPE_F32, 64);
+    at.buffer                     = ggml_backend_alloc_ctx_tensors(weights, list[1]);
+    ggml_backend_buffer_set_usage(at.buffer, GGML_BACKEND_BUFFER_USAGE_WEIGHTS);
+    ggml_backend_buffer_clear(at.buffer, 0);
+    struct ggml_tensor * y = ggml_sqr(ctx, at.x);
+    ggml_build_forward_expand(graph, y);
+    OK(ggml_backend_sched_set_node_backend(sched, y, list[0]));
+    gb_thread threads[3];
+    REQUIRE(gb_thread_start(&threads[0], tell_of_writes, &at));
+    for (int i = 1; i < 3; i++) REQUIRE(gb_thread_start(&threads[i], compute_in_place, &at));
+    for (int i = 0; i < 100; i++) OK(ggml_backend_sched_graph_compute(sched, graph));
+    for (int i = 1; i < 3; i++) gb_thread_join(threads[i]);
+    atomic_store(&at.stop, true);
+    gb_thread_join(threads[0]);
+    CHECK_INT(at.wrong, 0);
+    ggml_backend_sched_free(sched);
+    ggml_backend_buffer_free(at.buffer);
+    for (int i = 0; i < 2; i++) ggml_backend_free(list[i]);
+    ggml_free(weights);
+    ggml_free(ctx);
+}
+
+TEST_MAIN(TEST(views_of_what_is_being_placed), TEST(writes_that_others_tell_of), TEST(shared_memory), TEST(shared_memory_without_cpu), TEST(simulated_devices), TEST(runs_in_a_row), TEST(independent_splits_overlap),
           TEST(several_threads))

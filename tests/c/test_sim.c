@@ -211,7 +211,8 @@ static void computing_is_given_up(void) {
 struct other_user {
     struct ggml_tensor * x;
     atomic_bool *        end;
-    int                  wrong, aborted, done;
+    int                  wrong, aborted;
+    atomic_int           done;
 };
 
 static void * use_and_check(void * arg) {
@@ -244,8 +245,12 @@ static void others_are_told(void) {
     fill(user.x, 0);
     REQUIRE(pthread_create(&thread, NULL, use_and_check, &user) == 0);
     for (int i = 0; i < 30; i++) {
+        const int done = user.done;
         CHECK(ggml_backend_graph_compute(r.backend, g));
         PATIENTLY(1 + i % 2, ggml_backend_synchronize(r.backend));
+        while (user.done == done) { // it goes on
+            gb_thread_yield();
+        }
     }
     end = true;
     int now = 1;

@@ -184,6 +184,58 @@ static void traits_of_plain_types(void) {
     CHECK(gb_quant_format_of((enum ggml_type) 1000) == NULL);
 }
 
+// The functions of early 2024: which of them each type has, and what vec_dot takes.
+static void traits_of_quantized_types(void) {
+    enum { TO = 1, FROM = 2, REFERENCE = 4, DOT = 8, ALL = 15 };
+    static const struct {
+        int id, has, partner;
+    } list[] = { { 0, DOT, 0 },        { 1, ALL, 1 },      { 2, ALL, 8 },      { 3, ALL, 9 },         { 6, ALL, 8 },
+                 { 7, ALL, 9 },        { 8, ALL, 8 },      { 9, FROM | REFERENCE, 9 }, { 10, ALL, 15 }, { 11, ALL, 15 },
+                 { 12, ALL, 15 },      { 13, ALL, 15 },    { 14, ALL, 15 },    { 15, FROM, 0 },       { 16, TO | DOT, 15 },
+                 { 17, TO | DOT, 15 }, { 18, ALL, 15 },    { 24, 0, 0 },       { 25, 0, 0 },          { 26, 0, 0 } };
+    for (size_t i = 0; i < sizeof(list) / sizeof(list[0]); i++) {
+        const ggml_type_traits_t t   = ggml_internal_get_type_traits((enum ggml_type) list[i].id);
+        const int                has = (t.to_float ? TO : 0) | (t.from_float ? FROM : 0) | (t.from_float_reference ? REFERENCE : 0) | (t.vec_dot ? DOT : 0);
+        CHECK_MSG(has == list[i].has && (int) t.vec_dot_type == list[i].partner, "%s: functions %d, partner %d", t.type_name, has, (int) t.vec_dot_type);
+    }
+}
+
+// What a program of that time does with all types that there are: those with both conversions must have every function, a
+// round-trip error that suits their bits, the same bytes from both ways to quantize, and a product near the exact one.
+static void loops_over_all_types(void) {
+    enum { N = 4096 };
+    static float   x[N], y[N], back[N];
+    static uint8_t xb[4 * N], xr[4 * N], yb[4 * N];
+    int            quantized = 0;
+    for (int i = 0; i < N; i++) x[i] = (float) (0.1 + 2 * cos(i)), y[i] = (float) (0.1 + 2 * cos(i + 1.0));
+    for (int id = 0; id < GGML_TYPE_COUNT; id++) {
+        const enum ggml_type     type = (enum ggml_type) id;
+        const ggml_type_traits_t t    = ggml_internal_get_type_traits(type);
+        CHECK(t.blck_size == 0 || t.type_name != NULL);
+        if (t.from_float == NULL || t.to_float == NULL) continue;
+        CHECK(!ggml_quantize_requires_imatrix(type));
+        const ggml_type_traits_t partner = ggml_internal_get_type_traits(t.vec_dot_type);
+        CHECK_MSG(t.from_float_reference != NULL && t.vec_dot != NULL && partner.from_float != NULL, "%s", t.type_name);
+        const double bits  = 8.0 * (double) t.type_size / t.blck_size;
+        const double limit = bits > 4 ? 0.002 : bits > 3 ? 0.004 : 0.0075, dot_limit = bits > 4 ? 0.02 : 0.04;
+        double       error = 0, difference = 0, exact = 0;
+        float        dot = NAN;
+        t.from_float(x, xb, N);
+        t.from_float_reference(x, xr, N);
+        t.to_float(xb, back, N);
+        for (int i = 0; i < N; i++) error += ((double) back[i] - x[i]) * ((double) back[i] - x[i]), exact += (double) x[i] * y[i];
+        t.to_float(xr, back, N);
+        for (int i = 0; i < N; i++) difference += ((double) back[i] - x[i]) * ((double) back[i] - x[i]);
+        CHECK_MSG(sqrt(error) / N < limit, "%s: round trip %g", t.type_name, sqrt(error) / N);
+        CHECK_MSG(fabs(sqrt(difference) - sqrt(error)) / N < 1e-4, "%s: reference %g", t.type_name, sqrt(difference) / N);
+        partner.from_float(y, yb, N);
+        t.vec_dot(N, &dot, xb, yb);
+        CHECK_MSG(fabs(dot - exact) / N < dot_limit, "%s: product %g", t.type_name, fabs(dot - exact) / N);
+        quantized += t.is_quantized;
+    }
+    CHECK_INT(quantized, 17);
+}
+
 // Every quantized format that claims functions must survive zeros and keep zero exact.
 static void registered_formats(void) {
     for (int id = 0; id < GGML_TYPE_COUNT; id++) {
@@ -232,4 +284,5 @@ static void op_names(void) {
 }
 
 TEST_MAIN(TEST(sizes_and_names), TEST(row_sizes), TEST(file_types), TEST(half_rows), TEST(traits_of_plain_types),
+          TEST(traits_of_quantized_types), TEST(loops_over_all_types),
           TEST(registered_formats), TEST(op_names))

@@ -26,6 +26,16 @@ def weak():
     return gb.Backend("SIM:name=WEAK,noops=mul_mat")
 
 
+def allocated(sched, *graphs):
+    """Their inputs are set. Whether there is a warning is not asked here."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for graph in graphs:
+            sched.allocate(graph)
+            for leaf in graph.leafs:
+                leaf.set(...)
+
+
 def caught(act):
     with warnings.catch_warnings(record=True) as found:
         warnings.simplefilter("always")
@@ -50,11 +60,13 @@ def test_once_for_each_plan(ctx, cpu, weak):
     x, y, graph = products(ctx)
     with gb.Context() as other, gb.Scheduler([weak, cpu]) as sched:
         _, _, second = products(other, 1)
-        assert len(caught(lambda: sched.compute(graph))) == 1
+        assert len(caught(lambda: sched.allocate(graph))) == 1
+        allocated(sched, graph)
         for act in (lambda: sched.compute(graph), lambda: sched.prepare(graph).run(), lambda: sched.allocate(graph)):
             assert caught(act) == []
         (warning,) = caught(lambda: sched.prepare(second))
         assert "a heavy operation does not run" in str(warning.message)
+        allocated(sched, second)
         for g in (graph, second, graph, second):  # both are known
             assert caught(lambda g=g: sched.compute(g)) == []
 
@@ -62,7 +74,7 @@ def test_once_for_each_plan(ctx, cpu, weak):
 def test_once_for_drafts_too(ctx, cpu, weak):
     x, y, graph = products(ctx)
     with gb.Scheduler([weak, cpu]) as sched:
-        acts = [lambda: sched.prepare(graph, allocate=False, reorder=True), lambda: sched.prepare(graph, allocate=False), lambda: sched.compute(graph)]
+        acts = [lambda: sched.prepare(graph, allocate=False, reorder=True), lambda: sched.prepare(graph, allocate=False), lambda: sched.allocate(graph)]
         (warning,) = [w for act in acts for w in caught(act)]
         assert warning.filename == __file__
 
@@ -76,11 +88,11 @@ def test_silent_where_nothing_is_lost(ctx, cpu, weak):
                 with pytest.raises(gb.UnsupportedError):
                     sched.allocate(graph)
             else:
-                assert caught(lambda sched=sched: sched.compute(graph)) == []
+                assert caught(lambda sched=sched: sched.allocate(graph)) == []
     with gb.Context() as small:
         _, _, graph = products(small, 2, 32)
         with gb.Scheduler([weak, cpu]) as sched:  # not worth a word
-            assert caught(lambda sched=sched, graph=graph: sched.compute(graph)) == []
+            assert caught(lambda sched=sched, graph=graph: sched.allocate(graph)) == []
 
 
 def test_the_users_own_choice_is_no_surprise(ctx, cpu, weak):
@@ -134,6 +146,7 @@ def test_statistics_from_zero_repeat_nothing(ctx, cpu, weak):
     with gb.Scheduler([weak, cpu]) as sched:
         assert len(caught(lambda: sched.allocate(graph))) == 1
         sched.reset_stats()
+        allocated(sched, graph)
         assert caught(lambda: sched.compute(graph)) == []
         sched.reset()  # forgets the placements: planned again
         assert len(caught(lambda: sched.allocate(graph))) == 1

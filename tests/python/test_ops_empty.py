@@ -3,6 +3,8 @@ it is refused by name. Nothing crashes."""
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 
@@ -39,3 +41,62 @@ def test_empty(op):
                 assert got.shape == built.node.shape
                 nothing = np.nan if op == "MEAN" and axis == 1 else 0
                 np.testing.assert_array_equal(got, np.full(got.shape, nothing, got.dtype))
+
+
+INDICES = [slice(None), slice(3, 3), slice(0, 0), slice(1, None), slice(None, None, 2), slice(0, 0, 2), 0, -1, None, ..., slice(5, 2), slice(-1, None),
+           slice(None, -1), slice(7, 9), slice(-9, -7, 3)]  # fmt: skip
+EMPTY_SHAPES = [(0,), (3,), (0, 4), (4, 0), (2, 3), (0, 0), (2, 0, 3), (0, 3, 2), (3, 2, 0), (2, 3, 4), (0, 2, 0, 3), (2, 2, 0, 2), (1, 0), (0, 1)]
+
+
+@pytest.mark.parametrize("shape", EMPTY_SHAPES, ids=str)
+def test_slices_of_nothing(shape, ctx):
+    """Indexing gives NumPy's shapes where elements are few or none; what has elements reads as NumPy's does."""
+    values = np.arange(np.prod(shape, dtype=int), dtype=np.float32).reshape(shape)
+    t = ctx.tensor(shape, gb.float32)
+    backend = cpus()[0][1]
+    ctx.allocate(backend)
+    t.set(values)
+    tried = 0
+    for items in itertools.chain(*(itertools.product(INDICES, repeat=k) for k in (1, 2, 3))):
+        try:
+            want = values[items]
+        except IndexError:
+            with pytest.raises((IndexError, gb.InvalidArgumentError)):
+                t[items]
+            continue
+        if want.ndim > 4 or (want.ndim == 4 and want.size > 0 and items[-1] == slice(None, None, 2)):
+            continue  # five dimensions
+        got = t[items]
+        tried += 1
+        assert got.shape == want.shape, f"{items}: {got.shape}, not {want.shape}"
+        if want.size and got.op == "VIEW":
+            np.testing.assert_array_equal(got.numpy(), want)
+    assert tried > 100
+
+
+def test_sums_of_empty_slices(ctx):
+    """What is computed from an empty slice is what NumPy makes of it."""
+    x = ctx.tensor((4, 3), gb.float32)
+    y = ctx.tensor((2, 3), gb.float32)
+    nodes = [gb.sum(x[2:2]), gb.sum(x[:, 3:]), x[1:1] * 2.0, x[4:] @ y.T, gb.concat(gb.cont(x[3:3]), gb.cont(x[3:]), 0)]
+    graph = ctx.graph(*nodes)
+    backend = cpus()[0][1]
+    ctx.allocate(backend)
+    x.set(np.ones((4, 3), np.float32))
+    y.set(np.ones((2, 3), np.float32))
+    graph.compute(backend)
+    assert [n.numpy().shape for n in nodes] == [(), (), (0, 3), (0, 2), (1, 3)]
+    assert float(nodes[0].numpy()) == 0 and float(nodes[1].numpy()) == 0 and (nodes[4].numpy() == 1).all()
+
+
+@pytest.mark.parametrize(("shape", "to"), [((0,), (0, 3)), ((0, 3), (0,)), ((0, 3), (3, 0)), ((2, 0), (0, 5, 2)), ((0,), (-1,)), ((0, 3), (-1, 3)),
+                                       ((0, 3), (3, -1)), ((0,), (0, 0, 0, 0)), ((2, 0, 3), (6, -1))])  # fmt: skip
+def test_reshape_of_nothing(shape, to, ctx):
+    t = ctx.tensor(shape, gb.float32)
+    assert t.reshape(to).shape == gb.reshape(t, to).shape == np.zeros(shape).reshape(to).shape
+
+
+@pytest.mark.parametrize(("shape", "to"), [((0,), (-1, 0)), ((0, 3), ()), ((0, 3), (3,)), ((2,), (2, 0)), ((0,), (1,))])
+def test_reshape_of_nothing_that_does_not_fit(shape, to, ctx):
+    with pytest.raises(gb.InvalidArgumentError):
+        ctx.tensor(shape, gb.float32).reshape(to)

@@ -17,8 +17,8 @@ def allocated(sched: gb.Scheduler) -> dict[str, int]:
     core = sched._core
     added = {b.buffer_type.name: b.alloc(4096).size - 4096 for b in sched.backends}
     found: dict[str, int] = {}
-    for i in range(lib.gbpy_sched_n_buffers(core.ptr)):
-        buffer = lib.gbpy_sched_buffer(core.ptr, i)
+    for i in range(lib.gbpy_n_owned(core.h)):
+        buffer = lib.gbpy_owned(core.h, i)
         if lib.ggml_backend_buffer_get_size(buffer):  # else it was given back
             name = ffi.string(lib.ggml_backend_buft_name(lib.ggml_backend_buffer_get_type(buffer))).decode()
             found[name] = found.get(name, 0) + lib.ggml_backend_buffer_get_size(buffer) - added[name]
@@ -176,6 +176,9 @@ def test_a_draft_leaves_everything_as_it_was(cpu, sim):
         assert not big.is_placed
         np.testing.assert_array_equal(y.numpy(), np.full(y.shape, 12))  # where it was
         assert sched.stats.plans_made == 2
+        with pytest.raises(gb.StateError, match="not set"):
+            draft.run()
+        big.set(1)
         assert draft.run() is True or pytest.fail("a draft runs when its inputs are set")
         assert sched.stats.plans_made == 2
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import ggml_backend as gb
+import kquant_reference
 
 QUANTIZED = [d for d in (getattr(gb, n) for n in gb.__all__ if n[0] in "qitmn" and isinstance(getattr(gb, n), gb.DType)) if d.is_quantized]
 NEEDS_IMPORTANCE = {"iq2_xxs", "iq2_xs", "iq1_s"}
@@ -53,13 +54,164 @@ def test_every_format_of_the_package_is_here() -> None:
 @pytest.mark.parametrize("shape", [(256,), (3, 512), (2, 1, 5, 256), (700, 256)])
 def test_quantized_bytes_are_those_of_the_package(rng: np.random.Generator, name: str, shape: tuple[int, ...]) -> None:
     kind, package = reference(name)
-    for array in (rng.standard_normal(shape), rng.standard_normal(shape) * 1e-6, np.zeros(shape), rng.integers(-3, 4, shape) * 0.5):
+    for array in (rng.standard_normal(shape), rng.standard_normal(shape) * 1e-2, np.zeros(shape), rng.integers(-3, 4, shape) * 0.5):
         x = array.astype(np.float32)
         ours = gb.quantize(x, name)
         expected = package.quantize(x, kind)
         assert ours.dtype == np.uint8
         assert ours.shape == expected.shape
         np.testing.assert_array_equal(ours, expected)
+
+
+@pytest.mark.parametrize("kind", ["normal", "heavy tails", "steps", "positive"])
+@pytest.mark.parametrize("name", sorted(kquant_reference.QUANTIZE))
+def test_super_blocks_are_those_of_the_specification(rng: np.random.Generator, name: str, kind: str) -> None:
+    x = {
+        "normal": lambda: rng.standard_normal((40, 1024)),
+        "heavy tails": lambda: 0.02 * rng.standard_t(2, (40, 1024)).clip(-1000, 1000),
+        "steps": lambda: rng.integers(-9, 10, (40, 1024)) / 8,
+        "positive": lambda: np.abs(rng.standard_normal((40, 1024))) * np.repeat(2.0 ** rng.integers(-6, 3, (40, 64)), 16, axis=1),
+    }[kind]().astype(np.float32)
+    expected = kquant_reference.QUANTIZE[name](x.reshape(-1, 256))
+    np.testing.assert_array_equal(gb.quantize(x, name).reshape(expected.shape), expected)
+
+
+def relative_error(x: np.ndarray, y: np.ndarray) -> float:
+    return float(np.sqrt(((y - x.astype(np.float64)) ** 2).sum() / (x.astype(np.float64) ** 2).sum()))
+
+
+SHAPES: dict[str, Any] = {
+    "normal": lambda rng: rng.standard_normal((1, 512)),
+    "heavy tails": lambda rng: rng.standard_t(2, (1, 512)).clip(-100, 100),
+    "positive": lambda rng: np.abs(rng.standard_normal((1, 512))) + 0.2,
+    "negative": lambda rng: -np.abs(rng.standard_normal((1, 512))),
+    "constant": lambda rng: np.full((1, 512), 0.7),
+    "one": lambda rng: np.eye(1, 512, 77),
+}
+
+
+@pytest.mark.parametrize("name", names(QUANTIZED))
+def test_no_scale_makes_a_round_trip_worse_than_zeros(rng: np.random.Generator, name: str) -> None:
+    weights = importance(name, 512)
+    too_large = 0
+    for exponent in np.arange(-10, 10.01, 1 if name.startswith("iq") else 0.5):
+        for kind, make in SHAPES.items():
+            x = (make(rng) * 10.0**exponent).astype(np.float32)
+            try:
+                y = gb.dequantize(gb.quantize(x, name, weights), name)
+            except gb.InvalidArgumentError as error:
+                assert "too large for" in str(error)
+                assert exponent >= 1
+                too_large += 1
+                continue
+            assert relative_error(x, y) <= 1 + 1e-6, (exponent, kind)
+    assert too_large == 0 or name not in ("q8_1", "q8_k", "mxfp4")
+
+
+@pytest.mark.parametrize(
+    ("name", "scale", "limit"),
+    [("q4_0", 1e-6, 0.11), ("q5_1", 1e-6, 0.06), ("q8_0", 1e-6, 0.02), ("q8_0", 1e-5, 0.008), ("q2_k", 1e-6, 0.31), ("q3_k", 1e-6, 0.17),
+     ("q4_k", 1e-5, 0.08), ("q4_k", 1e-6, 0.09), ("q5_k", 1e-5, 0.04), ("q5_k", 1e-6, 0.05), ("q6_k", 1e-4, 0.02), ("q6_k", 1e-6, 0.03)],
+)  # fmt: skip
+def test_small_weights_keep_what_half_precision_holds(rng: np.random.Generator, name: str, scale: float, limit: float) -> None:
+    x = (scale * rng.standard_normal((16, 1024))).astype(np.float32)
+    error = relative_error(x, gb.dequantize(gb.quantize(x, name), name))
+    assert error < limit
+    if name in EXACT:
+        kind, package = reference(name)
+        assert error <= relative_error(x, package.dequantize(package.quantize(x, kind), kind))
+
+
+INVALID = [np.nan, np.inf, -np.inf, 1e30, -1e35]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [(n, v) for n in names(QUANTIZED) if n not in ("q8_1", "q8_k", "mxfp4") for v in INVALID[:: 4 if n.startswith("iq") else 1]],
+)
+def test_what_a_format_cannot_hold_is_an_error(rng: np.random.Generator, name: str, value: float) -> None:
+    x = rng.standard_normal((70, 2, 512)).astype(np.float32)
+    for i, j, k in ((69, 1, 500), (40, 0, 3)):  # the first is named, whichever thread meets its own first
+        x[i, j, k] = value
+    weights = importance(name, 512)
+    why = "is too large for" if np.isfinite(value) else "cannot be stored as"
+    with pytest.raises(ValueError, match=rf"row \(40, 0\), column 3: {value:g} {why} {name}".replace("+", r"\+")):
+        gb.quantize(x, name, weights)
+    with pytest.raises(gb.InvalidArgumentError, match="row 80, column 3: "):
+        gb.quantize(x.reshape(140, 512), name, np.ones(512))
+    with pytest.raises(gb.InvalidArgumentError, match=f"quantize to {name}: column 3: "):
+        gb.quantize(x[40, 0], name, weights)
+    clean = gb.dequantize(gb.quantize(np.where(np.abs(x) < 100, x, 0), name, weights), name)
+    clipped = gb.dequantize(gb.quantize(x, name, weights, on_invalid="clip"), name)
+    assert np.isfinite(clipped).all()
+    np.testing.assert_array_equal(clipped[:40], clean[:40])
+    if not np.isnan(value):
+        assert clipped[40, 0, 3] * np.sign(value) > 1000
+    spoiled = gb.dequantize(gb.quantize(x, name, weights, on_invalid="nan"), name)
+    size = gb.as_dtype(name).block_size
+    expected = np.zeros(x.shape, bool)
+    expected[40, 0, :size] = expected[69, 1, 500 // size * size : 500 // size * size + size] = name != "nvfp4"
+    np.testing.assert_array_equal(np.isnan(spoiled), expected)
+    with pytest.raises(gb.InvalidArgumentError, match="on_invalid is 'error', 'clip' or 'nan', not 'ignore'"):
+        gb.quantize(x, name, weights, on_invalid="ignore")  # type: ignore[arg-type]
+
+
+def test_plain_formats_hold_nan_and_infinities() -> None:
+    x = np.array([[1, np.nan, np.inf, -np.inf], [7e4, 1, 1, -1e39]])
+    for name in ("float32", "float16", "bfloat16"):
+        assert np.isnan(gb.dequantize(gb.quantize(x[0], name), name)[1])
+    with pytest.raises(gb.InvalidArgumentError, match="row 1, column 0: 70000 is too large for float16"):
+        gb.quantize(x, "float16")
+    for name in ("float32", "bfloat16"):
+        with pytest.raises(gb.InvalidArgumentError, match=rf"row 1, column 3: -1e\+39 .* {name}"):
+            gb.quantize(x, name)
+    assert gb.quantize(x, "float16", on_invalid="clip").tolist()[1] == [65504, 1, 1, -65504]
+    assert gb.quantize(x, "float32", on_invalid="clip")[1, 3] == np.finfo(np.float32).min
+    assert gb.dequantize(gb.quantize(x, "bfloat16", on_invalid="nan"), "bfloat16")[1, 3] == -np.inf
+    assert gb.quantize(x, "float16", on_invalid="nan")[1, 0] == np.inf
+
+
+def test_errors_of_tensors_and_files_name_them(rng: np.random.Generator, tmp_path: Any) -> None:
+    x = rng.standard_normal((3000, 256)).astype(np.float32)
+    x[2500, 9] = np.inf
+    with gb.Context() as ctx:
+        tensor = ctx.tensor(x.shape, "q4_0", name="wq")
+        ctx.allocate(gb.Backend("CPU"))
+        with pytest.raises(gb.InvalidArgumentError, match=r"wq.*row 2500, column 9: inf cannot be stored as q4_0"):
+            tensor.set(x, quantize=True)
+        tensor.set(x, quantize=True, on_invalid="clip")
+        assert np.isfinite(gb.dequantize(tensor.numpy(), "q4_0")).all()
+
+    def write(on_invalid: Any = "error", **options: Any) -> None:
+        with gb.gguf.Writer(tmp_path / "a.gguf") as writer:
+            writer.add_tensor("blk.0.wq", x, dtype="q4_k", on_invalid=on_invalid, **options)
+
+    for options in ({}, {"importance": np.ones(256)}):
+        with pytest.raises(gb.InvalidArgumentError, match=r"tensor 'blk\.0\.wq' as q4_k: row 2500, column 9: inf"):
+            write(**options)
+        assert not list(tmp_path.iterdir())
+    with pytest.raises(gb.InvalidArgumentError, match="row 2500, column 9"), gb.gguf.Writer(tmp_path / "a.gguf") as writer:
+        writer.add_tensor("b", lambda: (x[i : i + 700] for i in range(0, 3000, 700)), "q8_0", shape=x.shape)
+    write("clip")
+    with gb.gguf.open(tmp_path / "a.gguf") as file:
+        assert np.isfinite(file.tensors["blk.0.wq"].dequantize()).all()
+
+
+def test_the_command_line_refuses_and_clips(rng: np.random.Generator, tmp_path: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    from ggml_backend.cli import main
+
+    x = rng.standard_normal((8, 512)).astype(np.float32)
+    x[3, 300] = np.nan
+    source, target = tmp_path / "x.gguf", tmp_path / "y.gguf"
+    with gb.gguf.Writer(source) as writer:
+        writer.add_tensor("w", x)
+    assert main(["gguf", "quantize", str(source), str(target), "--type", "q5_k"]) == 1
+    assert "tensor 'w' as q5_k: row 3, column 300: nan cannot be stored as q5_k" in capsys.readouterr().err
+    assert not target.exists()
+    assert main(["gguf", "quantize", str(source), str(target), "--type", "q5_k", "--on-invalid", "clip", "--quiet"]) == 0
+    assert main(["gguf", "check", str(target)]) == 0
+    assert main(["gguf", "quantize", str(source), str(target), "--type", "q5_k", "--on-invalid", "nan", "--quiet"]) == 0
+    assert main(["gguf", "check", str(target)]) == 1
 
 
 @pytest.mark.parametrize("name", names(QUANTIZED))

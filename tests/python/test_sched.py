@@ -529,6 +529,8 @@ def test_wrong_types_say_which_argument(net, cpu, sim):
             for act in (sched.memory, sched.buffer_size, lambda b: sched.set_backend(net.y, b)):
                 with pytest.raises(TypeError, match="backend must be a Backend"):
                     act(wrong)
+        for leaf in net.graph.leafs:
+            leaf.set(...)
         assert sched.compute(net.graph)
     for arguments, options, message in (
         (([1],), {}, "each backend must be a Backend, not int"),

@@ -250,6 +250,8 @@ def test_the_scheduler_of_a_trace_may_go(ctx, cpu):
     x = ctx.tensor((4, 4), name="x")
     graph = ctx.graph(gb.relu(x))
     sched = gb.Scheduler([cpu])
+    sched.allocate(graph)
+    x.set(1)
     trace = sched.trace()
     sched.compute(graph)
     del sched

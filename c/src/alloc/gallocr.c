@@ -423,8 +423,7 @@ static enum ggml_status bind_view(struct job * job, struct event * event) {
     if (root->block != NONE && ggml_tallocr_is_measure(root->talloc)) {
         return GGML_STATUS_SUCCESS;
     }
-    view->buffer = root->tensor->buffer;
-    view->data   = (char *) root->tensor->data + view->view_offs;
+    gb_tensor_put(view, root->tensor->buffer, (char *) root->tensor->data + view->view_offs);
     return view->buffer ? ggml_backend_buffer_init_tensor(view->buffer, view) : GGML_STATUS_SUCCESS;
 }
 
@@ -451,8 +450,7 @@ static void undo(struct job * job, size_t n) {
             gb_tallocr_unbind(info->talloc, info->tensor);
         } else if (event->kind == EVENT_VIEW) {
             const bool ours      = info_at(job, info->root)->block != NONE;
-            info->tensor->data   = ours ? NULL : event->old_data;
-            info->tensor->buffer = ours ? NULL : event->old_buffer;
+            gb_tensor_put(info->tensor, ours ? NULL : event->old_buffer, ours ? NULL : event->old_data);
         }
     }
 }

@@ -225,12 +225,10 @@ enum ggml_status gb_tallocr_bind(struct ggml_tallocr * talloc, struct ggml_tenso
     }
     void * const          old_data   = tensor->data;
     ggml_backend_buffer_t old_buffer = tensor->buffer;
-    tensor->data                     = talloc->base + offset;
-    tensor->buffer                   = talloc->buffer;
+    gb_tensor_put(tensor, talloc->buffer, talloc->base + offset);
     const enum ggml_status status    = ggml_backend_buffer_init_tensor(talloc->buffer, tensor);
     if (status != GGML_STATUS_SUCCESS) {
-        tensor->data   = old_data;
-        tensor->buffer = old_buffer;
+        gb_tensor_put(tensor, old_buffer, old_data);
         return status;
     }
     write_stamp(tensor, talloc->id, talloc->generation & GENERATION);
@@ -242,8 +240,7 @@ void gb_tallocr_unbind(struct ggml_tallocr * talloc, struct ggml_tensor * tensor
         gb_ptrmap_set(&talloc->measured, tensor, 0);
         return;
     }
-    tensor->data   = NULL;
-    tensor->buffer = NULL;
+    gb_tensor_put(tensor, NULL, NULL);
     write_stamp(tensor, 0, 0);
 }
 

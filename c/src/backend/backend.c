@@ -19,21 +19,20 @@ const char * ggml_backend_name(ggml_backend_t backend) {
 
 // ------------------------------------------------------------------------------------------------------------------- watchers
 
-static gb_mutex                  watch_lock = GB_MUTEX_INIT;
-static struct gb_backend_watch * watchers; // guarded by watch_lock
+static struct gb_backend_watch * watchers; // guarded by GB_MUTEX_WATCHERS
 
 void gb_backend_watch(struct gb_backend_watch * watch, ggml_backend_t backend) {
-    gb_mutex_lock(&watch_lock);
+    gb_process_lock(GB_MUTEX_WATCHERS);
     watch->backend = backend;
     watch->next    = watchers;
     watchers       = watch;
-    gb_mutex_unlock(&watch_lock);
+    gb_process_unlock(GB_MUTEX_WATCHERS);
 }
 
 // Takes a given one out of the list, or the first of a backend. NULL: there is none.
 static struct gb_backend_watch * take_watcher(const struct gb_backend_watch * which, ggml_backend_t of) {
     struct gb_backend_watch * found = NULL;
-    gb_mutex_lock(&watch_lock);
+    gb_process_lock(GB_MUTEX_WATCHERS);
     for (struct gb_backend_watch ** at = &watchers; *at && found == NULL;) {
         if (which ? *at == which : (*at)->backend == of) {
             found = *at;
@@ -42,7 +41,7 @@ static struct gb_backend_watch * take_watcher(const struct gb_backend_watch * wh
             at = &(*at)->next;
         }
     }
-    gb_mutex_unlock(&watch_lock);
+    gb_process_unlock(GB_MUTEX_WATCHERS);
     return found;
 }
 
@@ -156,8 +155,8 @@ static void mark_written(const struct ggml_cgraph * cgraph) {
     for (int i = 0; i < cgraph->n_nodes; i++) {
         const struct ggml_tensor *  node   = cgraph->nodes[i];
         const ggml_backend_buffer_t buffer = gb_op_is_view(node->op) ? NULL : gb_tensor_buffer(node);
-        if (buffer && buffer->version != version) {
-            buffer->version = version;
+        if (buffer && gb_buffer_version(buffer) != version) {
+            gb_buffer_set_version(buffer, version);
         }
     }
 }
@@ -201,8 +200,8 @@ static bool list_written(struct plan * plan, const struct ggml_cgraph * cgraph) 
     for (int i = 0; i < cgraph->n_nodes; i++) {
         const struct ggml_tensor *  node   = cgraph->nodes[i];
         const ggml_backend_buffer_t buffer = gb_op_is_view(node->op) ? NULL : gb_tensor_buffer(node);
-        if (buffer && buffer->version != version) { // not listed yet
-            buffer->version = version;
+        if (buffer && gb_buffer_version(buffer) != version) { // not listed yet
+            gb_buffer_set_version(buffer, version);
             if (!gb_vec_push(&plan->written, buffer)) {
                 return false;
             }
@@ -286,7 +285,7 @@ enum ggml_status ggml_backend_graph_plan_compute(ggml_backend_t backend, ggml_ba
     }
     const uint64_t before = gb_fail_count(), version = gb_new_version();
     for (size_t i = 0; i < p->written.n; i++) {
-        p->written.data[i]->version = version;
+        gb_buffer_set_version(p->written.data[i], version);
     }
     backend->iface.graph_plan_compute(backend, p->inner);
     return gb_status_since(before);

@@ -25,12 +25,25 @@ unsigned gb_replicated_buffers_freed(void); // of them, those with `replicated` 
 // Storage versions. Who writes into a buffer, by whatever way, calls gb_buffer_changed before it returns; NULL is fine. To mark several
 // buffers at once: one new version for all.
 uint64_t gb_new_version(void);
+
+// Several threads may compute into one buffer, and others ask for its version meanwhile.
+static inline uint64_t gb_buffer_version(const struct ggml_backend_buffer * buffer) {
+    return GB_READ_RELAXED(buffer->version);
+}
+
+static inline void gb_buffer_set_version(struct ggml_backend_buffer * buffer, uint64_t version) {
+    GB_WRITE_RELAXED(buffer->version, version);
+}
 void     gb_buffer_changed(ggml_backend_buffer_t buffer);
 
 // For language bindings, whose tensors may go on pointing to a buffer that was freed: while a buffer is held, freeing it gives back its memory
 // and leaves a retired struct without hooks behind. The last unhold frees that. Not to be called while others hold, unhold or free it.
 void gb_buffer_hold(ggml_backend_buffer_t buffer);
 void gb_buffer_unhold(ggml_backend_buffer_t buffer);
+
+static inline bool gb_buffer_is_retired(const struct ggml_backend_buffer * buffer) { // by any thread
+    return __atomic_load_n(&buffer->retired, __ATOMIC_ACQUIRE);
+}
 
 // The buffer that holds the tensor's bytes: a view's is its source's. NULL: unplaced, or plain host memory.
 ggml_backend_buffer_t gb_tensor_buffer(const struct ggml_tensor * t);

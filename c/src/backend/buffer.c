@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "base/thread.h"
 
 // Fails with the names of the object and the hook when a required hook is missing.
 #define NEED_HOOK(hook, ret, object, name)                                                                             \
@@ -33,6 +34,13 @@ ggml_backend_buffer_t ggml_backend_buft_alloc_buffer(ggml_backend_buffer_type_t 
     if (buffer == NULL && gb_fail_count() == before) {
         gb_fail(GGML_STATUS_ALLOC_FAILED, "%s: buffer type %s cannot allocate %zu bytes", __func__,
                 ggml_backend_buft_name(buft), size);
+    }
+    if (buffer != NULL && buffer->size < size) { // the one place where buffers come from: nobody else has to ask
+        const size_t given = buffer->size;
+        ggml_backend_buffer_free(buffer);
+        gb_fail(GGML_STATUS_DEVICE_ERROR, "%s: buffer type %s was asked for %zu bytes and gave a buffer of %zu", __func__,
+                ggml_backend_buft_name(buft), size, given);
+        return NULL;
     }
     return buffer;
 }
@@ -102,7 +110,7 @@ uint64_t gb_new_version(void) {
 
 void gb_buffer_changed(ggml_backend_buffer_t buffer) {
     if (buffer) {
-        buffer->version = gb_new_version();
+        gb_buffer_set_version(buffer, gb_new_version());
     }
 }
 
@@ -130,10 +138,10 @@ void ggml_backend_buffer_free(ggml_backend_buffer_t buffer) {
         gb_free(buffer);
         return;
     }
+    __atomic_store_n(&buffer->retired, true, __ATOMIC_RELEASE);
     buffer->iface   = (struct ggml_backend_buffer_i){ 0 };
     buffer->context = NULL;
     buffer->size    = 0;
-    buffer->retired = true;
 }
 
 void gb_buffer_hold(ggml_backend_buffer_t buffer) {
@@ -369,14 +377,12 @@ enum ggml_status ggml_backend_tensor_alloc(ggml_backend_buffer_t buffer, struct 
     GB_FAIL_IF(tensor->data != NULL || tensor->buffer != NULL, GGML_STATUS_INVALID_STATE, GGML_STATUS_INVALID_STATE,
                "%s: tensor '%s' is placed already", __func__, tensor->name);
     GB_TRY(check_inside(__func__, buffer, tensor, addr, ggml_backend_buffer_get_alloc_size(buffer, tensor)));
-    tensor->buffer = buffer;
-    tensor->data   = addr;
+    gb_tensor_put(tensor, buffer, addr);
     // No allocator's stamp (alloc/alloc.h): this place is nobody's to give away.
     memset(tensor->padding + 1, 0, sizeof(tensor->padding) - 1);
     const enum ggml_status status = ggml_backend_buffer_init_tensor(buffer, tensor);
     if (status != GGML_STATUS_SUCCESS) {
-        tensor->buffer = NULL;
-        tensor->data   = NULL;
+        gb_tensor_put(tensor, NULL, NULL);
     }
     return status;
 }
@@ -395,13 +401,11 @@ enum ggml_status ggml_backend_view_init(ggml_backend_buffer_t buffer, struct ggm
     GB_TRY(check_inside(__func__, buffer, tensor, addr, ggml_nbytes(tensor)));
     void * const                 old_data    = tensor->data;
     const enum ggml_backend_type old_backend = tensor->backend;
-    tensor->buffer  = buffer;
-    tensor->data    = addr;
+    gb_tensor_put(tensor, buffer, addr);
     tensor->backend = root->backend;
     const enum ggml_status status = ggml_backend_buffer_init_tensor(buffer, tensor);
     if (status != GGML_STATUS_SUCCESS) {
-        tensor->buffer  = NULL;
-        tensor->data    = old_data;
+        gb_tensor_put(tensor, NULL, old_data);
         tensor->backend = old_backend;
     }
     return status;

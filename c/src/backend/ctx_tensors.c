@@ -109,13 +109,11 @@ static enum ggml_status place_all(struct ctx_job * job, size_t * n_placed) {
 static void undo(struct ctx_job * job, size_t n_placed) {
     for (size_t i = 0; i < job->views.n; i++) {
         const struct bound_view view = job->views.data[i];
-        view.tensor->data            = view.old_data;
-        view.tensor->backend         = view.old_backend;
-        view.tensor->buffer          = NULL;
+        gb_tensor_put(view.tensor, NULL, view.old_data);
+        view.tensor->backend = view.old_backend;
     }
     for (size_t i = 0; i < n_placed; i++) {
-        job->placements.data[i].tensor->data   = NULL;
-        job->placements.data[i].tensor->buffer = NULL;
+        gb_tensor_put(job->placements.data[i].tensor, NULL, NULL);
     }
     for (size_t i = 0; i < job->buffers.n; i++) {
         ggml_backend_buffer_free(job->buffers.data[i]);

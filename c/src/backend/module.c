@@ -4,8 +4,8 @@
 // and sizes agree is the file given to the system, and only then does code of it run: first its constructors, then its entry point,
 // which gets the table of functions below. Loaded modules are never unloaded: backends, buffers and registry entries point into them.
 //
-// The records are a list that only grows, of objects that never change, so pointers to them stay valid. `lock` guards the list, `loading`
-// serialises loads; a module's entry point runs under `loading` alone and may use everything but ggml_backend_load.
+// The records are a list that only grows, of objects that never change, so pointers to them stay valid. GB_MUTEX_MODULES guards the list, GB_MUTEX_LOADING
+// serialises loads; a module's entry point runs under that alone and may use everything but ggml_backend_load.
 #include <stdio.h>
 #include <string.h>
 
@@ -32,9 +32,7 @@ static const struct ggml_backend_api api = {
 #undef GGML_API_PROC
 };
 
-static gb_mutex lock    = GB_MUTEX_INIT;
-static gb_mutex loading = GB_MUTEX_INIT;
-static GB_VEC(struct ggml_backend_load_record *) records; // guarded by lock; owned, never freed
+static GB_VEC(struct ggml_backend_load_record *) records; // guarded by GB_MUTEX_MODULES; owned, never freed
 static _Thread_local bool in_load;
 
 // ---------------------------------------------------------------------------------------------------------------- descriptor
@@ -97,11 +95,11 @@ static enum ggml_status check_file(const char * path, struct ggml_backend_module
 
 static bool is_loaded(const char * path) {
     bool found = false;
-    gb_mutex_lock(&lock);
+    gb_process_lock(GB_MUTEX_MODULES);
     for (size_t i = 0; i < records.n && !found; i++) {
         found = records.data[i]->status == GGML_STATUS_SUCCESS && strcmp(records.data[i]->path, path) == 0;
     }
-    gb_mutex_unlock(&lock);
+    gb_process_unlock(GB_MUTEX_MODULES);
     return found;
 }
 
@@ -137,29 +135,29 @@ static struct ggml_backend_load_record * copy_record(const struct ggml_backend_l
 // An attempt that cannot be recorded for want of memory is still an attempt: its outcome is what counts.
 static void keep_record(const struct ggml_backend_load_record * record) {
     struct ggml_backend_load_record * copy = copy_record(record);
-    gb_mutex_lock(&lock);
+    gb_process_lock(GB_MUTEX_MODULES);
     bool known = copy == NULL;
     for (size_t i = 0; i < records.n && !known; i++) {
         known = is_same(records.data[i], copy);
     }
     const bool kept = !known && gb_vec_push(&records, copy);
-    gb_mutex_unlock(&lock);
+    gb_process_unlock(GB_MUTEX_MODULES);
     if (!kept) {
         free_record(copy);
     }
 }
 
 size_t ggml_backend_load_count(void) {
-    gb_mutex_lock(&lock);
+    gb_process_lock(GB_MUTEX_MODULES);
     const size_t n = records.n;
-    gb_mutex_unlock(&lock);
+    gb_process_unlock(GB_MUTEX_MODULES);
     return n;
 }
 
 const struct ggml_backend_load_record * ggml_backend_load_get(size_t i) {
-    gb_mutex_lock(&lock);
+    gb_process_lock(GB_MUTEX_MODULES);
     const struct ggml_backend_load_record * record = i < records.n ? records.data[i] : NULL;
-    gb_mutex_unlock(&lock);
+    gb_process_unlock(GB_MUTEX_MODULES);
     return record;
 }
 
@@ -226,8 +224,8 @@ enum ggml_status ggml_backend_load(const char * path) {
     GB_FAIL_IF(!gb_path_has_directory(path), GGML_STATUS_INVALID_ARGUMENT, GGML_STATUS_INVALID_ARGUMENT,
                "%s: argument 'path': '%s' has no directory, and modules are not searched for: write ./%s or a full path", __func__, path, path);
     GB_FAIL_IF(in_load, GGML_STATUS_INVALID_ARGUMENT, GGML_STATUS_INVALID_ARGUMENT, "%s: called by a module that is being loaded", __func__);
-    gb_mutex_lock(&loading);
+    gb_process_lock(GB_MUTEX_LOADING);
     const enum ggml_status status = load(path);
-    gb_mutex_unlock(&loading);
+    gb_process_unlock(GB_MUTEX_LOADING);
     return status;
 }

@@ -31,8 +31,7 @@ struct entry {
     void *                     user_data; // of whoever registered it
 };
 
-static gb_mutex             lock = GB_MUTEX_INIT;
-static GB_VEC(struct entry) added; // guarded by lock
+static GB_VEC(struct entry) added; // guarded by GB_MUTEX_REGISTRY
 
 static size_t count_locked(void) {
     return N_BUILTIN + added.n;
@@ -69,25 +68,25 @@ static size_t find_locked(const char * text, size_t n) {
 static void list_names(char * text, size_t size) {
     size_t used = 0;
     text[0]     = '\0';
-    gb_mutex_lock(&lock);
+    gb_process_lock(GB_MUTEX_REGISTRY);
     for (size_t i = 0; i < count_locked() && used < size; i++) {
         const int n = snprintf(text + used, size - used, "%s%s", i ? ", " : "", name_locked(i));
         used += n > 0 ? (size_t) n : 0;
     }
-    gb_mutex_unlock(&lock);
+    gb_process_unlock(GB_MUTEX_REGISTRY);
 }
 
 // A copy of entry i, without the buffer type if it is built in; false and reported when there is none.
 static bool get_entry(const char * func, size_t i, struct entry * entry) {
     *entry = (struct entry){ NULL, NULL, NULL, NULL };
-    gb_mutex_lock(&lock);
+    gb_process_lock(GB_MUTEX_REGISTRY);
     const size_t n = count_locked();
     if (i < N_BUILTIN) {
         *entry = (struct entry){ builtin[i].name, builtin[i].init, NULL, NULL };
     } else if (i < n) {
         *entry = added.data[i - N_BUILTIN];
     }
-    gb_mutex_unlock(&lock);
+    gb_process_unlock(GB_MUTEX_REGISTRY);
     GB_FAIL_IF(i >= n, false, GGML_STATUS_INVALID_ARGUMENT, "%s: argument 'i': %zu, there are %zu backends", func, i, n);
     return true;
 }
@@ -103,10 +102,10 @@ enum ggml_status ggml_backend_register(const char * name, ggml_backend_init_fn i
         return GGML_STATUS_ALLOC_FAILED;
     }
     const struct entry entry = { copy, init_fn, default_buffer_type, user_data };
-    gb_mutex_lock(&lock);
+    gb_process_lock(GB_MUTEX_REGISTRY);
     const bool known = find_locked(name, strlen(name)) != SIZE_MAX;
     const bool room  = !known && gb_vec_push(&added, entry);
-    gb_mutex_unlock(&lock);
+    gb_process_unlock(GB_MUTEX_REGISTRY);
     if (!room) {
         gb_free(copy);
     }
@@ -116,17 +115,17 @@ enum ggml_status ggml_backend_register(const char * name, ggml_backend_init_fn i
 }
 
 size_t ggml_backend_reg_get_count(void) {
-    gb_mutex_lock(&lock);
+    gb_process_lock(GB_MUTEX_REGISTRY);
     const size_t n = count_locked();
-    gb_mutex_unlock(&lock);
+    gb_process_unlock(GB_MUTEX_REGISTRY);
     return n;
 }
 
 size_t ggml_backend_reg_find_by_name(const char * name) {
     GB_CHECK_ARG(name, SIZE_MAX);
-    gb_mutex_lock(&lock);
+    gb_process_lock(GB_MUTEX_REGISTRY);
     const size_t i = find_locked(name, strlen(name));
-    gb_mutex_unlock(&lock);
+    gb_process_unlock(GB_MUTEX_REGISTRY);
     return i;
 }
 
@@ -171,9 +170,9 @@ ggml_backend_t ggml_backend_reg_init_backend_from_str(const char * backend_str) 
     GB_CHECK_ARG(backend_str, NULL);
     const char * colon = strchr(backend_str, ':');
     const size_t n     = colon ? (size_t) (colon - backend_str) : strlen(backend_str);
-    gb_mutex_lock(&lock);
+    gb_process_lock(GB_MUTEX_REGISTRY);
     const size_t i = find_locked(backend_str, n);
-    gb_mutex_unlock(&lock);
+    gb_process_unlock(GB_MUTEX_REGISTRY);
     if (i == SIZE_MAX) {
         char names[512];
         list_names(names, sizeof(names));

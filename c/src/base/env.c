@@ -103,24 +103,22 @@ static bool leads_its_core(int cpu) {
 }
 
 static int cpus_by_quota(void) {
-    char   line[128];
-    double quota = 0, period = 0;
+    char      line[128], *end;
+    long long quota = 0, period = 0;
     if (read_line("/sys/fs/cgroup/cpu.max", line, sizeof(line))) { // version 2: "max 100000" or "150000 100000"
-        if (sscanf(line, "%lf %lf", &quota, &period) != 2) {
-            return INT32_MAX;
-        }
+        quota  = strtoll(line, &end, 10);
+        period = strtoll(end, NULL, 10);
     } else if (read_line("/sys/fs/cgroup/cpu/cpu.cfs_quota_us", line, sizeof(line))) {
-        quota = atof(line);
+        quota = strtoll(line, NULL, 10);
         if (!read_line("/sys/fs/cgroup/cpu/cpu.cfs_period_us", line, sizeof(line))) {
             return INT32_MAX;
         }
-        period = atof(line);
+        period = strtoll(line, NULL, 10);
     }
     if (quota <= 0 || period <= 0) {
         return INT32_MAX;
     }
-    const double cpus = quota / period;
-    return cpus < 1 ? 1 : (int) cpus;
+    return (int) GB_MIN(GB_MAX(quota / period, 1), INT32_MAX);
 }
 
 static int count_processors(void) {

@@ -15,8 +15,7 @@ struct log_sink {
 
 static _Thread_local bool in_callback; // what it says itself, by failing in a call, is not logged: it would never end
 
-static gb_mutex        sink_lock = GB_MUTEX_INIT;
-static struct log_sink sink; // callback NULL: stderr
+static struct log_sink sink; // guarded by GB_MUTEX_LOG; callback NULL: stderr
 
 void ggml_log_discard(enum ggml_log_level level, const char * text, void * user_data) {
     (void) level;
@@ -25,15 +24,15 @@ void ggml_log_discard(enum ggml_log_level level, const char * text, void * user_
 }
 
 void ggml_log_set(ggml_log_callback callback, void * user_data) {
-    gb_mutex_lock(&sink_lock);
+    gb_process_lock(GB_MUTEX_LOG);
     sink = (struct log_sink){ callback, user_data };
-    gb_mutex_unlock(&sink_lock);
+    gb_process_unlock(GB_MUTEX_LOG);
 }
 
 void gb_log(enum ggml_log_level level, const char * fmt, ...) {
-    gb_mutex_lock(&sink_lock);
+    gb_process_lock(GB_MUTEX_LOG);
     const struct log_sink to = sink;
-    gb_mutex_unlock(&sink_lock);
+    gb_process_unlock(GB_MUTEX_LOG);
 
     if (to.callback == ggml_log_discard || in_callback) {
         return;

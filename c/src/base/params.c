@@ -2,8 +2,11 @@
 #include "base/params.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include "base/mem.h"
 
 static char lower(char c) {
     return c >= 'A' && c <= 'Z' ? (char) (c - 'A' + 'a') : c;
@@ -64,22 +67,77 @@ bool gb_params_int(const char * value, int64_t low, int64_t high, int64_t * r) {
     return true;
 }
 
-// A number >= 0 that begins with a digit (no "inf", "nan", sign or blank); *unit is what follows.
-static bool read_number(const char * value, double * r, const char ** unit) {
-    if (*value < '0' || *value > '9') {
+static bool is_digit(char c) {
+    return c >= '0' && c <= '9';
+}
+
+struct decimal {
+    uint64_t digits;   // the first 18 of them
+    int      exponent; // of 10
+};
+
+static const char * read_digits(const char * p, struct decimal * d, bool fraction) {
+    for (; is_digit(*p); p++) {
+        const bool fits = d->digits < UINT64_C(100000000000000000);
+        d->digits       = fits ? d->digits * 10 + (uint64_t) (*p - '0') : d->digits;
+        d->exponent += fits ? (fraction ? -1 : 0) : (fraction ? 0 : 1);
+    }
+    return p;
+}
+
+// "e-3" after a number; nothing is read where "e" begins something else.
+static const char * read_exponent(const char * p, struct decimal * d) {
+    const char * at    = p + 1;
+    const bool   minus = *p != '\0' && *at == '-';
+    if (lower(*p) != 'e' || !is_digit(*at == '-' || *at == '+' ? at[1] : *at)) {
+        return p;
+    }
+    int exponent = 0;
+    for (at += *at == '-' || *at == '+'; is_digit(*at); at++) {
+        exponent = GB_MIN(exponent * 10 + (*at - '0'), 10000);
+    }
+    d->exponent += minus ? -exponent : exponent;
+    return at;
+}
+
+bool gb_number_read(const char * text, double * r, const char ** end) {
+    if (!is_digit(*text)) {
         return false;
     }
-    char * end;
-    *r    = strtod(value, &end);
-    *unit = end;
+    struct decimal d = { 0, 0 };
+    const char *   p = read_digits(text, &d, false);
+    if (*p == '.') {
+        p = read_digits(p + 1, &d, true);
+    }
+    *end         = read_exponent(p, &d);
+    double scale = 1;
+    for (int i = abs(d.exponent); i > 0 && scale < 1e308; i--) {
+        scale *= 10;
+    }
+    *r = d.exponent < 0 ? (double) d.digits / scale : (double) d.digits * scale;
     return true;
+}
+
+const char * gb_number_text(char * text, size_t size, int n_digits, double value) {
+    snprintf(text, size, "%.*g", n_digits, value);
+    char * to = text;
+    for (const char * from = text; *from != '\0'; from++) {
+        const char c = *from;
+        if (is_digit(c) || c == '-' || c == '+' || (lower(c) >= 'a' && lower(c) <= 'z')) {
+            *to++ = c;
+        } else if (to == text || to[-1] != '.') { // the locale's point, which may have several bytes
+            *to++ = '.';
+        }
+    }
+    *to = '\0';
+    return text;
 }
 
 bool gb_params_size(const char * value, size_t * r) {
     static const char * const units[] = { "", "k", "m", "g", "t" };
     double       number;
     const char * unit;
-    if (!read_number(value, &number, &unit)) {
+    if (!gb_number_read(value, &number, &unit)) {
         return false;
     }
     char         letter[2] = { *unit, '\0' };
@@ -105,7 +163,7 @@ bool gb_params_duration(const char * value, int64_t * ns) {
     } units[] = { { "ns", 1 }, { "us", 1e3 }, { "ms", 1e6 }, { "s", 1e9 } };
     double       number;
     const char * unit;
-    if (!read_number(value, &number, &unit)) {
+    if (!gb_number_read(value, &number, &unit)) {
         return false;
     }
     *ns = 0;

@@ -18,10 +18,9 @@ struct start {
 
 static struct gb_brief_lock brief_locks[GB_BRIEF_LOCKS];
 
-struct gb_brief_lock * gb_brief_lock_pick(void) {
-    static atomic_uint picked;
+struct gb_brief_lock * gb_brief_lock_for(const void * object) {
     gb_fork_generation(); // from here on forks are seen
-    return &brief_locks[atomic_fetch_add_explicit(&picked, 1, memory_order_relaxed) % GB_BRIEF_LOCKS];
+    return &brief_locks[((uint64_t) (uintptr_t) object * UINT64_C(0x9e3779b97f4a7c15) >> 32) % GB_BRIEF_LOCKS];
 }
 
 // The holder needs some tens of nanoseconds, unless the system has taken its processor away: it is given time then.
@@ -45,6 +44,22 @@ uint32_t gb_thread_number(void) {
         number = (uint32_t) atomic_fetch_add_explicit(&count, 1, memory_order_relaxed) + 1;
     }
     return number;
+}
+
+// ---------------------------------------------------------------------------------------------------- mutexes of the process
+
+static gb_mutex process_mutexes[GB_N_PROCESS_MUTEXES] = { GB_MUTEX_INIT, GB_MUTEX_INIT, GB_MUTEX_INIT, GB_MUTEX_INIT, GB_MUTEX_INIT };
+static _Thread_local unsigned held; // by this thread: bits
+
+void gb_process_lock(enum gb_process_mutex which) {
+    gb_fork_generation(); // from here on forks are seen
+    gb_mutex_lock(&process_mutexes[which]);
+    held |= 1u << which;
+}
+
+void gb_process_unlock(enum gb_process_mutex which) {
+    held &= ~(1u << which);
+    gb_mutex_unlock(&process_mutexes[which]);
 }
 
 // ----------------------------------------------------------------------------------------------------------- operating system
@@ -227,24 +242,39 @@ bool gb_thread_try_start(gb_thread * t, struct gb_thread_main * main) {
 static pthread_once_t fork_once = PTHREAD_ONCE_INIT;
 static atomic_uint    forks;
 
-static void free_brief_locks(void) {
-    for (int i = 0; i < GB_BRIEF_LOCKS; i++) {
-        gb_brief_unlock(&brief_locks[i]);
-    }
-}
+static bool is_taken_for_fork(int which) { return which != GB_MUTEX_LOADING && !(held & (1u << which)); }
 
 static void before_fork(void) {
+    for (int i = 0; i < GB_N_PROCESS_MUTEXES; i++) {
+        if (is_taken_for_fork(i)) {
+            gb_mutex_lock(&process_mutexes[i]);
+        }
+    }
     for (int i = 0; i < GB_BRIEF_LOCKS; i++) {
         gb_brief_lock(&brief_locks[i]);
     }
 }
 
-static void in_child(void) {
-    free_brief_locks();
-    atomic_fetch_add(&forks, 1);
+static void after_fork(void) {
+    for (int i = 0; i < GB_BRIEF_LOCKS; i++) {
+        gb_brief_unlock(&brief_locks[i]);
+    }
+    for (int i = GB_N_PROCESS_MUTEXES; i-- > 0;) {
+        if (is_taken_for_fork(i)) {
+            gb_mutex_unlock(&process_mutexes[i]);
+        }
+    }
 }
 
-static void watch_forks(void) { pthread_atfork(before_fork, free_brief_locks, in_child); }
+static void in_child(void) {
+    atomic_fetch_add(&forks, 1);
+    after_fork();
+    if (!(held & (1u << GB_MUTEX_LOADING))) {
+        gb_mutex_init(&process_mutexes[GB_MUTEX_LOADING]);
+    }
+}
+
+static void watch_forks(void) { pthread_atfork(before_fork, after_fork, in_child); }
 
 // The last locks in the order are the last to be taken before a fork: handlers that are registered first run last there. So this one is
 // registered when the library is loaded, before anybody who calls it can register his own.

@@ -52,9 +52,19 @@ struct gb_thread_main {
 };
 bool gb_thread_try_start(gb_thread * t, struct gb_thread_main * main);
 
-// How many forks lie between the first call in the first process and this process. Threads do not survive a fork: who owns some
-// and finds the number changed is in a child, where his threads are gone and his mutexes may be locked by nobody.
+// Forks. Threads do not survive one: a child has one thread, and what others held or were changing stays so for ever. There are two ways:
+//   The mutexes of the process, below, are taken by the forking thread for the moment of the fork, so what they guard is whole in the child.
+//   An object with a mutex or threads of its own notes gb_fork_generation(). Who finds it changed is in a child: he makes locks anew, and treats
+//   work that was on its way as lost (threadpool.c, sim_device.c, sched.c).
+
+// How many forks lie between the first call in the first process and this process.
 unsigned gb_fork_generation(void);
+
+// The mutexes of the process. A thread that holds one takes only later ones; none is held while code of users runs, but for the first, under
+// which modules are loaded: it is not waited for when the process is forked, but made anew in the child.
+enum gb_process_mutex { GB_MUTEX_LOADING, GB_MUTEX_MODULES, GB_MUTEX_REGISTRY, GB_MUTEX_WATCHERS, GB_MUTEX_LOG, GB_N_PROCESS_MUTEXES };
+void gb_process_lock(enum gb_process_mutex which);
+void gb_process_unlock(enum gb_process_mutex which);
 
 void gb_call_once(gb_once * once, void (*init)(void));
 
@@ -65,7 +75,7 @@ enum { GB_BRIEF_LOCKS = 64 };
 struct gb_brief_lock {
     _Alignas(64) atomic_uint held; // alone in its cache line
 };
-struct gb_brief_lock * gb_brief_lock_pick(void); // for a new object: each of them in turn
+struct gb_brief_lock * gb_brief_lock_for(const void * object); // by its address
 void                   gb_brief_lock_wait(struct gb_brief_lock * l);
 
 static inline void gb_brief_lock(struct gb_brief_lock * l) {
@@ -78,7 +88,7 @@ static inline void gb_brief_unlock(struct gb_brief_lock * l) {
     atomic_store_explicit(&l->held, 0, memory_order_release);
 }
 
-// A number of the calling thread, never 0, that no other thread has had.
+// A number of the calling thread, never 0, that no other thread has had; the same in a child that it forks.
 uint32_t gb_thread_number(void);
 
 // A field of a struct that C programs see as a plain one, and that one thread may read while another writes it: one aligned access.

@@ -120,6 +120,9 @@ static bool fits(const struct ggml_tensor * node, const struct ggml_tensor * sha
             return false;
         }
     }
+    if (node->op == GGML_OP_SOFT_MAX && gb_op_param_f32(node, 1) != 0) {
+        return false; // a window does not know its head
+    }
     if (is_mask(node) && node->ne[1] > INT32_MAX - (int64_t) gb_op_param_i32(node, 0)) {
         return false; // a diagonal that a window could not be told
     }

@@ -53,6 +53,7 @@ static bool add_mask(struct gb_attention * a, const struct ggml_tensor * node) {
     const int64_t past = gb_op_param_i32(node, 0);
     a->past            = a->causal ? GB_MIN(a->past, past) : past;
     a->causal          = true;
+    a->causal_at       = a->n_edits;
     return true;
 }
 
@@ -73,7 +74,8 @@ static bool add_node(struct gb_attention * a, const struct ggml_tensor * node, c
 
 static bool add_soft_max(struct gb_attention * a, const struct ggml_tensor * node, const struct ggml_tensor * before) {
     const struct ggml_tensor * mask = node->src[1];
-    return node->src[0] == before && is_dense(node) && add_scale(a, gb_op_param_f32(node, 0)) && node->src[2] == NULL &&
+    return node->src[0] == before && is_dense(node) && gb_op_param_f32(node, 1) == 0 && add_scale(a, gb_op_param_f32(node, 0)) &&
+           node->src[2] == NULL &&
            (mask == NULL || (mask != before && add_tensor(a, GB_SCORE_ADD_ROW, mask, node)));
 }
 

@@ -10,7 +10,7 @@
 // were called take part in a run and only they are counted in `pending`.
 //
 // Threads do not survive a fork. A pool that finds itself in a child makes its locks anew and starts workers again when
-// needed.
+// needed. Where a run itself forks (a function of the user's), it ends in the child without the others, and has failed.
 #include "cpu/threadpool.h"
 
 #include <stdatomic.h>
@@ -141,8 +141,18 @@ static void gate_wait(struct gate * g, unsigned seen, int64_t patience_ns) {
     gb_mutex_unlock(&g->mutex);
 }
 
+static bool is_forked(struct gb_cpu_pool * pool) { // during a run: the others are not here any more
+    return atomic_load_explicit(&pool->generation, memory_order_relaxed) != gb_fork_generation();
+}
+
 void gb_cpu_pool_meet(struct gb_cpu_pool * pool, enum gb_cpu_meeting meeting, int n, void (*last)(void * arg),
                       void * arg) {
+    if (is_forked(pool)) {
+        if (last != NULL) {
+            last(arg);
+        }
+        return;
+    }
     struct meeting_point * m    = &pool->meetings[meeting];
     const unsigned         seen = atomic_load(&m->gate.seq); // cannot change before we have arrived
     if (atomic_fetch_add(&m->arrived, 1) + 1 < n) {
@@ -310,7 +320,7 @@ static void run_team(struct gb_cpu_pool * pool, int nth, gb_cpu_pool_fn fn, void
         gate_open(&pool->workers[i].gate);
     }
     fn(arg, 0, nth);
-    if (nth > 1) {
+    if (nth > 1 && !is_forked(pool)) {
         gate_wait(&pool->done, seen, pool->patience_ns);
     }
 }
@@ -331,6 +341,8 @@ enum ggml_status gb_cpu_pool_run(struct gb_cpu_pool * pool, int n_threads, gb_cp
     waiting     = outer_waiting;
     waiting_arg = outer_arg;
     gb_mutex_unlock(&pool->running);
+    GB_FAIL_IF(is_forked(pool), GGML_STATUS_INVALID_STATE, GGML_STATUS_INVALID_STATE,
+               "CPU: the process was forked inside of a computation; its other threads, and their part of the results, are in the parent process");
     return GGML_STATUS_SUCCESS;
 }
 

@@ -95,8 +95,7 @@ static bool hold_memory(struct ggml_backend_sched * s, struct gb_sched_plan * p,
 // ----------------------------------------------------------------------------------------------------------------------- tensors
 
 static enum ggml_status put(struct ggml_tensor * t, ggml_backend_buffer_t buffer, void * data) {
-    t->buffer = buffer;
-    t->data   = data;
+    gb_tensor_put(t, buffer, data);
     return buffer ? ggml_backend_buffer_init_tensor(buffer, t) : GGML_STATUS_SUCCESS;
 }
 
@@ -168,8 +167,7 @@ static enum ggml_status bind_shadows(struct gb_sched_plan * p) {
         const struct ggml_tensor * root = t->view_src;
         const struct ggml_tensor * original = p->ids.data[sh->origin].tensor;
         if (sh->copy < 0 && root == original->view_src) {
-            t->buffer = original->buffer;
-            t->data   = original->data;
+            gb_tensor_put(t, original->buffer, original->data);
             t->extra  = original->extra;
         } else if (root) {
             GB_TRY(put(t, root->buffer, (char *) root->data + t->view_offs));
@@ -241,8 +239,7 @@ static bool note_old(struct binding * b) {
 static void put_back(struct binding * b) {
     for (int i = 0; b->old && i < b->plan->n_ids; i++) {
         struct ggml_tensor * t = b->plan->ids.data[i].tensor;
-        t->buffer              = b->old[i].buffer;
-        t->data                = b->old[i].data;
+        gb_tensor_put(t, b->old[i].buffer, b->old[i].data);
         t->extra               = b->old[i].extra;
     }
 }

@@ -39,6 +39,7 @@ static struct gb_shadow * new_shadow(struct gb_sched_plan * p, int origin, int c
     shadow->tensor.extra      = NULL;
     shadow->tensor.grad       = NULL;
     memset(shadow->tensor.padding, 0, sizeof(shadow->tensor.padding)); // no input or output, and not read once: the original is
+    gb_tensor_set_ndim(&shadow->tensor, gb_tensor_ndim(p->ids.data[origin].tensor));
     shadow->origin            = origin;
     shadow->copy              = copy;
     return shadow;
@@ -468,6 +469,7 @@ static void merge_all(struct builder * b) {
 
 static void as_bytes(struct ggml_tensor * t, size_t size) {
     t->type  = GGML_TYPE_I8;
+    gb_tensor_set_ndim(t, 1);
     t->ne[0] = (int64_t) size;
     t->nb[0] = 1;
     for (int d = 1; d < GGML_MAX_DIMS; d++) {

@@ -358,7 +358,7 @@ static enum ggml_status check_contents(const struct ggml_backend_sched * s, cons
 static enum ggml_status renew_prepared(struct ggml_backend_sched * s, struct gb_sched_plan * p) {
     const unsigned n_freed = gb_buffers_freed();
     if (p->foreign && p->n_freed != n_freed) {
-        GB_TRY(gb_sched_wait(s)); // it may be running
+        GB_TRY(gb_sched_wait_first(s)); // it may be running
         gb_sched_drop_prepared(s, p);
     }
     p->n_freed = n_freed;
@@ -399,6 +399,7 @@ static bool make_stage(struct gb_stage * stage, const struct gb_copy * copy, ggm
     memcpy(stage->tensor.ne, dst->ne, sizeof(dst->ne));
     memcpy(stage->tensor.nb, dst->nb, sizeof(dst->nb));
     memcpy(stage->tensor.name, dst->name, sizeof(dst->name));
+    gb_tensor_set_ndim(&stage->tensor, gb_tensor_ndim(dst));
     return stage->event && stage->tensor.data;
 }
 
@@ -475,7 +476,7 @@ static enum ggml_status find_or_get_ready(struct ggml_backend_sched * s, struct 
     struct gb_sched_plan * p = find_as_it_is(s, graph);
     s->stats.n_plans_found += p != NULL;
     if (p == NULL || p != s->current) {
-        GB_TRY(gb_sched_wait(s));
+        GB_TRY(gb_sched_wait_first(s));
     }
     if (p == NULL) {
         GB_TRY(get_ready(s, graph, what, &p));

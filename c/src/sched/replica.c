@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "backend/backend.h"
+#include "base/thread.h"
 
 static size_t size_on(const struct ggml_backend_sched * s, const struct gb_copy * copy) {
     const size_t size = ggml_backend_buft_get_alloc_size(s->devices[copy->backend].buft, &copy->dst->tensor);
@@ -182,7 +183,7 @@ void gb_sched_look_at_replicas(struct gb_sched_plan * p) {
     for (size_t c = 0; p->n_kept > 0 && c < p->copies.n; c++) {
         struct gb_copy * copy = &p->copies.data[c];
         if (copy->kept) {
-            copy->seen = source_of(p, copy)->buffer->version;
+            copy->seen = gb_buffer_version(source_of(p, copy)->buffer);
             copy->due  = copy->replica->version != copy->seen;
         }
     }
@@ -193,7 +194,7 @@ void gb_sched_keep_replicas(struct gb_sched_plan * p) {
         const struct gb_copy * copy = &p->copies.data[c];
         struct gb_replica *    r    = copy->replica;
         if (copy->kept && r->version == copy->seen) {
-            const uint64_t now = source_of(p, copy)->buffer->version;
+            const uint64_t now = gb_buffer_version(source_of(p, copy)->buffer);
             r->checked         = r->checked == r->version ? now : r->checked;
             r->version         = now;
         }

@@ -94,6 +94,12 @@ enum ggml_status gb_sched_wait(struct ggml_backend_sched * s) {
     return first;
 }
 
+enum ggml_status gb_sched_wait_first(struct ggml_backend_sched * s) {
+    const enum ggml_status status = gb_sched_wait(s);
+    s->lost                       = status == GGML_STATUS_ABORTED; // whoever issued what was on its way asks later
+    return status;
+}
+
 // ------------------------------------------------------------------------------------------------------------------------ waits
 
 static enum ggml_status wait_for(struct run * r, const struct gb_step * step, const struct gb_wait * wait) {
@@ -361,6 +367,7 @@ static enum ggml_status fail_in_step(struct run * r, const struct gb_step * step
 static enum ggml_status begin(struct run * r) {
     struct ggml_backend_sched * s = r->sched;
     r->behind                     = s->running;
+    s->generation                 = r->behind ? s->generation : gb_fork_generation();
     s->running                    = true;
     s->stats.n_runs++;
     r->plan->turn++;
@@ -368,7 +375,7 @@ static enum ggml_status begin(struct run * r) {
     s->in_flight = NULL;
     const bool forked = r->behind && s->generation != gb_fork_generation();
     if ((r->plan->n_backends > 1 && !r->again) || forked) { // what was on its way there is an error, told once
-        GB_TRY(gb_sched_wait(s));
+        GB_TRY(gb_sched_wait_first(s));
         s->running = true;
         r->behind  = false;
     }

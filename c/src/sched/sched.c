@@ -5,6 +5,7 @@
 
 #include "base/env.h"
 #include "base/params.h"
+#include "base/thread.h"
 
 #define INVALID GGML_STATUS_INVALID_ARGUMENT
 
@@ -57,7 +58,34 @@ ggml_backend_sched_t ggml_backend_sched_new(ggml_backend_t * backends, ggml_back
     return s;
 }
 
+// What another thread was changing when the process was forked stays half done in the child.
+static enum ggml_status check_whole(const struct ggml_backend_sched * s, const char * func) {
+    GB_FAIL_IF(s->user_thread != 0 && s->user_thread != gb_thread_number() && s->user_generation != gb_fork_generation(),
+               GGML_STATUS_INVALID_STATE, GGML_STATUS_INVALID_STATE,
+               "%s: the scheduler was in use by another thread when the process was forked: it is the parent's alone", func);
+    return GGML_STATUS_SUCCESS;
+}
+
+struct visit { // of a thread
+    uint32_t outer;
+    unsigned generation;
+};
+
+static struct visit enter(struct ggml_backend_sched * s) {
+    const struct visit before = { s->user_thread, s->user_generation };
+    s->user_generation        = gb_fork_generation();
+    s->user_thread            = gb_thread_number();
+    return before;
+}
+
+static enum ggml_status leave(struct ggml_backend_sched * s, struct visit before, enum ggml_status status) {
+    s->user_thread     = before.outer;
+    s->user_generation = before.generation;
+    return status;
+}
+
 static enum ggml_status check_idle(const struct ggml_backend_sched * s, const char * func) {
+    GB_TRY(check_whole(s, func));
     GB_FAIL_IF(s->in_callback, GGML_STATUS_INVALID_STATE, GGML_STATUS_INVALID_STATE, "%s: called from the scheduler's own callback", func);
     return GGML_STATUS_SUCCESS;
 }
@@ -84,6 +112,7 @@ void ggml_backend_sched_free(ggml_backend_sched_t sched) {
 enum ggml_status ggml_backend_sched_reset(ggml_backend_sched_t sched) {
     GB_CHECK_ARG(sched, INVALID);
     GB_TRY(check_idle(sched, __func__));
+    const struct visit     visit  = enter(sched);
     const enum ggml_status status = gb_sched_wait(sched);
     gb_sched_drop_plans(sched);
     gb_ptrmap_clear(&sched->user);
@@ -93,7 +122,7 @@ enum ggml_status ggml_backend_sched_reset(ggml_backend_sched_t sched) {
             ggml_tallocr_reset(sched->devices[b].tallocr);
         }
     }
-    return status;
+    return leave(sched, visit, status);
 }
 
 // ---------------------------------------------------------------------------------------------------------------------- asking
@@ -172,6 +201,9 @@ int ggml_backend_sched_get_n_splits(ggml_backend_sched_t sched) {
 }
 
 static const struct gb_split * split_at(ggml_backend_sched_t sched, int i, const char * func) {
+    if (check_whole(sched, func) != GGML_STATUS_SUCCESS) {
+        return NULL;
+    }
     const int n = sched->last ? (int) sched->last->splits.n : 0;
     GB_FAIL_IF(i < 0 || i >= n, NULL, INVALID, "%s: split %d: the last graph has %d splits", func, i, n);
     return &sched->last->splits.data[i];
@@ -212,6 +244,9 @@ struct ggml_tensor * ggml_backend_sched_get_split_input(ggml_backend_sched_t sch
 }
 
 static int id_in_last(const struct ggml_backend_sched * s, const struct ggml_tensor * t) {
+    if (check_whole(s, "ggml_backend_sched") != GGML_STATUS_SUCCESS) {
+        return -1;
+    }
     const int64_t id = s->last ? gb_ptrmap_get(&s->last->map, t) : GB_PTRMAP_ABSENT;
     return id == GB_PTRMAP_ABSENT ? -1 : (int) id;
 }
@@ -297,7 +332,16 @@ static enum ggml_status prepare(ggml_backend_sched_t sched, struct ggml_cgraph *
     GB_FAIL_IF(graph->n_nodes < 0 || graph->n_leafs < 0 || (graph->n_nodes > 0 && graph->nodes == NULL) ||
                    (graph->n_leafs > 0 && graph->leafs == NULL), INVALID, INVALID,
                "%s: argument 'graph': has %d nodes and %d leafs", func, graph->n_nodes, graph->n_leafs);
-    return gb_sched_prepare(sched, graph, what, plan);
+    const struct visit visit = enter(sched);
+    return leave(sched, visit, gb_sched_prepare(sched, graph, what, plan));
+}
+
+static enum ggml_status run(ggml_backend_sched_t sched, struct ggml_cgraph * graph, bool wait, const char * func) {
+    struct gb_sched_plan * plan;
+    GB_TRY(prepare(sched, graph, GB_PREPARE_COMPUTE, func, &plan));
+    const struct visit     visit  = enter(sched);
+    const enum ggml_status status = gb_sched_run(sched, plan, func);
+    return leave(sched, visit, status == GGML_STATUS_SUCCESS && wait ? gb_sched_wait(sched) : status);
 }
 
 // What programs will place themselves through get_tallocr: what they placed while measuring, or else the leafs that nobody placed.
@@ -336,19 +380,16 @@ enum ggml_status ggml_backend_sched_alloc_graph(ggml_backend_sched_t sched, stru
 }
 
 enum ggml_status ggml_backend_sched_graph_compute_async(ggml_backend_sched_t sched, struct ggml_cgraph * graph) {
-    struct gb_sched_plan * plan;
-    GB_TRY(prepare(sched, graph, GB_PREPARE_COMPUTE, __func__, &plan));
-    return gb_sched_run(sched, plan, __func__);
+    return run(sched, graph, false, __func__);
 }
 
 enum ggml_status ggml_backend_sched_graph_compute(ggml_backend_sched_t sched, struct ggml_cgraph * graph) {
-    struct gb_sched_plan * plan;
-    GB_TRY(prepare(sched, graph, GB_PREPARE_COMPUTE, __func__, &plan));
-    GB_TRY(gb_sched_run(sched, plan, __func__));
-    return gb_sched_wait(sched);
+    return run(sched, graph, true, __func__);
 }
 
 enum ggml_status ggml_backend_sched_synchronize(ggml_backend_sched_t sched) {
     GB_CHECK_ARG(sched, INVALID);
-    return gb_sched_wait(sched);
+    GB_TRY(check_whole(sched, __func__));
+    const struct visit visit = enter(sched);
+    return leave(sched, visit, gb_sched_wait(sched));
 }

@@ -311,8 +311,8 @@ struct ggml_backend_sched {
     bool running;                   // work may be queued
     bool lost;                      // an earlier run was cancelled with one that was given up; the next wait says so
     unsigned generation;            // gb_fork_generation() in which the last run was issued
-    const void * user_thread;       // that is inside of a call, by gb_this_thread(); NULL: none
-    unsigned     user_generation;   // in which it came
+    uint32_t user_thread;           // gb_thread_number() of who is inside of a call; 0: nobody
+    unsigned user_generation;       // in which it came
     bool in_callback;
     unsigned n_resets;
 
@@ -450,6 +450,7 @@ enum ggml_status gb_sched_check_backends(const struct ggml_backend_sched * s, co
 bool             gb_sched_has_queue(const struct ggml_backend_sched * s, int backend); // its calls return before the work is done
 enum ggml_status gb_sched_run(struct ggml_backend_sched * s, struct gb_sched_plan * p, const char * func);
 enum ggml_status gb_sched_wait(struct ggml_backend_sched * s); // for all backends
+enum ggml_status gb_sched_wait_first(struct ggml_backend_sched * s); // the same, for a call that is about something else
 
 // fallback.c
 enum ggml_status           gb_sched_find_fallbacks(struct ggml_backend_sched * s, struct gb_sched_plan * p);

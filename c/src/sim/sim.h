@@ -10,11 +10,11 @@
 #include "ggml-backend.h"
 
 // For the registry: "mem=64M,max=16M,ops=mul_mat+add,noops=rope,delay=2ms,op_delay=1ms,copy_delay=1ms,copy_bw=1G,threads=1,name=A,...". Every
-// call makes a new device with memory of its own. NULL and reported for an unknown parameter or a bad value.
+// call makes a new device with memory of its own; but without parameters, the default device if no living backend has it.
+// NULL and reported for an unknown parameter or a bad value.
 GGML_CALL ggml_backend_t gb_sim_reg_init(const char * params, void * user_data);
 
-// Buffers of a device that no backend computes on, with default parameters; made on first use, lives as long as the
-// process.
+// Buffers of the default device, whether a backend has it or not; the type lives as long as the process.
 ggml_backend_buffer_type_t gb_sim_default_buffer_type(void);
 
 #endif // GB_SIM_SIM_H

@@ -12,7 +12,16 @@ static GGML_CALL const char * name_of(ggml_backend_t backend) {
 }
 
 static GGML_CALL ggml_backend_buffer_type_t default_buffer_type(ggml_backend_t backend) {
-    return &((struct gb_sim_device *) backend->context)->buft;
+    struct gb_sim_device * device = backend->context;
+    return device->is_default ? gb_sim_default_buffer_type() : &device->buft;
+}
+
+static void leave_device(struct gb_sim_device * device) {
+    if (device->is_default) {
+        gb_sim_default_device_leave(device);
+    } else {
+        gb_sim_device_unref(device);
+    }
 }
 
 static GGML_CALL void backend_free(ggml_backend_t backend) {
@@ -21,7 +30,7 @@ static GGML_CALL void backend_free(ggml_backend_t backend) {
     gb_mutex_lock(&device->mutex);
     device->failed = GGML_STATUS_SUCCESS; // nobody is left to be told; buffers that live on stay usable
     gb_mutex_unlock(&device->mutex);
-    gb_sim_device_unref(device);
+    leave_device(device);
     gb_free(backend);
 }
 
@@ -218,7 +227,11 @@ GGML_CALL ggml_backend_t gb_sim_reg_init(const char * params, void * user_data) 
     if (backend == NULL) {
         return NULL;
     }
-    struct gb_sim_device * device = gb_sim_device_new(&parsed);
+    const bool             plain  = params == NULL || params[0] == '\0';
+    struct gb_sim_device * device = plain ? gb_sim_default_device_claim() : NULL;
+    if (device == NULL) { // a backend has it already
+        device = gb_sim_device_new(&parsed);
+    }
     if (device == NULL) {
         gb_free(backend);
         return NULL;

@@ -272,30 +272,20 @@ void gb_sim_buffer_type_init(struct gb_sim_device * device) {
     };
 }
 
-// ------------------------------------------------------------------------------------------- buffers without a backend
+// ---------------------------------------------------------------------------------------------- of the default device, for good
 
-static GGML_CALL const char * lone_name(ggml_backend_buffer_type_t buft) {
+static GGML_CALL const char * default_name(ggml_backend_buffer_type_t buft) {
     (void) buft;
     return "SIM";
 }
 
-static GGML_CALL size_t lone_alignment(ggml_backend_buffer_type_t buft) {
+static GGML_CALL size_t default_alignment(ggml_backend_buffer_type_t buft) {
     (void) buft;
     return 128;
 }
 
-static GGML_CALL bool lone_supports(ggml_backend_buffer_type_t buft, ggml_backend_t backend) {
-    (void) buft;
-    (void) backend;
-    return false;
-}
-
-static GGML_CALL ggml_backend_buffer_t lone_alloc(ggml_backend_buffer_type_t buft, size_t size) { // a device for each
-    struct gb_sim_params params;
-    if (gb_sim_params_parse("name=SIM,align=128", &params) != GGML_STATUS_SUCCESS) {
-        return NULL;
-    }
-    struct gb_sim_device * device = gb_sim_device_new(&params);
+static GGML_CALL ggml_backend_buffer_t default_alloc(ggml_backend_buffer_type_t buft, size_t size) {
+    struct gb_sim_device * device = gb_sim_default_device();
     ggml_backend_buffer_t  buffer = device != NULL ? gb_sim_buffer_new(device, buft, size) : NULL;
     gb_sim_device_unref(device);
     return buffer;
@@ -303,8 +293,8 @@ static GGML_CALL ggml_backend_buffer_t lone_alloc(ggml_backend_buffer_type_t buf
 
 ggml_backend_buffer_type_t gb_sim_default_buffer_type(void) {
     static struct ggml_backend_buffer_type type = { // never written
-        .iface = { .get_name = lone_name, .alloc_buffer = lone_alloc, .get_alignment = lone_alignment,
-                  .supports_backend = lone_supports },
+        .iface = { .get_name = default_name, .alloc_buffer = default_alloc, .get_alignment = default_alignment,
+                  .supports_backend = type_supports },
     };
     return &type;
 }

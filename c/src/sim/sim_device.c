@@ -135,8 +135,83 @@ static void stop_thread(struct gb_sim_device * device) {
     gb_thread_join(device->thread);
 }
 
+// ------------------------------------------------------------------------------------------------------- the default device
+
+static struct {
+    struct gb_sim_device * device; // no reference: NULL when the last one goes
+    bool                   claimed;
+} standard; // guarded by its brief lock
+
+static bool drop_ref(struct gb_sim_device * device) { // true: it was the last one
+    if (!device->is_default) {
+        return atomic_fetch_sub(&device->refs, 1) == 1;
+    }
+    struct gb_brief_lock * lock = gb_brief_lock_for(&standard);
+    gb_brief_lock(lock);
+    const bool last = atomic_fetch_sub(&device->refs, 1) == 1;
+    if (last && standard.device == device) {
+        standard.device = NULL;
+    }
+    gb_brief_unlock(lock);
+    return last;
+}
+
+// The device that there is, or `fresh` as such. With a reference.
+static struct gb_sim_device * get_default(struct gb_sim_device * fresh) {
+    struct gb_brief_lock * lock = gb_brief_lock_for(&standard);
+    gb_brief_lock(lock);
+    struct gb_sim_device * device = standard.device;
+    if (device != NULL) {
+        gb_sim_device_ref(device);
+    } else if (fresh != NULL) {
+        fresh->is_default = true;
+        standard.device = device = fresh;
+    }
+    gb_brief_unlock(lock);
+    return device;
+}
+
+struct gb_sim_device * gb_sim_default_device(void) {
+    struct gb_sim_device * device = get_default(NULL);
+    if (device != NULL) {
+        return device;
+    }
+    struct gb_sim_params   params;
+    struct gb_sim_device * fresh = gb_sim_params_parse("", &params) == GGML_STATUS_SUCCESS ? gb_sim_device_new(&params) : NULL;
+    device                       = fresh != NULL ? get_default(fresh) : NULL;
+    if (device != fresh) { // another thread was faster
+        gb_sim_device_unref(fresh);
+    }
+    return device;
+}
+
+static bool set_claimed(bool claimed) { // false: it is so already
+    struct gb_brief_lock * lock = gb_brief_lock_for(&standard);
+    gb_brief_lock(lock);
+    const bool changes = standard.claimed != claimed;
+    standard.claimed   = claimed;
+    gb_brief_unlock(lock);
+    return changes;
+}
+
+struct gb_sim_device * gb_sim_default_device_claim(void) {
+    if (!set_claimed(true)) {
+        return NULL;
+    }
+    struct gb_sim_device * device = gb_sim_default_device();
+    if (device == NULL) {
+        set_claimed(false);
+    }
+    return device;
+}
+
+void gb_sim_default_device_leave(struct gb_sim_device * device) {
+    gb_sim_device_unref(device);
+    set_claimed(false);
+}
+
 void gb_sim_device_unref(struct gb_sim_device * device) {
-    if (device == NULL || atomic_fetch_sub(&device->refs, 1) > 1) {
+    if (device == NULL || !drop_ref(device)) {
         return;
     }
     adopt_after_fork(device);
@@ -283,9 +358,12 @@ void gb_sim_work_free(struct gb_sim_device * device, void * work) {
     gb_mutex_unlock(&device->mutex);
 }
 
+enum wait_end { COMPLETE, GIVEN_UP_BY_OTHERS, GIVEN_UP };
+
 // Until `target` pieces are completed, with the mutex held. When the thread's poll wants to give up, all that is queued is cancelled, and the
-// queue becomes empty soon. False: somebody gave up while this waited, or the poll has forked, and this is the child.
-static bool wait_locked(struct gb_sim_device * device, uint64_t target) {
+// queue becomes empty soon. GIVEN_UP also when nothing was left to cancel, so that a series of short waits is given up as well, and in a child
+// that the poll has forked.
+static enum wait_end wait_locked(struct gb_sim_device * device, uint64_t target) {
     const uint64_t n_cancels = device->n_cancels;
     bool           gave_up   = false;
     while (device->n_completed < target) {
@@ -298,14 +376,14 @@ static bool wait_locked(struct gb_sim_device * device, uint64_t target) {
             gb_mutex_unlock(&device->mutex);
             adopt_after_fork(device);
             gb_mutex_lock(&device->mutex);
-            return false;
+            return GIVEN_UP;
         }
         if (gave_up && device->n_completed < target) {
             target = device->n_submitted;
             cancel(device);
         }
     }
-    return device->n_cancels == n_cancels;
+    return gave_up ? GIVEN_UP : device->n_cancels != n_cancels ? GIVEN_UP_BY_OTHERS : COMPLETE;
 }
 
 void gb_sim_drain(struct gb_sim_device * device, uint64_t ticket) {
@@ -335,7 +413,7 @@ static enum ggml_status end_wait(struct gb_sim_device * device, bool complete, b
 enum ggml_status gb_sim_wait(struct gb_sim_device * device, bool forget) {
     adopt_after_fork(device);
     gb_mutex_lock(&device->mutex);
-    const bool complete = wait_locked(device, device->n_submitted);
+    const bool complete = wait_locked(device, device->n_submitted) == COMPLETE;
     return end_wait(device, complete, true, forget);
 }
 
@@ -344,7 +422,9 @@ enum ggml_status gb_sim_submit_and_wait(struct gb_sim_device * device, struct gb
     work->outcome            = &outcome;
     GB_TRY(gb_sim_submit(device, work));
     gb_mutex_lock(&device->mutex);
-    wait_locked(device, device->n_submitted);
+    if (wait_locked(device, device->n_submitted) == GIVEN_UP && outcome == GGML_STATUS_SUCCESS) { // it was done already
+        outcome = GGML_STATUS_ABORTED;
+    }
     if (outcome == GGML_STATUS_SUCCESS) {
         gb_mutex_unlock(&device->mutex);
         return outcome;
@@ -374,7 +454,7 @@ enum ggml_status gb_sim_wait_for(struct gb_sim_device * device, uint64_t ticket)
         gb_mutex_unlock(&device->mutex);
         return gb_fail(GGML_STATUS_INVALID_STATE, "%s: the work before the event was on its way when the process was forked", device->name);
     }
-    const bool complete = wait_locked(device, ticket);
+    const bool complete = wait_locked(device, ticket) == COMPLETE;
     return end_wait(device, complete, true, false);
 }
 

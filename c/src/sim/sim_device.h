@@ -70,7 +70,8 @@ struct gb_sim_device {
     atomic_int                      refs; // backend, buffers, events and those who wait for them
     char                            name[32];
     struct gb_sim_params            params;
-    struct ggml_backend_buffer_type buft;
+    struct ggml_backend_buffer_type buft; // of a device that is the default one: not used
+    bool                            is_default;
     struct gb_cpu_pool *            pool; // owned; NULL: one thread computes
 
     union gb_sim_block    blocks[GB_SIM_BLOCKS]; // memory of queued work, so that running again allocates nothing
@@ -97,6 +98,12 @@ struct gb_sim_device {
 };
 
 struct gb_sim_device * gb_sim_device_new(const struct gb_sim_params * params); // with one reference
+// The default device: without parameters, with the buffer type of the registry's entry. It is made when it is asked for and gone with its
+// last reference. One backend at a time has it; claim: NULL without a report when another has it.
+struct gb_sim_device * gb_sim_default_device(void); // with a reference of the caller's
+struct gb_sim_device * gb_sim_default_device_claim(void);
+void                   gb_sim_default_device_leave(struct gb_sim_device * device); // with the reference
+
 struct gb_sim_device * gb_sim_device_ref(struct gb_sim_device * device);
 void                   gb_sim_device_unref(struct gb_sim_device * device);
 

@@ -288,6 +288,7 @@ static struct ggml_tensor * make_clone(struct recompute * r, const struct ggml_t
     if (copy == NULL) {
         return NULL;
     }
+    gb_tensor_set_ndim(copy, gb_tensor_ndim(node));
     copy->op      = node->op;
     copy->backend = node->backend;
     copy->extra   = node->extra;

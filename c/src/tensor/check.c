@@ -5,6 +5,8 @@
 // The idea: a node that exists is right. Kernels, allocators and the scheduler rely on it and look at shapes no more.
 #include "tensor/check.h"
 
+#include <math.h>
+
 #include "tensor/rule.h"
 #include "tensor/tensor.h"
 
@@ -263,7 +265,8 @@ static bool rule_expert(const char * func, struct ggml_tensor * const as[], int 
     char role[16]          = "as[0]";
     role[3]                = (char) ('0' + i); // n_as is at most 8
     const struct gb_call c = { func, 4, { { "as[0]", as[0] }, { role, as[i] }, { "ids", ids }, { "b", b } } };
-    return gb_rule_given(&c) && gb_rule_same_type(&c, 0, 1) && gb_rule_same_shape(&c, 0, 1) && rule_mul_mat(&c, 1, 3);
+    return gb_rule_given(&c) && gb_rule_same_type(&c, 0, 1) && gb_rule_same_shape(&c, 0, 1) && gb_rule_max_dims(&c, 1, 2) &&
+           rule_mul_mat(&c, 1, 3);
 }
 
 bool gb_check_mul_mat_id(const char * func, struct ggml_tensor * const as[], int n_as, gb_ct ids, int id, gb_ct b) {
@@ -280,8 +283,7 @@ bool gb_check_mul_mat_id(const char * func, struct ggml_tensor * const as[], int
             return false;
         }
     }
-    return gb_rule_type(&c, 0, GGML_TYPE_I32) && gb_rule_max_dims(&c, 0, 2) && gb_rule_max_dims(&c, 1, 2) &&
-           gb_rule_equal(&c, 0, 1, 1, 1) && gb_rule_in_range(&c, "id", id, 0, ids->ne[0] - 1);
+    return gb_rule_type(&c, 0, GGML_TYPE_I32) && gb_rule_max_dims(&c, 0, 2) && gb_rule_equal(&c, 0, 1, 1, 1) && gb_rule_in_range(&c, "id", id, 0, ids->ne[0] - 1);
 }
 
 bool gb_check_out_prod(const char * func, gb_ct a, gb_ct b) {
@@ -332,6 +334,14 @@ bool gb_check_soft_max(const char * func, gb_ct a, gb_ct mask) {
     return gb_rule_given(&c) && gb_rule_contiguous(&c, 0);
 }
 
+bool gb_check_max_bias(const char * func, gb_ct a, gb_ct mask, float max_bias) {
+    const struct gb_call c = GB_CALL_1(func, a);
+    if (!(max_bias >= 0 && max_bias < INFINITY)) {
+        return gb_rule_broken(&c, "max_bias must be at least 0 and finite, is %g", (double) max_bias);
+    }
+    return max_bias == 0 || mask != NULL || gb_rule_broken(&c, "max_bias %g needs a mask", (double) max_bias);
+}
+
 bool gb_check_soft_max_back(const char * func, gb_ct a, gb_ct b) {
     const struct gb_call c = GB_CALL_2(func, a, b);
     return gb_rule_given(&c) && gb_rule_same_shape(&c, 0, 1) && gb_rule_contiguous(&c, 0) && gb_rule_contiguous(&c, 1);
@@ -360,15 +370,24 @@ static bool rule_rope_dims(const struct gb_call * c, gb_ct a, const struct gb_ro
                               (long long) a->ne[0], 2 * (int) r->n_dims);
     }
     // neighbours are rotated in pairs, also those beyond n_dims
-    return (r->mode & GB_ROPE_NEOX) != 0 || a->ne[0] % 2 == 0 ||
+    return (r->mode & (GB_ROPE_NEOX | GGML_ROPE_EXACT)) != 0 || a->ne[0] % 2 == 0 ||
            gb_rule_broken(c, "mode %d needs an even {a.0}, has %lld", (int) r->mode, (long long) a->ne[0]);
+}
+
+static bool rule_rope_mode(const struct gb_call * c, int mode) {
+    const int rest = mode & ~GGML_ROPE_EXACT;
+    if ((mode & GGML_ROPE_EXACT) == 0) {
+        return gb_rule_in_range(c, "mode", mode, 0, 7);
+    }
+    return rest == 0 || rest == GB_ROPE_NEOX ||
+           gb_rule_broken(c, "GGML_ROPE_EXACT goes with mode 0 or %d, not with %d", GB_ROPE_NEOX, rest);
 }
 
 bool gb_check_rope(const char * func, gb_ct a, gb_ct b, const struct gb_rope * rope) {
     const struct gb_call c = GB_CALL_2(func, a, b);
     return gb_rule_given(&c) && gb_rule_type(&c, 1, GGML_TYPE_I32) && gb_rule_max_dims(&c, 1, 1) &&
            gb_rule_contiguous(&c, 1) && gb_rule_equal(&c, 0, 2, 1, 0) &&
-           gb_rule_in_range(&c, "mode", rope->mode, 0, 7) && rule_rope_dims(&c, a, rope) &&
+           rule_rope_mode(&c, rope->mode) && rule_rope_dims(&c, a, rope) &&
            rule_positive(&c, "freq_base", rope->freq_base);
 }
 
@@ -455,6 +474,11 @@ static bool rule_loss(const struct gb_call * c) {
 bool gb_check_cross_entropy_loss(const char * func, gb_ct a, gb_ct b) {
     const struct gb_call c = GB_CALL_2(func, a, b);
     return gb_rule_given(&c) && rule_loss(&c);
+}
+
+bool gb_check_loss_eps(const char * func, gb_ct a, float eps) {
+    const struct gb_call c = GB_CALL_1(func, a);
+    return (eps >= 0 && eps < 1) || gb_rule_broken(&c, "eps must be at least 0 and below 1, is %g", (double) eps);
 }
 
 bool gb_check_cross_entropy_loss_back(const char * func, gb_ct a, gb_ct b, gb_ct c) {

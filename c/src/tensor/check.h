@@ -66,6 +66,7 @@ bool gb_check_rms_norm(const char * func, gb_ct a, float eps);
 bool gb_check_rms_norm_back(const char * func, gb_ct a, gb_ct b, float eps);
 bool gb_check_group_norm(const char * func, gb_ct a, int n_groups, bool inplace);
 bool gb_check_soft_max(const char * func, gb_ct a, gb_ct mask); // mask may be NULL
+bool gb_check_max_bias(const char * func, gb_ct a, gb_ct mask, float max_bias);
 bool gb_check_soft_max_back(const char * func, gb_ct a, gb_ct b);
 bool gb_check_diag_mask(const char * func, gb_ct a, int n_past, bool inplace);
 bool gb_check_alibi(const char * func, gb_ct a, int n_head);
@@ -113,6 +114,7 @@ bool gb_check_map_custom(const char * func, gb_ct a, gb_ct b, gb_ct c, int n, bo
 
 // losses
 bool gb_check_cross_entropy_loss(const char * func, gb_ct a, gb_ct b);
+bool gb_check_loss_eps(const char * func, gb_ct a, float eps);
 bool gb_check_cross_entropy_loss_back(const char * func, gb_ct a, gb_ct b, gb_ct c);
 
 #endif // GB_TENSOR_CHECK_H

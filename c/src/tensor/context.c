@@ -11,7 +11,6 @@
 // who walks the list sees whole tensors. Each object knows its thread, so that a builder that fails takes back only what it made itself.
 #include <stdio.h>
 
-#include "base/thread.h"
 #include "tensor.h"
 
 enum {
@@ -80,7 +79,7 @@ static bool init_memory(struct ggml_context * ctx, struct ggml_init_params param
     }
     ctx->at   = ctx->mem_buffer;
     ctx->left = ctx->mem_size;
-    ctx->lock = gb_brief_lock_pick();
+    ctx->lock = gb_brief_lock_for(ctx);
     return true;
 }
 
@@ -201,6 +200,7 @@ static inline void fill(struct ggml_tensor * tensor, const struct ggml_tensor * 
     memcpy(tensor->nb, layout->nb, sizeof(tensor->nb));
     tensor->view_src  = layout->view_src;
     tensor->view_offs = layout->view_offs;
+    tensor->padding[0] = layout->padding[0];
     tensor->data      = behind && layout->view_src == NULL ? tensor + 1 : layout->data;
 }
 

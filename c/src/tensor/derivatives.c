@@ -199,6 +199,9 @@ static bool derive_soft_max(struct gb_sweep * s, struct ggml_tensor * y, struct 
     if (!gb_grad_wanted(s, y->src[0]) && !gb_grad_wanted(s, y->src[1])) {
         return true;
     }
+    if (gb_op_param_f32(y, 1) != 0.0f && gb_grad_wanted(s, y->src[1])) { // a slope for each head: no operator multiplies by it
+        return fail_underivable(s, y);
+    }
     struct ggml_tensor * inner = ggml_soft_max_back(s->ctx, g, y);
     return ADD(y->src[0], scale == 1.0f ? inner : ggml_scale(s->ctx, inner, scale)) &&
            ADD(y->src[1], unrepeated(s->ctx, inner, y->src[1]));
@@ -242,7 +245,10 @@ static bool derive_flash_attn(struct gb_sweep * s, struct ggml_tensor * y, struc
 }
 
 static bool derive_cross_entropy_loss(struct gb_sweep * s, struct ggml_tensor * y, struct ggml_tensor * g) {
-    return ADD(y->src[0], ggml_cross_entropy_loss_back(s->ctx, y->src[0], y->src[1], g));
+    float eps;
+    memcpy(&eps, y->op_params + 1, sizeof(eps));
+    return ADD(y->src[0], y->op_params[0] != 0 ? ggml_cross_entropy_loss_eps_back(s->ctx, y->src[0], y->src[1], g, eps)
+                                               : ggml_cross_entropy_loss_back(s->ctx, y->src[0], y->src[1], g));
 }
 
 // ------------------------------------------------------------------------------------------------------------------------- table

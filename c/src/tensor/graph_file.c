@@ -75,6 +75,27 @@ static enum ggml_status write_header(struct gb_file_writer * w, const struct ggm
     return gb_file_writer_write(w, &size_eval, sizeof(size_eval));
 }
 
+// A name's last byte is 0 for whoever reads the file. Where a 0 comes before it already, it holds the number of dimensions plus one.
+enum { NDIM_AT = GGML_MAX_NAME - 1 };
+
+static enum ggml_status write_name(struct gb_file_writer * w, const struct ggml_tensor * t) {
+    char name[GGML_MAX_NAME];
+    gb_tensor_read_name(t, name);
+    if (name[NDIM_AT - 1] == '\0') {
+        name[NDIM_AT] = (char) (gb_tensor_ndim(t) + 1);
+    }
+    return gb_file_writer_write(w, name, sizeof(name));
+}
+
+static void settle_name(struct ggml_tensor * t) {
+    const int ndim   = t->name[NDIM_AT - 1] == '\0' ? t->name[NDIM_AT] - 1 : -1;
+    t->name[NDIM_AT] = '\0';
+    if (strlen(t->name) == NDIM_AT) {
+        gb_cut_at_character(t->name);
+    }
+    gb_tensor_set_ndim(t, ndim >= 0 && ndim <= GGML_MAX_DIMS ? ndim : -1);
+}
+
 static enum ggml_status write_record(struct gb_file_writer * w, const struct ggml_tensor * t) {
     const uint32_t words[2] = { (uint32_t) t->type, (uint32_t) t->op };
     uint64_t       shape[2 * GGML_MAX_DIMS];
@@ -84,7 +105,7 @@ static enum ggml_status write_record(struct gb_file_writer * w, const struct ggm
     }
     GB_TRY(gb_file_writer_write(w, words, sizeof(words)));
     GB_TRY(gb_file_writer_write(w, shape, sizeof(shape)));
-    GB_TRY(gb_file_writer_write(w, t->name, sizeof(t->name)));
+    GB_TRY(write_name(w, t));
     return gb_file_writer_write(w, t->op_params, sizeof(t->op_params));
 }
 
@@ -191,10 +212,7 @@ static bool read_record(struct import * in, struct ggml_tensor * t) {
         !read_bytes(in, t->op_params, sizeof(t->op_params))) {
         return false;
     }
-    t->name[sizeof(t->name) - 1] = '\0';
-    if (strlen(t->name) == sizeof(t->name) - 1) {
-        gb_cut_at_character(t->name);
-    }
+    settle_name(t);
     if (words[0] >= GGML_TYPE_COUNT || !gb_type_is_valid((enum ggml_type) words[0])) {
         return malformed(in, "%u is no tensor type", words[0]);
     }
@@ -248,6 +266,7 @@ static void take_over(struct ggml_tensor * t, const struct ggml_tensor * record)
     t->op = record->op;
     memcpy(t->name, record->name, sizeof(t->name));
     memcpy(t->op_params, record->op_params, sizeof(t->op_params));
+    gb_tensor_set_ndim(t, gb_tensor_knows_ndim(record) ? gb_tensor_ndim(record) : -1);
 }
 
 // The leaf's data stays in the file's content, moved down over the record read before to where elements are aligned.

@@ -3,6 +3,7 @@
 #include <stdio.h>
 
 #include "base/hash.h"
+#include "base/params.h"
 #include "tensor.h"
 
 // ---------------------------------------------------------------------------------------------------------------------- listing
@@ -150,7 +151,8 @@ static void put_values(FILE * file, const struct ggml_tensor * t) {
     } else if (t->type == GGML_TYPE_F32 || t->type == GGML_TYPE_F16 || t->type == GGML_TYPE_BF16) {
         fputs("|(", file);
         for (int i = 0; i < ggml_nelements(t); i++) {
-            fprintf(file, i ? ", %.3g" : "%.3g", (double) ggml_get_f32_1d(t, i));
+            char number[48];
+            fprintf(file, i ? ", %s" : "%s", gb_number_text(number, sizeof(number), 3, (double) ggml_get_f32_1d(t, i)));
         }
         fputc(')', file);
     }

@@ -17,6 +17,7 @@ struct ggml_tensor * gb_op_new(struct ggml_context * ctx, const char * func, enu
     struct ggml_tensor * node  = gb_tensor_new(ctx, type, 4, ne);
     if (node != NULL) {
         node->op = op;
+        gb_tensor_set_ndim(node, -1);
     }
     return node;
 }
@@ -37,6 +38,7 @@ struct ggml_tensor * gb_op_view(struct ggml_context * ctx, const char * func, en
     struct ggml_tensor * node = gb_tensor_view(ctx, a, 4, ne, nb, offset, func);
     if (node != NULL) {
         node->op = op;
+        gb_tensor_set_ndim(node, -1);
         gb_tensor_name_after(node, a, suffix, NULL);
     }
     return node;
@@ -47,6 +49,12 @@ struct ggml_tensor * gb_op_keep_if(struct ggml_context * ctx, struct ggml_tensor
         gb_context_drop(ctx, first);
     }
     return last;
+}
+
+void gb_op_set_ndim(struct ggml_tensor * node, int ndim) {
+    if (node != NULL) {
+        gb_tensor_set_ndim(node, ndim);
+    }
 }
 
 void gb_op_set_params(struct ggml_tensor * node, const void * params, size_t size) {
@@ -61,6 +69,18 @@ void gb_op_set_param_f32(struct ggml_tensor * node, int i, float value) {
     }
 }
 
+// As many dimensions as the source that has most of them, unless the builder has said how many.
+static void settle_ndim(struct ggml_tensor * node) {
+    int most = 0;
+    for (int i = 0; i < 3 && !gb_tensor_knows_ndim(node); i++) {
+        const struct ggml_tensor * src = node->src[i];
+        most                           = src != NULL && src != node ? GB_MAX(most, gb_tensor_ndim(src)) : most;
+    }
+    if (!gb_tensor_knows_ndim(node)) {
+        gb_tensor_set_ndim(node, most);
+    }
+}
+
 struct ggml_tensor * gb_op_sources(struct ggml_context * ctx, struct ggml_tensor * node, enum gb_grad grad,
                                    struct ggml_tensor * a, struct ggml_tensor * b, struct ggml_tensor * c) {
     if (node == NULL) {
@@ -69,5 +89,6 @@ struct ggml_tensor * gb_op_sources(struct ggml_context * ctx, struct ggml_tensor
     node->src[0] = a;
     node->src[1] = b;
     node->src[2] = c;
+    settle_ndim(node);
     return grad == GB_GRAD_INHERIT ? gb_op_keep_if(ctx, node, gb_tensor_inherit_grad(ctx, node)) : node;
 }

@@ -28,6 +28,9 @@ struct ggml_tensor * gb_op_like(struct ggml_context * ctx, const char * func, en
 struct ggml_tensor * gb_op_view(struct ggml_context * ctx, const char * func, enum ggml_op op, struct ggml_tensor * a,
                                 const int64_t ne[4], const size_t * nb, size_t offset, const char * suffix);
 
+// How many dimensions the node has, where that is not what the source with most of them has.
+void gb_op_set_ndim(struct ggml_tensor * node, int ndim);
+
 void gb_op_set_params(struct ggml_tensor * node, const void * params, size_t size);
 void gb_op_set_param_f32(struct ggml_tensor * node, int i, float value);
 

@@ -24,6 +24,17 @@ struct ggml_tensor * ggml_soft_max_ext(struct ggml_context * ctx, struct ggml_te
     return soft_max(ctx, __func__, a, mask, scale, false);
 }
 
+struct ggml_tensor * ggml_soft_max_bias(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * mask, float scale, float max_bias) {
+    if (!gb_check_soft_max(__func__, a, mask) || !gb_check_max_bias(__func__, a, mask, max_bias)) {
+        return NULL;
+    }
+    struct ggml_tensor * node = soft_max(ctx, __func__, a, mask, scale, false);
+    if (node != NULL) {
+        gb_op_set_param_f32(node, 1, max_bias);
+    }
+    return node;
+}
+
 static struct ggml_tensor * soft_max_back(struct ggml_context * ctx, const char * func, struct ggml_tensor * a,
                                           struct ggml_tensor * b, bool inplace) {
     if (!gb_check_soft_max_back(func, a, b)) {

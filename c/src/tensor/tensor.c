@@ -6,7 +6,6 @@
 
 #include <stdio.h>
 
-#include "base/thread.h"
 
 // --------------------------------------------------------------------------------------------------------------------- making
 
@@ -77,6 +76,8 @@ static struct ggml_tensor * make_tensor(struct ggml_context * ctx, const char * 
     layout.view_src  = NULL;
     layout.view_offs = 0;
     layout.data      = NULL;
+    layout.padding[0] = 0;
+    gb_tensor_set_ndim(&layout, n_dims);
     return set_shape(&layout, func, type, n_dims, ne, &bytes)
                ? gb_context_new_tensor(ctx, &layout, bytes, element_alignment(type), in_pool)
                : NULL;
@@ -128,12 +129,19 @@ struct ggml_tensor * ggml_new_f32(struct ggml_context * ctx, float value) {
     return t;
 }
 
+static struct ggml_tensor * with_ndim(struct ggml_tensor * t, int ndim) {
+    if (t != NULL) {
+        gb_tensor_set_ndim(t, ndim);
+    }
+    return t;
+}
+
 struct ggml_tensor * ggml_dup_tensor(struct ggml_context * ctx, const struct ggml_tensor * src) {
     if (src == NULL) {
         gb_fail_null(__func__, "src");
         return NULL;
     }
-    return make_tensor(ctx, __func__, src->type, GGML_MAX_DIMS, src->ne, false);
+    return with_ndim(make_tensor(ctx, __func__, src->type, GGML_MAX_DIMS, src->ne, false), gb_tensor_ndim(src));
 }
 
 struct ggml_tensor * gb_tensor_inherit_grad(struct ggml_context * ctx, struct ggml_tensor * result) {
@@ -144,7 +152,7 @@ struct ggml_tensor * gb_tensor_inherit_grad(struct ggml_context * ctx, struct gg
     if (!wanted) {
         return result;
     }
-    result->grad = gb_tensor_new(ctx, result->type, GGML_MAX_DIMS, result->ne);
+    result->grad = ggml_dup_tensor(ctx, result);
     return result->grad ? result : NULL;
 }
 
@@ -233,8 +241,10 @@ struct ggml_tensor * gb_tensor_view(struct ggml_context * ctx, struct ggml_tenso
     if (!check_extent(&layout, src, root_offs, func)) {
         return NULL;
     }
-    layout.view_src  = gb_root(src);
-    layout.view_offs = root_offs;
+    layout.view_src   = gb_root(src);
+    layout.view_offs  = root_offs;
+    layout.padding[0] = 0;
+    gb_tensor_set_ndim(&layout, n_dims);
     char * data      = GB_READ_RELAXED(layout.view_src->data); // another thread may place the root now: the view is bound later, then
     layout.data      = data ? data + root_offs : NULL;
     return gb_context_new_tensor(ctx, &layout, 0, 1, true);
@@ -246,7 +256,7 @@ struct ggml_tensor * ggml_view_tensor(struct ggml_context * ctx, struct ggml_ten
         return NULL;
     }
     struct ggml_tensor * t = gb_tensor_view(ctx, src, GGML_MAX_DIMS, src->ne, src->nb, 0, __func__);
-    return gb_tensor_name_after(t, src, "view", NULL);
+    return gb_tensor_name_after(with_ndim(t, gb_tensor_ndim(src)), src, "view", NULL);
 }
 
 // --------------------------------------------------------------------------------------------------------------------- queries

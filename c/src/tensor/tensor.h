@@ -15,11 +15,12 @@
 
 #include "base/mem.h"
 #include "base/status.h"
+#include "base/thread.h"
 #include "ggml.h"
 
 // ------------------------------------------------------------------------------------------------------------------- making
 
-// A fresh contiguous tensor; n_dims 1..4. Reports and returns NULL on a bad type, negative or overflowing sizes, no memory.
+// A fresh contiguous tensor; n_dims 1..4, which it keeps (gb_tensor_ndim). Reports and returns NULL on a bad type, negative or overflowing sizes, no memory.
 struct ggml_tensor * gb_tensor_new(struct ggml_context * ctx, enum ggml_type type, int n_dims, const int64_t * ne);
 
 // A view of `src` at byte offset `offs` (relative to src) with ne[n_dims] and nb[4] (nb NULL: contiguous). No name is set.
@@ -49,6 +50,9 @@ bool gb_context_is_growable(const struct ggml_context * ctx); // owns its memory
 // ------------------------------------------------------------------------------------------------------------------ layouts
 
 bool gb_type_is_valid(enum ggml_type type); // in range and not retired
+
+// Also of types for which the public traits have none; NULL: floats need no conversion, or there is none.
+ggml_to_float_t gb_to_float_of(enum ggml_type type);
 bool gb_is_row_padded(const struct ggml_tensor * t); // nb0 = type size, nb2 = nb1 ne1, nb3 = nb2 ne2
 bool gb_bytes_needed(const struct ggml_tensor * t, size_t * bytes); // the true extent of any strides; false: overflow
 bool gb_rows_contiguous(const struct ggml_tensor * t); // nb0 = type size
@@ -61,6 +65,12 @@ bool gb_tensor_is_host(const struct ggml_tensor * t);
 
 static inline struct ggml_tensor * gb_root(const struct ggml_tensor * t) { // the tensor that owns the memory
     return t->view_src ? t->view_src : (struct ggml_tensor *) t;
+}
+
+// Where the tensor is. Other threads may look meanwhile, to build a view of it: they see the old place or the new one.
+static inline void gb_tensor_put(struct ggml_tensor * t, struct ggml_backend_buffer * buffer, void * data) {
+    GB_WRITE_RELAXED(t->buffer, buffer);
+    GB_WRITE_RELAXED(t->data, data);
 }
 
 // Not a view, or one that lies where its source is now: the source may have been placed anew since the view was bound.
@@ -84,12 +94,35 @@ void gb_cut_at_character(char * text);
 
 // -------------------------------------------------------------------------------------------------------------------- flags
 
-// ggml_tensor::padding: [0] bits 0 and 1 these flags, bits 4 to 7 the language bindings' (the Python package keeps the number of
-// dimensions there); [1] to [7] the stamp of the allocator that placed the tensor (alloc/alloc.h); its highest two bits: read once.
+// ggml_tensor::padding: [0] bits 0 and 1 these flags, bits 4 to 6 the number of dimensions; [1] to [7] the stamp of the allocator that placed the tensor (alloc/alloc.h); its highest two bits: read once.
 enum gb_tensor_flag { GB_TENSOR_INPUT = 1, GB_TENSOR_OUTPUT = 2 };
 
 static inline bool gb_tensor_has_flag(const struct ggml_tensor * t, enum gb_tensor_flag flag) {
     return (t->padding[0] & flag) != 0;
+}
+
+// How many dimensions a tensor was made with, 0 to 4: sizes of 1 at the end, which ne does not tell from absent ones, belong to it. Every
+// tensor that the library makes knows it, and copies of a tensor take it over; it is kept as the number plus one, 0: not known (structs that
+// C programs fill in themselves).
+enum { GB_NDIM_SHIFT = 4, GB_NDIM_BITS = 7 << GB_NDIM_SHIFT };
+
+static inline void gb_tensor_set_ndim(struct ggml_tensor * t, int ndim) { // -1: not known
+    t->padding[0] = (char) ((t->padding[0] & ~GB_NDIM_BITS) | ((ndim + 1) << GB_NDIM_SHIFT & GB_NDIM_BITS));
+}
+
+static inline bool gb_tensor_knows_ndim(const struct ggml_tensor * t) {
+    return (t->padding[0] & GB_NDIM_BITS) != 0;
+}
+
+// Never less than ne needs: the sizes of the dimensions left out are 1, so that the ones told have as many elements as there are. (Not so
+// with ggml_n_dims, for which a size of 0 is as good as none.)
+static inline int gb_tensor_ndim(const struct ggml_tensor * t) {
+    const int kept = ((t->padding[0] & GB_NDIM_BITS) >> GB_NDIM_SHIFT) - 1;
+    int       need = GGML_MAX_DIMS;
+    while (need > 0 && t->ne[need - 1] == 1) {
+        need--;
+    }
+    return kept > GGML_MAX_DIMS || kept < need ? (kept < 0 && need == 0 ? 1 : need) : kept;
 }
 
 // Read once: whoever planned the memory of a whole graph (a graph allocator, the scheduler) found that a single source of a single node

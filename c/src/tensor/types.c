@@ -195,13 +195,17 @@ static void bf16_vec_dot(const int n, float * restrict s, const void * restrict 
     *s = (float) sum;
 }
 
-static const struct gb_quant_format f32_format = { NULL, NULL, NULL, f32_vec_dot, GGML_TYPE_F32, NULL, NULL };
-static const struct gb_quant_format f16_format = {
-    f16_to_float, f16_from_float, f16_from_float, f16_vec_dot, GGML_TYPE_F16, NULL, NULL,
-};
-static const struct gb_quant_format bf16_format = {
-    bf16_to_float, bf16_from_float, bf16_from_float, bf16_vec_dot, GGML_TYPE_BF16, NULL, NULL,
-};
+static const struct gb_quant_format f32_format  = { .vec_dot = f32_vec_dot, .vec_dot_type = GGML_TYPE_F32 };
+static const struct gb_quant_format f16_format  = { .to_float             = f16_to_float,
+                                                    .from_float           = f16_from_float,
+                                                    .from_float_reference = f16_from_float,
+                                                    .vec_dot              = f16_vec_dot,
+                                                    .vec_dot_type         = GGML_TYPE_F16 };
+static const struct gb_quant_format bf16_format = { .to_float             = bf16_to_float,
+                                                    .from_float           = bf16_from_float,
+                                                    .from_float_reference = bf16_from_float,
+                                                    .vec_dot              = bf16_vec_dot,
+                                                    .vec_dot_type         = GGML_TYPE_BF16 };
 
 #define GB_QUANT_FORMAT(id, stem) [GGML_TYPE_##id] = &gb_quant_##stem,
 static const struct gb_quant_format * const formats[GGML_TYPE_COUNT] = {
@@ -214,6 +218,22 @@ static const struct gb_quant_format * const formats[GGML_TYPE_COUNT] = {
 
 const struct gb_quant_format * gb_quant_format_of(enum ggml_type type) {
     return ggml_is_quantized(type) ? formats[type] : NULL;
+}
+
+ggml_to_float_t gb_to_float_of(enum ggml_type type) {
+    return gb_type_is_valid(type) && formats[type] != NULL ? formats[type]->to_float : NULL;
+}
+
+// Programs take a type whose from_float and to_float are there for one that holds weights, and call its other functions:
+// the formats of activations have no to_float there.
+static bool is_partner(enum ggml_type type) {
+    return type == GGML_TYPE_Q8_1 || type == GGML_TYPE_Q8_K;
+}
+
+// They also expect of such a type an error that suits its size. Formats of fewer than two bits, and of three values, do
+// not have that for any floats; such programs leave a type without from_float out.
+static bool is_for_any_floats(enum ggml_type type) {
+    return type != GGML_TYPE_IQ1_M && type != GGML_TYPE_TQ1_0 && type != GGML_TYPE_TQ2_0;
 }
 
 ggml_type_traits_t ggml_internal_get_type_traits(enum ggml_type type) {
@@ -229,9 +249,9 @@ ggml_type_traits_t ggml_internal_get_type_traits(enum ggml_type type) {
 
     const struct gb_quant_format * format = formats[type];
     if (format != NULL) {
-        traits.to_float             = format->to_float;
-        traits.from_float           = format->from_float;
-        traits.from_float_reference = format->from_float_reference;
+        traits.to_float             = is_partner(type) ? NULL : format->to_float;
+        traits.from_float           = is_for_any_floats(type) ? format->from_float : NULL;
+        traits.from_float_reference = is_for_any_floats(type) ? format->from_float_reference : NULL;
         traits.vec_dot              = format->vec_dot;
         traits.vec_dot_type         = format->vec_dot_type;
     }

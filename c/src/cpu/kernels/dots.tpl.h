@@ -43,10 +43,10 @@
             y[i] = v_sum(v_add(acc[i][0], acc[i][1]));                                                                 \
         }                                                                                                              \
     }                                                                                                                  \
-    static void name(int64_t k, int nw, float * y, const void * const * columns, const float * x, size_t ahead) {      \
+    static void name##_part_(int64_t k, int nw, float * y, const void * const * columns, int64_t from, const float * x, size_t ahead) { \
         const T * w[DOTS_W] = { 0 };                                                                                   \
         for (int i = 0; i < nw; i++) {                                                                                 \
-            w[i] = columns[i];                                                                                         \
+            w[i] = (const T *) columns[i] + from;                                                                      \
         }                                                                                                              \
         if (nw == DOTS_W) {                                                                                            \
             name##_tile_(DOTS_W, k, y, w, x, ahead);                                                                   \
@@ -54,6 +54,23 @@
         }                                                                                                              \
         for (int i = 0; i < nw; i++) {                                                                                 \
             name##_tile_(1, k, y + i, w + i, x, ahead);                                                                \
+        }                                                                                                              \
+    }                                                                                                                  \
+    static void name(int64_t k, int nw, float * y, const void * const * columns, const float * x, size_t ahead) {      \
+        double sum[DOTS_W] = { 0 };                                                                                    \
+        if (k <= SUM_PART) {                                                                                           \
+            name##_part_(k, nw, y, columns, 0, x, ahead);                                                              \
+            return;                                                                                                    \
+        }                                                                                                              \
+        for (int64_t p = 0; p < k; p += SUM_PART) { /* reduce.tpl.h */                                                 \
+            float part[DOTS_W];                                                                                        \
+            name##_part_(k - p < SUM_PART ? k - p : SUM_PART, nw, part, columns, p, x + p, ahead);                     \
+            for (int i = 0; i < nw; i++) {                                                                             \
+                sum[i] += (double) part[i];                                                                            \
+            }                                                                                                          \
+        }                                                                                                              \
+        for (int i = 0; i < nw; i++) {                                                                                 \
+            y[i] = (float) sum[i];                                                                                     \
         }                                                                                                              \
     }
 

@@ -1,7 +1,7 @@
 // elementwise.tpl.h - y = f(x) by arithmetic and comparisons: everything that needs no polynomial.
 //
-// The EXACT ones use no fused operation, so every level gives the same bits. NaN in gives NaN out, except where the definition is a
-// comparison that a NaN fails: sgn, step and relu give 0.
+// The EXACT ones use no fused operation, so every level gives the same bits. NaN in gives NaN out, except in sgn and step, which are
+// comparisons that a NaN fails: they give 0. At infinities every function has its limit.
 
 // A loop over full vectors and the rest; EXPR is the result in terms of the vectors a (and b).
 #define ROWS_1(name, PARAMS, EXPR)                                                                                     \
@@ -50,7 +50,7 @@ static inline vf positive_(vf a, float value) { // a > 0 ? value : 0
 
 ROWS_1(step_f32, UNARY, positive_(a, 1.0f))
 ROWS_1(sgn_f32, UNARY, v_sub(positive_(a, 1.0f), positive_(v_neg(a), 1.0f)))
-ROWS_1(relu_f32, UNARY, v_max(a, v_set(0.0f)))
+ROWS_1(relu_f32, UNARY, v_max(v_set(0.0f), a)) // NaN and -0 stay
 ROWS_1(leaky_relu_f32, UNARY_1(slope), v_sel(v_gt(a, v_set(0.0f)), a, v_mul(v_set(slope), a)))
 // The bound comes first: a NaN fails the comparison and stays.
 ROWS_1(clamp_f32, UNARY_2(min, max), v_max(v_set(min), v_min(v_set(max), a)))
@@ -60,7 +60,7 @@ static inline vf hardsigmoid_(vf a) { // min(1, max(0, (a + 3) / 6))
 }
 
 ROWS_1(hardsigmoid_f32, UNARY, hardsigmoid_(a))
-ROWS_1(hardswish_f32, UNARY, v_mul(a, hardsigmoid_(a)))
+ROWS_1(hardswish_f32, UNARY, v_mul(v_max(v_set(-3.0f), a), hardsigmoid_(a))) // below -3: no infinity times zero
 
 // One rounding less where fused: within half an ulp of the larger of product and sum.
 static void mad_f32(int64_t n, float * y, const float * x, float v) {

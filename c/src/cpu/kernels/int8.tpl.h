@@ -13,8 +13,11 @@
 
 #define BYTES_NR (V_BYTES_NV * V_N)
 
-// 32 activations to bytes, to the nearest; returns D and the sums of both halves. Infinity and NaN make D infinite or NaN. Below 2^-100
-// all is 0.
+// Groups of 32 activations with larger ones, infinity or NaN have no D but NaN: sums of products might overflow, at one level or another.
+#define LARGEST_ACTIVATION 0x1p100f
+#define LEAST_ACTIVATION 0x1p-100f // below it all is 0
+
+// 32 activations to bytes, to the nearest; returns D and the sums of both halves.
 static inline float quantize_32_(int8_t * restrict q, const float * restrict x, int32_t sums[2]) {
     int32_t largest = 0;
     for (int i = 0; i < 32; i++) {
@@ -25,7 +28,12 @@ static inline float quantize_32_(int8_t * restrict q, const float * restrict x, 
     }
     float max;
     memcpy(&max, &largest, sizeof(max));
-    const bool  none    = max < 0x1p-100f;
+    if (!(max < LARGEST_ACTIVATION)) {
+        memset(q, 0, 32);
+        sums[0] = sums[1] = 0;
+        return NAN;
+    }
+    const bool  none    = max < LEAST_ACTIVATION;
     const float inverse = none ? 0.0f : 127.0f / max;
     for (int i = 0; i < 32; i++) { // 1.5 2^23 leaves the integer in the lowest bits
         const float t = x[i] * inverse + 12582912.0f;
@@ -61,10 +69,10 @@ static ALWAYS_INLINE void quantize_128_(int8_t * q, int64_t step, float d[4], in
         larger[g]       = _mm512_max_epi32(_mm512_and_si512(a, magnitude), _mm512_and_si512(b, magnitude));
     }
     const __m128   max  = _mm_castsi128_ps(largest_of_four_(larger));
-    const __mmask8 some = _mm_cmp_ps_mask(max, _mm_set1_ps(0x1p-100f), _CMP_NLT_UQ), finite = _mm_cmp_ps_mask(max, _mm_set1_ps(INFINITY), _CMP_LT_OQ);
-    const __m512   inverse  = _mm512_castps128_ps512(_mm_maskz_div_ps(some & finite, _mm_set1_ps(127.0f), max));
+    const __mmask8 some = _mm_cmp_ps_mask(max, _mm_set1_ps(LEAST_ACTIVATION), _CMP_NLT_UQ), fits = _mm_cmp_ps_mask(max, _mm_set1_ps(LARGEST_ACTIVATION), _CMP_LT_OQ);
+    const __m512   inverse  = _mm512_castps128_ps512(_mm_maskz_div_ps(some & fits, _mm_set1_ps(127.0f), max));
     __m512i        four[2];
-    _mm_storeu_ps(d, _mm_maskz_div_ps(some, max, _mm_set1_ps(127.0f)));
+    _mm_storeu_ps(d, _mm_mask_mov_ps(_mm_set1_ps(NAN), fits, _mm_maskz_div_ps(some, max, _mm_set1_ps(127.0f))));
     UNROLL
     for (int h = 0; h < 2; h++) {
         __m256i two[2];

@@ -5,7 +5,8 @@
 // against the exact value, in units in the last place of the result (tests/c/test_kernels.c checks them at all levels):
 //   exp 2, log 2, tanh 3, elu 3; silu 4;
 //   gelu, gelu_quick 6 + 3 |t|, gelu_erf 8 + 3 |t|, where t is the argument of the exponential in them (it was rounded).
-// Below 2^-126 the bound is absolute: that many times 2^-149 for exp; 2^-140 for the sigmoid family, whose factor is a denormal there.
+// Below 2^-126 the bound is absolute: that many times 2^-149 for exp; 2^-140 for the sigmoid family, whose factor is a denormal there (silu
+// of -104 to -88 is off by up to 46 times 2^-149).
 
 // x = n ln 2 + r, |r| <= ln 2 / 2, for |x| <= 128. Adding 1.5 2^23 rounds to an integer and leaves it in the low bits.
 struct reduced_ {
@@ -163,26 +164,44 @@ ROWS_LONG(gelu_f32, gelu_)
 ROWS_LONG(gelu_erf_f32, gelu_erf_)
 ROWS_LONG(gelu_quick_f32, gelu_quick_)
 
-// y = exp(x - max), y == x allowed; returns the sum. Four vectors are added up in float before they join the sum in double: no more than
-// two roundings on the way.
-static double exp_sum_f32(int64_t n, float * y, const float * x, float max) {
-    const vf m = v_set(max);
-    vd       s = vd_zero();
-    int64_t  i = 0;
-    for (; i + 4 * V_N <= n; i += 4 * V_N) {
-        const vf a = exp_(v_sub(v_load(x + i), m)), b = exp_(v_sub(v_load(x + i + V_N), m));
-        const vf c = exp_(v_sub(v_load(x + i + 2 * V_N), m)), d = exp_(v_sub(v_load(x + i + 3 * V_N), m));
-        v_store(y + i, a);
-        v_store(y + i + V_N, b);
-        v_store(y + i + 2 * V_N, c);
-        v_store(y + i + 3 * V_N, d);
-        s = vd_add(s, v_add(v_add(a, b), v_add(c, d)));
+// y = exp(F), where y may be what F reads at the same place; returns the sum. Four vectors are added up in float before they join the
+// sum in double: no more than two roundings on the way. F(LOAD, i): a vector from i on, by LOAD(pointer), less m, the largest.
+#define EXP_SUM(name, PARAMS, F)                                                                                       \
+    static double name PARAMS {                                                                                        \
+        const vf m = v_set(max);                                                                                       \
+        vd       s = vd_zero();                                                                                        \
+        int64_t  i = 0;                                                                                                \
+        for (; i + 4 * V_N <= n; i += 4 * V_N) {                                                                       \
+            const vf a = exp_(F(v_load, i)), b = exp_(F(v_load, i + V_N));                                             \
+            const vf c = exp_(F(v_load, i + 2 * V_N)), d = exp_(F(v_load, i + 3 * V_N));                               \
+            v_store(y + i, a);                                                                                         \
+            v_store(y + i + V_N, b);                                                                                   \
+            v_store(y + i + 2 * V_N, c);                                                                               \
+            v_store(y + i + 3 * V_N, d);                                                                               \
+            s = vd_add(s, v_add(v_add(a, b), v_add(c, d)));                                                            \
+        }                                                                                                              \
+        for (; i < n; i += V_N) {                                                                                      \
+            const int left = (int) (n - i < V_N ? n - i : V_N);                                                        \
+            const vf  e    = v_first(exp_(F(LOAD_LEFT, i)), left, v_set(0.0f));                                        \
+            v_store_n(y + i, e, left);                                                                                 \
+            s = vd_add(s, e);                                                                                          \
+        }                                                                                                              \
+        return vd_sum(s);                                                                                              \
     }
-    for (; i < n; i += V_N) {
-        const int left = (int) (n - i < V_N ? n - i : V_N);
-        const vf  e    = v_first(exp_(v_sub(v_load_n(x + i, left), m)), left, v_set(0.0f));
-        v_store_n(y + i, e, left);
-        s = vd_add(s, e);
-    }
-    return vd_sum(s);
+#define LOAD_LEFT(p) v_load_n(p, left)
+#define EXP_OF_X(LOAD, i) v_sub(LOAD(x + (i)), m)
+#define EXP_OF_SCALED(LOAD, i) v_sub(v_mul(LOAD(x + (i)), v_set(scale)), m)
+#define EXP_OF_MASKED(LOAD, i) v_sub(masked_(LOAD(x + (i)), v_set(scale), LOAD(mask + (i))), m)
+
+// x scale + mask; the product must not overflow before a mask of -inf is added.
+static inline vf masked_(vf x, vf scale, vf mask) {
+#if V_N == 1
+    return (float) ((double) x * (double) scale + (double) mask);
+#else
+    return v_fma(x, scale, mask);
+#endif
 }
+
+EXP_SUM(exp_sum_f32, (int64_t n, float * y, const float * x, float max), EXP_OF_X)
+EXP_SUM(exp_sum_scaled_, (int64_t n, float * y, const float * x, float scale, float max), EXP_OF_SCALED)
+EXP_SUM(exp_sum_masked_, (int64_t n, float * y, const float * x, float scale, const float * mask, float max), EXP_OF_MASKED)

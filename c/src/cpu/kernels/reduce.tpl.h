@@ -31,19 +31,25 @@ SUM_F64(sum_sqr_dev_f32, (int64_t n, const float * x, float mean), v_set(mean), 
 static float max_f32(int64_t n, const float * x) {
     const vf least = v_set(-INFINITY);
     vf       m = least, m1 = least, m2 = least, m3 = least;
+    vm       o = v_eq(least, least), o1 = o; // where no NaN was
     int64_t  i = 0;
     for (; i + 4 * V_N <= n; i += 4 * V_N) {
-        m  = v_max(v_load(x + i), m); // m whenever the element is NaN
-        m1 = v_max(v_load(x + i + V_N), m1);
-        m2 = v_max(v_load(x + i + 2 * V_N), m2);
-        m3 = v_max(v_load(x + i + 3 * V_N), m3);
+        const vf a = v_load(x + i), b = v_load(x + i + V_N), c = v_load(x + i + 2 * V_N), d = v_load(x + i + 3 * V_N);
+        m  = v_max(a, m); // m whenever the element is NaN
+        m1 = v_max(b, m1);
+        m2 = v_max(c, m2);
+        m3 = v_max(d, m3);
+        o  = v_ordered(o, a, b);
+        o1 = v_ordered(o1, c, d);
     }
     m = v_max(v_max(m, m1), v_max(m2, m3));
     for (; i < n; i += V_N) {
         const int left = (int) (n - i < V_N ? n - i : V_N);
-        m              = v_max(v_first(v_load_n(x + i, left), left, least), m);
+        const vf  a    = v_first(v_load_n(x + i, left), left, least);
+        m              = v_max(a, m);
+        o              = v_ordered(o, a, a);
     }
-    return v_largest(m) + 0.0f; // -0 becomes +0: which zero came first must not matter
+    return !(vm_all(o) && vm_all(o1)) ? NAN : v_largest(m) + 0.0f; // -0 becomes +0: which zero came first must not matter
 }
 
 #define LOAD_F32(p) v_load(p)
@@ -53,8 +59,11 @@ static float max_f32(int64_t n, const float * x) {
 #define LOAD_BF16(p) from_bf16_(v_load_u16(p))
 #define LOAD_BF16_N(p, n) from_bf16_(v_load_u16_n(p, n))
 
+// Terms that are added up in float, in lanes and chains; the sums of longer rows' parts are added in double, lest errors grow with n.
+#define SUM_PART 8192
+
 #define DOT(name, TX, LOADX, TY, LOADY)                                                                                \
-    static float name(int64_t n, const TX * x, const TY * y) {                                                         \
+    static float name##_part_(int64_t n, const TX * x, const TY * y) {                                                 \
         vf      s0 = v_set(0.0f), s1 = s0, s2 = s0, s3 = s0;                                                           \
         int64_t i = 0;                                                                                                 \
         for (; i + 4 * V_N <= n; i += 4 * V_N) {                                                                       \
@@ -70,6 +79,16 @@ static float max_f32(int64_t n, const float * x) {
             s1 = v_fma(LOADX##_N(x + i, (int) (n - i)), LOADY##_N(y + i, (int) (n - i)), s1);                          \
         }                                                                                                              \
         return v_sum(v_add(v_add(s0, s1), v_add(s2, s3)));                                                             \
+    }                                                                                                                  \
+    static float name(int64_t n, const TX * x, const TY * y) {                                                         \
+        double sum = 0;                                                                                                \
+        if (n <= SUM_PART) {                                                                                           \
+            return name##_part_(n, x, y);                                                                              \
+        }                                                                                                              \
+        for (int64_t i = 0; i < n; i += SUM_PART) {                                                                    \
+            sum += (double) name##_part_(n - i < SUM_PART ? n - i : SUM_PART, x + i, y + i);                           \
+        }                                                                                                              \
+        return (float) sum;                                                                                            \
     }
 
 DOT(dot_f32, float, LOAD_F32, float, LOAD_F32)

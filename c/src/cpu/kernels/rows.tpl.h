@@ -114,7 +114,8 @@ static double row_moments_(int64_t n, const float * x, const float * y, float sh
 }
 
 // (x - mean) / sqrt(variance + eps) w + b. b only with w. Mean and variance come from one pass, about the mean of the first elements. Where
-// that turns out to be too far from the mean for the difference of squares, deviations are added up in a pass of their own.
+// that turns out to be too far from the mean for the difference of squares, deviations are added up in a pass of their own. Where sums overflow
+// in float, all is done in double.
 static void norm_row_f32(int64_t n, float * y, const float * x, float eps, const float * w, const float * b) {
     const int64_t few   = n < 2 * V_N ? n : 2 * V_N;
     const float   shift = n > 0 ? (float) (row_sum_(few, x, y) / (double) few) : 0.0f;
@@ -125,22 +126,30 @@ static void norm_row_f32(int64_t n, float * y, const float * x, float eps, const
     if (!(off * off <= squares / 8)) {
         variance = (float) (row_deviations_(n, x, y, mean) / (double) n);
     }
+    if (n > 0 && !(variance < INFINITY)) {
+        const float  middle = (float) (sum_f32(n, x) / (double) n);
+        const double spread = sum_sqr_dev_f32(n, x, middle) / (double) n;
+        apply_norm_(n, y, x, middle, (float) (1.0 / sqrt(spread + (double) eps)), w, b);
+        return;
+    }
     apply_norm_(n, y, x, mean, 1.0f / sqrtf(variance + eps), w, b);
 }
 
-// x / sqrt(mean of x^2 + eps) w. Squares that overflow, or vanish, in float are added up in double.
+// x / sqrt(mean of x^2 + eps) w. Where squares overflow, or vanish, in float, all is done in double.
 static void rms_norm_row_f32(int64_t n, float * y, const float * x, float eps, const float * w) {
     double squares = row_squares_(n, x, y);
     if (!(squares >= 1e-30 && squares <= 1e38)) {
         squares = sum_sqr_f32(n, x);
+        apply_norm_(n, y, x, 0.0f, (float) (1.0 / sqrt(squares / (double) n + (double) eps)), w, NULL);
+        return;
     }
     apply_norm_(n, y, x, 0.0f, 1.0f / sqrtf((float) (squares / (double) n) + eps), w, NULL);
 }
 
 // --------------------------------------------------------------------------------------------------------------- softmax
 
-// y = x scale + mask (y == x allowed), and the largest of them, NaN apart
-static float scaled_max_(int64_t n, float * y, const float * x, float scale, const float * mask) {
+// The largest of x scale + mask, NaN apart. y: where as many results will go; with `keep` these are x scale + mask for now.
+static ALWAYS_INLINE float scaled_max_(int64_t n, bool keep, float * y, const float * x, float scale, const float * mask) {
     const vf least = v_set(-INFINITY), s = v_set(scale);
     vf       m0 = least, m1 = least;
     int64_t  i = 0;
@@ -149,39 +158,74 @@ static float scaled_max_(int64_t n, float * y, const float * x, float scale, con
         ASK_TO_WRITE(y + i);
         ASK_TO_WRITE(y + i + V_N);
         if (mask != NULL) {
-            a = v_fma(a, s, v_load(mask + i));
-            b = v_fma(b, s, v_load(mask + i + V_N));
+            a = masked_(a, s, v_load(mask + i));
+            b = masked_(b, s, v_load(mask + i + V_N));
         } else {
             a = v_mul(a, s);
             b = v_mul(b, s);
         }
-        v_store(y + i, a);
-        v_store(y + i + V_N, b);
+        if (keep) {
+            v_store(y + i, a);
+            v_store(y + i + V_N, b);
+        }
         m0 = v_max(a, m0);
         m1 = v_max(b, m1);
     }
     for (; i < n; i += V_N) {
         const int left = (int) (n - i < V_N ? n - i : V_N);
         const vf  a    = v_load_n(x + i, left);
-        const vf  b    = mask != NULL ? v_fma(a, s, v_load_n(mask + i, left)) : v_mul(a, s);
-        v_store_n(y + i, b, left);
+        const vf  b    = mask != NULL ? masked_(a, s, v_load_n(mask + i, left)) : v_mul(a, s);
+        if (keep) {
+            v_store_n(y + i, b, left);
+        }
         m0 = v_max(v_first(b, left, least), m0);
     }
     return v_largest(v_max(m0, m1));
 }
 
-// softmax of x scale + mask. All -inf: zeros. A NaN makes the row NaN; with nothing but -inf beside it, only itself.
-static void soft_max_row_f32(int64_t n, float * y, const float * x, float scale, const float * mask) {
-    const bool    plain = mask == NULL && scale == 1.0f;
-    const float   max   = plain ? max_f32(n, x) : scaled_max_(n, y, x, scale, mask);
-    const float * w     = plain ? x : y;
-    if (max == -INFINITY) {
+static inline double score_f64_(const float * x, float scale, const float * mask, int64_t i) {
+    return (double) x[i] * (double) scale + (mask != NULL ? (double) mask[i] : 0.0);
+}
+
+// Rows whose largest entry is not finite: in double, where a product with the scale cannot overflow.
+static void soft_max_far_(int64_t n, float * y, const float * x, float scale, const float * mask) {
+    double largest = -INFINITY, sum = 0;
+    bool   none = false; // a NaN
+    for (int64_t i = 0; i < n; i++) {
+        const double t = score_f64_(x, scale, mask, i);
+        none |= t != t;
+        largest = t > largest ? t : largest;
+    }
+    if (none || !(fabs(largest) < INFINITY)) {
+        const float all = none || largest > 0 ? NAN : 0.0f;
         for (int64_t i = 0; i < n; i++) {
-            y[i] = w[i] == -INFINITY ? 0.0f : NAN;
+            y[i] = all;
         }
         return;
     }
-    const double sum   = exp_sum_f32(n, y, w, max);
+    for (int64_t i = 0; i < n; i++) {
+        sum += exp(score_f64_(x, scale, mask, i) - largest);
+    }
+    for (int64_t i = 0; i < n; i++) {
+        y[i] = (float) (exp(score_f64_(x, scale, mask, i) - largest) / sum);
+    }
+}
+
+// softmax of x scale + mask; y may be x or mask. All -inf: zeros. A NaN or +inf makes all of the row NaN.
+static void soft_max_row_f32(int64_t n, float * y, const float * x, float scale, const float * mask) {
+    const bool  plain = mask == NULL && scale == 1.0f;
+    const bool  keep  = y != x && y != mask; // else what comes later may need x and mask again
+    const float max   = plain  ? max_f32(n, x)
+                        : keep ? scaled_max_(n, true, y, x, scale, mask)
+                               : scaled_max_(n, false, y, x, scale, mask);
+    if (!(fabsf(max) < INFINITY)) {
+        soft_max_far_(n, y, x, scale, mask);
+        return;
+    }
+    const double sum   = plain          ? exp_sum_f32(n, y, x, max)
+                         : keep         ? exp_sum_f32(n, y, y, max)
+                         : mask == NULL ? exp_sum_scaled_(n, y, x, scale, max)
+                                        : exp_sum_masked_(n, y, x, scale, mask, max);
     const vf     share = v_set((float) (1.0 / sum));
     int64_t      i     = 0;
     for (; i + V_N <= n; i += V_N) {

@@ -48,6 +48,8 @@ static inline vf v_copysign(vf magnitude, vf sign) { // bit ? sign : magnitude
 static inline vm v_gt(vf a, vf b) { return _mm512_cmp_ps_mask(a, b, _CMP_GT_OQ); }
 static inline vm v_lt(vf a, vf b) { return _mm512_cmp_ps_mask(a, b, _CMP_LT_OQ); }
 static inline vm v_eq(vf a, vf b) { return _mm512_cmp_ps_mask(a, b, _CMP_EQ_OQ); }
+static inline vm v_ordered(vm m, vf a, vf b) { return _mm512_mask_cmp_ps_mask(m, a, b, _CMP_ORD_Q); }
+static inline bool vm_all(vm a) { return a == 0xffff; }
 static inline vf v_sel(vm m, vf a, vf b) { return _mm512_mask_mov_ps(b, m, a); }
 
 static inline vi v_bits(vf a) { return _mm512_castps_si512(a); }

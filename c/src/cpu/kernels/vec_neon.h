@@ -44,6 +44,9 @@ static inline vm v_gt(vf a, vf b) { return vcgtq_f32(a, b); }
 static inline vm v_lt(vf a, vf b) { return vcltq_f32(a, b); }
 static inline vm v_eq(vf a, vf b) { return vceqq_f32(a, b); }
 
+static inline vm v_ordered(vm m, vf a, vf b) { return vandq_u32(m, vandq_u32(vceqq_f32(a, a), vceqq_f32(b, b))); }
+static inline bool vm_all(vm a) { return vminvq_u32(a) != 0; }
+
 static inline vf v_add(vf a, vf b) { return vaddq_f32(a, b); }
 static inline vf v_sub(vf a, vf b) { return vsubq_f32(a, b); }
 static inline vf v_mul(vf a, vf b) { return vmulq_f32(a, b); }

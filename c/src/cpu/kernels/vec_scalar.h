@@ -5,6 +5,7 @@
 //   v_load_n, v_store_n the first n lanes (0 <= n <= V_N); loading fills the rest with zeros
 //   v_first             keeps the first n lanes and replaces the rest
 //   v_min, v_max        a < b ? a : b, a > b ? a : b: the second operand whenever one is NaN
+//   v_ordered           where m holds and neither a nor b is NaN
 //   v_fma               a b + c, fused where the instruction set can
 //   v_sum               of all lanes, in a fixed order
 //   v_recip             1 / a within an ulp, for a from 1 to 2^100
@@ -54,6 +55,8 @@ static inline vf v_copysign(vf magnitude, vf sign) {
 static inline vm v_gt(vf a, vf b) { return a > b; }
 static inline vm v_lt(vf a, vf b) { return a < b; }
 static inline vm v_eq(vf a, vf b) { return a == b; }
+static inline vm v_ordered(vm m, vf a, vf b) { return m && a == a && b == b; }
+static inline bool vm_all(vm a) { return a; }
 static inline vf v_sel(vm m, vf a, vf b) { return m ? a : b; }
 
 static inline vi v_bits(vf a) { return (vi) gb_f32_bits(a); }

@@ -43,9 +43,7 @@ static bool attend(const struct gb_cpu_call * call, const struct ggml_tensor * k
             return false;
         }
     }
-    kernels->scale_f32(n, score, score, (float) (1.0 / sqrt((double) k->ne[0])));
-    const double sum = kernels->exp_sum_f32(n, score, score, kernels->max_f32(n, score));
-    kernels->scale_f32(n, score, score, (float) (1.0 / sum));
+    kernels->soft_max_row_f32(n, score, score, (float) (1.0 / sqrt((double) k->ne[0])), NULL);
     return true;
 }
 

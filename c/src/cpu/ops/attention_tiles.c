@@ -6,6 +6,10 @@
 // is scaled down. At the end each result is divided by its sum of exponentials. A unit of work is several tiles of one
 // head, so that a packed block of keys and values serves them all.
 //
+// Keys that a mask hides are left out where that changes nothing: a mask of -inf that is added hides no NaN, and a weight of zero hides no
+// infinite value. Heads with such keys or values, for which nobody looks unless a mask hides something, take the keys one and all. In
+// FLASH_ATTN what a query does not see does not count, whatever it is.
+//
 // Invariant: how a query's result is computed depends on shapes and data alone, not on its tile, its unit or the thread: results are the
 // same bits for every number of threads. Packed blocks stay for the next unit when that has the same head and a single block.
 #include "cpu/ops/attention_tiles.h"
@@ -22,6 +26,7 @@ struct tile { // of a unit
     int64_t first, n;      // queries
     int64_t end;           // keys that any of them sees
     int64_t seen[QUERIES]; // keys that each sees
+    bool    far;           // all count, whatever masks say
     float   max[QUERIES];
     double  sum[QUERIES];
     float * queries;       // packed, scaled
@@ -40,6 +45,9 @@ struct tiles {
     float *                     row;      // QUERIES x d: queries, scaled
     int64_t                     out_stride;
     int64_t                     packed; // the block that keys and values hold: plane of the head * blocks + block; -1: none
+    int64_t                     looked; // the head of which `keys_norm` and `values_norm` tell; -1: none
+    double                      keys_norm, values_norm; // of the longest key, of all values: NaN or infinite if one is, or is huge
+    bool                        values_far;   // FLASH_ATTN: not all values of the block are finite
     struct tile                 tile[TILES];
 };
 
@@ -65,7 +73,7 @@ int64_t gb_attention_tiled_floats(const struct gb_attention * a) {
 
 static struct tiles tiles_of(const struct gb_cpu_call * call, const struct gb_attention * a) {
     const struct sizes s = sizes_of(a);
-    struct tiles       t = { .k = call->k, .a = a, .d = a->q->ne[0], .dv = a->v->ne[1], .m = a->k->ne[1], .packed = -1 };
+    struct tiles       t = { .k = call->k, .a = a, .d = a->q->ne[0], .dv = a->v->ne[1], .m = a->k->ne[1], .packed = -1, .looked = -1 };
     t.keys       = gb_my_floats(call, gb_attention_tiled_floats(a));
     t.values     = t.keys + s.keys;
     t.score      = t.values + s.values;
@@ -126,6 +134,8 @@ static void pack_block(struct tiles * t, struct gb_row at, int64_t key0, int64_t
     pack(t->k, k->type, t->keys, gb_row_ptr(k, key0, h2, h3), k->nb[1], keys, t->d, t->k->gemm_nr);
     pack(t->k, v->type, t->values, gb_row_ptr(v, 0, v2, v3) + (size_t) key0 * v->nb[0], v->nb[1], t->dv, keys, t->k->gemm_nr);
     t->packed = block;
+    const int64_t n = round_up(t->dv, t->k->gemm_nr) * keys;
+    t->values_far   = t->a->in_turn && t->a->causal && !isfinite(t->k->dot_f32(n, t->values, t->values));
 }
 
 // ------------------------------------------------------------------------------------------------------------------ masks
@@ -153,15 +163,90 @@ static int64_t keys_seen(const struct tiles * t, int64_t query, struct gb_row at
     return seen;
 }
 
-static void edit(const struct tiles * t, float * score, int64_t query, struct gb_row at, int64_t key0, int64_t n) {
-    for (int i = 0; i < t->a->n_edits; i++) {
+static void hide(const struct tiles * t, float * score, int64_t query, int64_t key0, int64_t n) { // what DIAG_MASK_INF does
+    for (int64_t i = GB_MAX((int64_t) 0, t->a->past + query + 1 - key0); i < n; i++) {
+        score[i] = -INFINITY;
+    }
+}
+
+static void edit(const struct tiles * t, bool far, float * score, int64_t query, struct gb_row at, int64_t key0, int64_t n) {
+    for (int i = 0; i <= t->a->n_edits; i++) {
         const struct gb_score_edit * e = &t->a->edits[i];
+        if (far && t->a->causal && i == t->a->causal_at) {
+            hide(t, score, query, key0, n);
+        }
+        if (i == t->a->n_edits) {
+            break;
+        }
         if (e->kind == GB_SCORE_SCALE) {
             t->k->scale_f32(n, score, score, e->value);
         } else {
             t->k->add_f32(n, score, score, edit_row(t->a, e, query, at) + key0);
         }
     }
+}
+
+// --------------------------------------------------------------------------------------------------- what masks do not hide
+
+// The sum of squares of a row.
+static double squares(const struct gb_kernels * k, enum ggml_type type, const void * row, int64_t n) {
+    return type == GGML_TYPE_F32 ? k->dot_f32(n, row, row) : type == GGML_TYPE_F16 ? k->dot_f16(n, row, row) : k->dot_bf16(n, row, row);
+}
+
+static void look_at_head(struct tiles * t, struct gb_row at) {
+    const struct ggml_tensor *q = t->a->q, *k = t->a->k, *v = t->a->v;
+    const int64_t             h2 = head_of(t->a, at.i2, k->ne[2], q->ne[2]), h3 = head_of(t->a, at.i3, k->ne[3], q->ne[3]);
+    const int64_t             v2 = head_of(t->a, at.i2, v->ne[2], q->ne[2]), v3 = head_of(t->a, at.i3, v->ne[3], q->ne[3]);
+    const int64_t             head = ((h3 * k->ne[2] + h2) * v->ne[3] + v3) * v->ne[2] + v2;
+    if (t->looked == head) {
+        return;
+    }
+    t->looked = head;
+    t->keys_norm = t->values_norm = 0;
+    for (int64_t i = 0; i < t->m; i++) {
+        const double norm = squares(t->k, k->type, gb_row_ptr(k, i, h2, h3), t->d);
+        t->keys_norm      = norm <= t->keys_norm ? t->keys_norm : norm;
+        if (isnan(norm)) {
+            return;
+        }
+    }
+    for (int64_t i = 0; i < t->dv; i++) {
+        t->values_norm += squares(t->k, v->type, gb_row_ptr(v, i, v2, v3), t->m);
+    }
+}
+
+// Are the numbers added to the scores of hidden keys below infinity? It is enough if nothing but -inf is strange there.
+static bool is_hidden_by_all(const struct tiles * t, int64_t query, struct gb_row at, int64_t seen) {
+    for (int e = 0; e < t->a->n_edits; e++) {
+        const float * row  = t->a->edits[e].kind == GB_SCORE_SCALE ? NULL : edit_row(t->a, &t->a->edits[e], query, at);
+        bool          fine = true;
+        for (int64_t i = seen; row != NULL && i < t->m; i++) {
+            fine &= row[i] < 1e38f;
+        }
+        if (!fine) {
+            return false;
+        }
+    }
+    return true;
+}
+
+// May keys that a mask hides from a query of the tile be left out? Not a product with one may be infinite.
+static bool may_leave_out(struct tiles * t, const struct tile * tile, struct gb_row at) {
+    double bound = 0;
+    bool   fine  = true;
+    for (int64_t i = 0; i < tile->n && fine; i++) {
+        fine = is_hidden_by_all(t, tile->first + i, at, tile->seen[i]);
+    }
+    look_at_head(t, at);
+    for (int64_t i = 0; i < tile->n; i++) {
+        const double norm = t->k->dot_f32(t->d, t->row + i * t->d, t->row + i * t->d);
+        bound             = norm <= bound ? bound : norm;
+    }
+    bound = sqrt(bound) * sqrt(t->keys_norm);
+    for (int e = 0; e < t->a->n_edits; e++) {
+        bound *= t->a->edits[e].kind == GB_SCORE_SCALE && t->a->edits[e].value > 1 ? (double) t->a->edits[e].value : 1.0;
+    }
+    return fine && bound < 1e38 && isfinite(t->values_norm);
 }
 
 // ------------------------------------------------------------------------------------------------------------------ tiles
@@ -178,14 +263,6 @@ static void product(const struct gb_kernels * k, int64_t depth, const float * a,
     }
 }
 
-static bool has_nan(const float * x, int64_t n) {
-    bool found = false;
-    for (int64_t i = 0; i < n; i++) {
-        found |= isnan(x[i]) != 0;
-    }
-    return found;
-}
-
 static void clear(float * x, int64_t from, int64_t to) {
     for (int64_t i = from; i < to; i++) {
         x[i] = 0;
@@ -197,7 +274,7 @@ static void weigh(struct tiles * t, struct tile * tile, int64_t i, int64_t keys,
     float *     score = t->score + i * KEYS;
     float *     out   = tile->out + i * t->out_stride;
     const float block_max = seen > 0 ? t->k->max_f32(seen, score) : -INFINITY, max = GB_MAX(tile->max[i], block_max);
-    if (seen <= 0 || (max == -INFINITY && !has_nan(score, seen))) { // nothing is seen
+    if (seen <= 0 || max == -INFINITY) { // nothing is seen
         clear(score, 0, keys);
         return;
     }
@@ -211,8 +288,21 @@ static void weigh(struct tiles * t, struct tile * tile, int64_t i, int64_t keys,
     clear(score, seen, keys);
 }
 
-static void add_values(struct tiles * t, struct tile * tile, int64_t keys, int64_t packed) {
+// Query by query, over the values that each sees.
+static void add_values_seen(struct tiles * t, struct tile * tile, int64_t key0, int64_t keys, int64_t packed) {
+    for (int64_t i = 0; i < tile->n; i++) {
+        const int64_t seen = GB_MAX((int64_t) 0, GB_MIN(tile->seen[i] - key0, keys));
+        pack(t->k, GGML_TYPE_F32, t->weight, (const char *) (t->score + i * KEYS), KEYS * sizeof(float), 1, seen, t->k->gemm_mr);
+        product(t->k, seen, t->weight, 1, t->values, packed, t->dv, tile->out + i * t->out_stride, t->out_stride, true);
+    }
+}
+
+static void add_values(struct tiles * t, struct tile * tile, int64_t key0, int64_t keys, int64_t packed) {
     const int mr = t->k->gemm_mr;
+    if (t->values_far) {
+        add_values_seen(t, tile, key0, keys, packed);
+        return;
+    }
     for (int64_t i = 0; i < tile->n; i += mr) {
         const int64_t rows = GB_MIN(tile->n - i, (int64_t) mr);
         pack(t->k, GGML_TYPE_F32, t->weight, (const char *) (t->score + i * KEYS), KEYS * sizeof(float), rows, keys, mr);
@@ -224,13 +314,19 @@ static void open_tile(struct tiles * t, struct tile * tile, struct gb_row at, in
     tile->first = first;
     tile->n     = GB_MIN(t->a->q->ne[1] - first, (int64_t) QUERIES);
     tile->end   = 0;
+    int64_t least = t->m;
     for (int64_t i = 0; i < tile->n; i++) {
         tile->max[i]  = -INFINITY;
         tile->sum[i]  = 0;
         tile->seen[i] = keys_seen(t, first + i, at);
         tile->end     = GB_MAX(tile->end, tile->seen[i]);
+        least         = GB_MIN(least, tile->seen[i]);
     }
     pack_queries(t, tile, at);
+    tile->far = !t->a->in_turn && least < t->m && !may_leave_out(t, tile, at);
+    for (int64_t i = 0; i < tile->n && tile->far; i++) {
+        tile->seen[i] = tile->end = t->m;
+    }
     memset(tile->out, 0, (size_t) (tile->n * t->out_stride) * sizeof(float));
 }
 
@@ -240,10 +336,10 @@ static void add_block(struct tiles * t, struct tile * tile, struct gb_row at, in
     product(t->k, t->d, tile->queries, tile->n, t->keys, t->d, keys, t->score, KEYS, false);
     for (int64_t i = 0; i < tile->n; i++) {
         const int64_t seen = GB_MIN(tile->seen[i] - key0, keys);
-        edit(t, t->score + i * KEYS, tile->first + i, at, key0, GB_MAX(seen, (int64_t) 0));
+        edit(t, tile->far, t->score + i * KEYS, tile->first + i, at, key0, GB_MAX(seen, (int64_t) 0));
         weigh(t, tile, i, keys, seen);
     }
-    add_values(t, tile, keys, packed);
+    add_values(t, tile, key0, keys, packed);
 }
 
 static void close_tile(struct tiles * t, struct tile * tile, struct gb_row at) {

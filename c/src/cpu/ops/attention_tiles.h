@@ -29,6 +29,7 @@ struct gb_attention {
     float                     scale;     // of the scores, before anything else
     bool                      causal;    // query i sees keys 0 .. past + i; else all
     int64_t                   past;
+    int                       causal_at; // before which edit: the others' scores become -inf there
     int                       n_edits;
     struct gb_score_edit      edits[GB_SCORE_EDITS];
     enum ggml_type            type;      // of the results

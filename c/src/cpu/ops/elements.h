@@ -129,6 +129,9 @@ static inline int64_t gb_div_up(int64_t a, int64_t b) {
 }
 
 // Scratch is handed out in whole cache lines, so that threads do not share one.
+// mask.c: how much ALiBi's bias grows from one position to the next.
+float gb_alibi_slope(int64_t head, int n_head, float bias_max);
+
 static inline size_t gb_lines(size_t bytes) {
     return (bytes + 63) & ~(size_t) 63;
 }

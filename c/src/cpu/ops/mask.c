@@ -50,7 +50,7 @@ static const char * mask_unsupported(const struct ggml_tensor * node) {
 // --------------------------------------------------------------------------------------------------------------- ALIBI
 
 // Heads beyond the largest power of two take the odd powers of the finer base.
-static float slope_of(int64_t head, int n_head, float bias_max) {
+float gb_alibi_slope(int64_t head, int n_head, float bias_max) {
     int floor = 1; // the largest power of two <= n_head
     while (floor <= n_head / 2) {
         floor *= 2;
@@ -70,7 +70,7 @@ static void run_alibi(const struct gb_cpu_call * call, struct ggml_tensor * node
     gb_cpu_share(call, gb_rows(node), &first, &last);
     for (int64_t i = first; i < last; i++) {
         const struct gb_row r     = gb_row_at(node, i);
-        const float         slope = slope_of(r.i2 + r.i3 * node->ne[2], n_head, bias_max);
+        const float         slope = gb_alibi_slope(r.i2 + r.i3 * node->ne[2], n_head, bias_max);
         for (int64_t i0 = 0; i0 < node->ne[0]; i0 += GB_RUN) {
             const int64_t n = GB_MIN(node->ne[0] - i0, (int64_t) GB_RUN);
             char *        p = gb_row_of(node, r) + (size_t) i0 * node->nb[0];

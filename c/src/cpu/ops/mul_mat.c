@@ -183,8 +183,8 @@ static struct gb_gemm_matrix expert_of(const struct gb_gemm * p, int64_t g) {
 
 static struct gb_gemm_row token_row(const struct gb_gemm * p, int64_t g, int64_t r) {
     const struct experts * q     = p->context;
-    const int64_t          token = q->routing->tokens[q->routing->first[g] + r];
-    return (struct gb_gemm_row){ gb_row_ptr(q->node->src[1], token, 0, 0), (float *) gb_row_ptr(q->node, token, 0, 0) };
+    const struct gb_row    token = gb_row_at(q->node, q->routing->tokens[q->routing->first[g] + r]);
+    return (struct gb_gemm_row){ gb_row_of(q->node->src[1], token), (float *) (void *) gb_row_of(q->node, token) };
 }
 
 static void describe_experts(struct experts * q, const struct ggml_tensor * node) {
@@ -195,8 +195,8 @@ static void describe_experts(struct experts * q, const struct ggml_tensor * node
         .m        = a->ne[1],
         .k        = a->ne[0],
         .n_groups = gb_op_param_i32(node, 1),
-        .rows     = b->ne[1],
-        .total    = b->ne[1],
+        .rows     = gb_rows(b),
+        .total    = gb_rows(b),
         .w        = { a->type, a->nb[0], false },
         .x        = { b->type, b->nb[0], false },
         .exact    = gb_op_param_i32(node, 2) == GGML_PREC_F32,
@@ -224,7 +224,7 @@ static int mul_mat_id_n_tasks(const struct ggml_tensor * node, int n_threads) {
 }
 
 static size_t routing_size(const struct ggml_tensor * node) { // a multiple of 64: the engine's memory follows
-    const size_t size = sizeof(struct routing) + (size_t) node->ne[1] * sizeof(int64_t);
+    const size_t size = sizeof(struct routing) + (size_t) gb_rows(node) * sizeof(int64_t);
     return (size + 63) / 64 * 64;
 }
 
@@ -234,16 +234,16 @@ static size_t mul_mat_id_work_size(const struct ggml_tensor * node, int n_tasks)
     return routing_size(node) + gb_gemm_work_size(&q.gemm, n_tasks);
 }
 
-static int32_t expert_of_token(const struct ggml_tensor * node, int64_t token) {
+static int32_t expert_of_token(const struct ggml_tensor * node, int64_t token) { // all batches have the same ids
     const struct ggml_tensor * ids = node->src[0];
     const int32_t              id  = gb_op_param_i32(node, 0);
-    return *(const int32_t *) (gb_row_ptr(ids, token, 0, 0) + (size_t) id * ids->nb[0]);
+    return *(const int32_t *) (gb_row_ptr(ids, token % node->ne[1], 0, 0) + (size_t) id * ids->nb[0]);
 }
 
 // How many tokens each expert gets; false and reported when an id is out of range.
 static bool count_tokens(const struct gb_cpu_call * call, const struct ggml_tensor * node, int64_t count[MAX_EXPERTS]) {
     const int n_as = gb_op_param_i32(node, 1);
-    for (int64_t t = 0; t < node->ne[1]; t++) {
+    for (int64_t t = 0; t < gb_rows(node); t++) {
         const int32_t e = expert_of_token(node, t);
         if (e < 0 || e >= n_as) {
             gb_cpu_fail(call, node, GGML_STATUS_INVALID_ARGUMENT, "ids[%d] of row %lld is %d, must be in 0 .. %d",
@@ -266,7 +266,7 @@ static void route(const struct gb_cpu_call * call, const struct ggml_tensor * no
         routing->first[e + 1] = routing->first[e] + next[e];
         next[e]               = routing->first[e];
     }
-    for (int64_t t = 0; t < node->ne[1]; t++) {
+    for (int64_t t = 0; t < gb_rows(node); t++) {
         routing->tokens[next[expert_of_token(node, t)]++] = t;
     }
 }

@@ -153,8 +153,8 @@ static void run_group_norm(const struct gb_cpu_call * call, struct ggml_tensor *
         const struct group g     = { a, u / groups, c0, GB_MIN(c0 + channels, a->ne[2]) };
         const double       count = (double) (a->ne[0] * a->ne[1] * (g.c1 - g.c0));
         const float        mean  = (float) (group_pass(call, &g, PASS_SUM, node, 0, 0) / count);
-        const float        var   = (float) (group_pass(call, &g, PASS_DEVIATION, node, mean, 0) / count);
-        group_pass(call, &g, PASS_APPLY, node, mean, 1.0f / sqrtf(var + GROUP_EPS));
+        const double       var   = group_pass(call, &g, PASS_DEVIATION, node, mean, 0) / count;
+        group_pass(call, &g, PASS_APPLY, node, mean, (float) (1.0 / sqrt(var + (double) GROUP_EPS)));
         if (gb_cpu_stopped(call, 0)) {
             return;
         }

@@ -1,6 +1,6 @@
 // pool.c - POOL_1D and POOL_2D: the maximum or mean of windows. Positions outside the input are skipped, but the mean
-// divides by the whole window.
-#include <float.h>
+// divides by the whole window. A window with a NaN gives NaN; the maximum of a window wholly outside is -inf.
+#include <math.h>
 
 #include "cpu/ops/elements.h"
 
@@ -24,7 +24,7 @@ static void take_row(const struct pool * p, double * acc, int64_t n_out, const f
         for (int64_t i = GB_MAX(from, (int64_t) 0); i < to; i++) {
             if (p->op == GGML_OP_POOL_AVG) {
                 acc[o] += x[i];
-            } else if (x[i] > acc[o]) {
+            } else if (x[i] > acc[o] || isnan(x[i])) {
                 acc[o] = x[i];
             }
         }
@@ -51,7 +51,7 @@ static void run_pool(const struct gb_cpu_call * call, struct ggml_tensor * node)
         const int64_t       from = is_1d ? r.i1 : r.i1 * p.s1 - p.p1; // in 1-d every row is its own window
         const int64_t       to   = is_1d ? r.i1 + 1 : GB_MIN(from + p.k1, a->ne[1]);
         for (int64_t o = 0; o < n; o++) {
-            acc[o] = p.op == GGML_OP_POOL_AVG ? 0.0 : -FLT_MAX;
+            acc[o] = p.op == GGML_OP_POOL_AVG ? 0.0 : -INFINITY;
         }
         for (int64_t y = GB_MAX(from, (int64_t) 0); y < to && a->ne[0] > 0; y++) {
             take_row(&p, acc, n, gb_in(call->k, a, gb_row_ptr(a, y, r.i2, r.i3), a->ne[0], mem + 3 * n), a->ne[0]);

@@ -96,11 +96,8 @@ static void sum_each_row(const struct gb_cpu_call * call, struct ggml_tensor * n
     gb_cpu_share(call, gb_rows(a), &first, &last);
     for (int64_t i = first; i < last; i++) {
         const struct gb_row r = gb_row_at(a, i);
-        float               v = (float) sum_of(call, a, gb_row_of(a, r), a->ne[0]);
-        if (mean) {
-            v /= (float) a->ne[0];
-        }
-        gb_set(node->type, gb_row_of(node, r), v);
+        const double        sum = sum_of(call, a, gb_row_of(a, r), a->ne[0]);
+        gb_set(node->type, gb_row_of(node, r), (float) (mean ? sum / (double) a->ne[0] : sum));
         if (gb_cpu_stopped(call, GB_MIN(a->ne[0], (int64_t) LOOK))) {
             return;
         }
@@ -128,18 +125,22 @@ struct best {
     int32_t at;
 };
 
-// The last of equal maxima; NaN is never one. The kernel finds the maximum of a run; who holds it matters only if it is
-// one of the row so far.
+// In the order of ARGMAX, in which NaN is above all.
+static bool is_same(float a, float b) {
+    return a == b || (isnan(a) && isnan(b));
+}
+
+// The last of equal maxima. The kernel finds the maximum of a run; who holds it matters only if it is one of the row so far.
 static void improve(const struct gb_kernels * k, struct best * best, int64_t i0, int64_t n, const float * x) {
     const float max = k->max_f32(n, x);
-    if (max < best->value) {
+    if (max < best->value || (isnan(best->value) && !isnan(max))) {
         return;
     }
     for (int64_t end = n; end > 0; end -= GB_MIN(end, (int64_t) LOOK_BACK)) {
         const int64_t start = GB_MAX(end - LOOK_BACK, (int64_t) 0);
-        if (k->max_f32(end - start, x + start) == max) {
+        if (is_same(k->max_f32(end - start, x + start), max)) {
             for (int64_t i = end - 1; i >= start; i--) {
-                if (x[i] == max) {
+                if (is_same(x[i], max)) {
                     *best = (struct best){ max, (int32_t) (i0 + i) };
                     return;
                 }

@@ -3,9 +3,12 @@
 // The one idea: the rotation depends on position and pair only, so a thread computes the table of a position (cos and
 // sin, angles in double) once and applies it to all heads of the token. The three layouts differ in which elements form
 // pair j:
-//   normal  (2j, 2j+1) for all of the row
+//   normal  (2j, 2j+1) for all of the row; exact: for j < n_dims/2, what is behind n_dims is copied
 //   NeoX    (j, j + n_dims/2) for j < n_dims/2; what is behind n_dims is copied
 //   GLM     two halves of n_dims elements: (j, j + n_dims/2) by one position, the same pairs behind n_dims by another
+// GGML_ROPE_EXACT also gives NeoX the angles of the normal layout; without it freq_scale counts twice there, and all pairs share the ramp
+// of pair 0, as programs of early 2024 have it.
+//
 // In the normal layout the table is there several times, for rows that lie behind each other: one call of the kernel rotates them all.
 #include "cpu/ops/rope.h"
 
@@ -13,7 +16,7 @@
 
 #include "cpu/ops/elements.h"
 
-enum { MODE_NEOX = 2, MODE_GLM = 4, REPEATS = 4 };
+enum { MODE_NEOX = 2, MODE_GLM = 4, MODE_EXACT = GGML_ROPE_EXACT, REPEATS = 4 };
 
 struct rope {
     int     n_dims, mode, n_ctx;
@@ -28,6 +31,14 @@ struct rope {
 // The pair at which a wavelength fits `beta` times into the original context.
 static double corr_dim(const struct rope * r, int n_orig_ctx, double beta) {
     return r->n_dims * log(n_orig_ctx / (2.0 * 3.14159265358979323846 * beta)) / (2.0 * log(r->freq_base));
+}
+
+static int64_t n_turns(const struct rope * r) {
+    return !(r->mode & MODE_GLM) && r->mode & (MODE_NEOX | MODE_EXACT) ? r->n_dims / 2 : r->n / 2;
+}
+
+static bool scales_twice(const struct rope * r) {
+    return (r->mode & MODE_NEOX) && !(r->mode & MODE_EXACT);
 }
 
 static struct rope rope_of(const struct ggml_tensor * node) {
@@ -49,7 +60,7 @@ static struct rope rope_of(const struct ggml_tensor * node) {
         r.low                = fmax(0, floor(corr_dim(&r, n_orig_ctx, gb_op_param_f32(node, 9))));
         r.high               = fmin(r.n_dims - 1, ceil(corr_dim(&r, n_orig_ctx, gb_op_param_f32(node, 10))));
     }
-    r.repeats = !(r.mode & (MODE_GLM | MODE_NEOX)) && r.n % 2 == 0 ? GB_MAX((int64_t) 1, GB_MIN(node->ne[1], (int64_t) REPEATS)) : 1;
+    r.repeats = !(r.mode & (MODE_GLM | MODE_NEOX)) && 2 * n_turns(&r) == r.n ? GB_MAX((int64_t) 1, GB_MIN(node->ne[1], (int64_t) REPEATS)) : 1;
     return r;
 }
 
@@ -94,10 +105,6 @@ static double xpos_factor(const struct rope * r, int64_t j, int32_t position) {
     return r->xpos_down ? 1.0 / zeta : zeta;
 }
 
-static int64_t n_turns(const struct rope * r) {
-    return r->mode & MODE_GLM ? r->n / 2 : r->mode & MODE_NEOX ? r->n_dims / 2 : r->n / 2;
-}
-
 static void fill_frequencies(const struct rope * r, double * freq) { // freq_base^(-2j / n_dims)
     for (int64_t j = 0; j < n_turns(r); j++) {
         freq[j] = pow(r->freq_base, -2.0 * (double) j / r->n_dims);
@@ -118,7 +125,7 @@ static bool is_plain(const struct rope * r) {
 
 static void fill_plain(const struct gb_kernels * k, const struct rope * r, int32_t position, const struct turns * t) {
     const int64_t n      = n_turns(r);
-    const double  factor = position * r->freq_scale * (r->mode & MODE_NEOX ? r->freq_scale : 1.0);
+    const double  factor = position * r->freq_scale * (scales_twice(r) ? r->freq_scale : 1.0);
     int           far    = 0;
     for (int64_t j = 0; j < n; j++) {
         t->angle[j] = factor * t->freq[j];
@@ -145,7 +152,7 @@ static void fill_other(const struct rope * r, int32_t position, const struct tur
             set_turn(t, j, turn_by(r, text * freq[j], 1.0));
             set_turn(t, n / 2 + j, turn_by(r, block * freq[j], 1.0));
         }
-    } else if (r->mode & MODE_NEOX) { // as defined, freq_scale counts twice and all pairs share the ramp of pair 0
+    } else if (scales_twice(r)) { // and all pairs share the ramp of pair 0
         for (int64_t j = 0; j < n; j++) {
             set_turn(t, j, turn_yarn(r, position * r->freq_scale * freq[j], 0, 1.0));
         }

@@ -65,41 +65,103 @@ static void run_get_rows(const struct gb_cpu_call * call, struct ggml_tensor * n
 
 // ------------------------------------------------------------------------------------------------------- GET_ROWS_BACK
 
-// Rows may be hit several times, so threads share the columns: each adds its columns of all rows, in the order of the
-// indices.
-enum { COLUMNS = 64 };
+// Rows may be hit many times: the first thread sorts the rows of a by the row that they are added to, and each thread adds up some columns
+// of all of them, a result at a time and in the order of the indices: in float a few at a time, and these parts in double.
+enum { COLUMNS = 64, PART = 32, LOOK = 4096 };
 
-static void run_get_rows_back(const struct gb_cpu_call * call, struct ggml_tensor * node) {
+// In the scratch memory: where the rows for each result begin in `order`, and where those of the last end.
+struct hits {
+    int32_t *first, *order;
+};
+
+static struct hits hits_of(const struct gb_cpu_call * call, const struct ggml_tensor * node) {
+    int32_t * p = call->work;
+    return (struct hits){ .first = p, .order = p + 2 + node->ne[1] };
+}
+
+static size_t get_rows_back_work(const struct ggml_tensor * node, int n_tasks) {
+    (void) n_tasks;
+    return gb_lines((size_t) (node->ne[1] + node->src[0]->ne[1] + 2) * sizeof(int32_t));
+}
+
+// By counting: first[r + 1] counts the rows for r, then becomes where the next one goes.
+static void sort_hits(const struct gb_cpu_call * call, const struct ggml_tensor * node, struct hits h) {
     const struct ggml_tensor *a = node->src[0], *b = node->src[1];
-    float                     x_buf[COLUMNS], y_buf[COLUMNS];
-    int64_t                   first, last;
-    gb_cpu_share(call, gb_div_up(node->ne[0], COLUMNS), &first, &last);
-    for (int64_t u = first; u < last; u++) {
-        const int64_t i0 = u * COLUMNS;
-        const int64_t n  = GB_MIN(node->ne[0] - i0, (int64_t) COLUMNS);
-        for (int64_t i = 0; i < gb_rows(node); i++) {
-            gb_clear(ggml_type_size(node->type), n, gb_row_of(node, gb_row_at(node, i)) + (size_t) i0 * node->nb[0],
-                     node->nb[0]);
-        }
-        for (int64_t i = 0; i < a->ne[1]; i++) {
-            const int32_t index = gb_get_i32((const char *) b->data + (size_t) i * b->nb[0]);
-            if (index < 0 || index >= node->ne[1]) {
-                gb_cpu_fail(call, node, GGML_STATUS_INVALID_ARGUMENT,
-                            "index %" PRId32 " at [%" PRId64 "] out of range 0..%" PRId64, index, i, node->ne[1] - 1);
-                return;
-            }
-            char *        p = gb_row_ptr(node, index, 0, 0) + (size_t) i0 * node->nb[0];
-            const float * y = gb_in(call->k, node, p, n, y_buf);
-            float *       z = gb_out(node, p, n, y_buf);
-            call->k->add_f32(n, z, y, gb_in(call->k, a, gb_row_ptr(a, i, 0, 0) + (size_t) i0 * a->nb[0], n, x_buf));
-            gb_put(call->k, node, p, n, z);
-            if (i % COLUMNS == COLUMNS - 1 && gb_cpu_stopped(call, n * COLUMNS)) {
-                return;
-            }
-        }
-        if (gb_cpu_stopped(call, n * (gb_rows(node) + COLUMNS))) {
+    const int64_t             n = a->ne[1], rows = node->ne[1];
+    memset(h.first, 0, (size_t) (rows + 2) * sizeof(int32_t));
+    for (int64_t i = 0; i < n; i++) {
+        const int32_t index = gb_get_i32((const char *) b->data + (size_t) i * b->nb[0]);
+        if (index < 0 || index >= rows) {
+            gb_cpu_fail(call, node, GGML_STATUS_INVALID_ARGUMENT, "index %" PRId32 " at [%" PRId64 "] out of range 0..%" PRId64, index, i,
+                        rows - 1);
             return;
         }
+        h.first[index + 2]++;
+        if (i % LOOK == LOOK - 1 && gb_cpu_stopped(call, LOOK)) {
+            return;
+        }
+    }
+    for (int64_t r = 0; r < rows; r++) {
+        h.first[r + 2] += h.first[r + 1];
+    }
+    for (int64_t i = 0; i < n; i++) {
+        h.order[h.first[gb_get_i32((const char *) b->data + (size_t) i * b->nb[0]) + 1]++] = (int32_t) i;
+    }
+}
+
+// part = the rows of a that `hits` names, n columns of them.
+static void add_part(const struct gb_cpu_call * call, const struct ggml_tensor * a, const int32_t * hits, int32_t count, int64_t i0, int64_t n,
+                     float * part) {
+    float buf[COLUMNS];
+    for (int32_t u = 0; u < count; u++) {
+        const float * x = gb_in(call->k, a, gb_row_ptr(a, hits[u], 0, 0) + (size_t) i0 * a->nb[0], n, buf);
+        if (u == 0) {
+            memcpy(part, x, (size_t) n * sizeof(float));
+        } else {
+            call->k->add_f32(n, part, part, x);
+        }
+    }
+}
+
+static void add_hits(const struct gb_cpu_call * call, const struct ggml_tensor * node, struct hits h, int64_t i0, int64_t n) {
+    for (int64_t i = 0; i < node->ne[1]; i++) {
+        const int32_t first = h.first[i], count = h.first[i + 1] - first;
+        float         part[COLUMNS] = { 0 };
+        add_part(call, node->src[0], h.order + first, GB_MIN(count, (int32_t) PART), i0, n, part);
+        if (count > PART) {
+            double sum[COLUMNS] = { 0 };
+            for (int64_t u = 0; u < count; u += PART) {
+                add_part(call, node->src[0], h.order + first + u, (int32_t) GB_MIN(count - u, (int64_t) PART), i0, n, part);
+                for (int64_t c = 0; c < n; c++) {
+                    sum[c] += (double) part[c];
+                }
+                if (gb_cpu_stopped(call, n * PART)) {
+                    return;
+                }
+            }
+            for (int64_t c = 0; c < n; c++) {
+                part[c] = (float) sum[c];
+            }
+        }
+        gb_store(call->k, node->type, n, gb_row_ptr(node, i, 0, 0) + (size_t) i0 * node->nb[0], node->nb[0], part);
+        if (gb_cpu_stopped(call, n * (1 + GB_MIN(count, (int32_t) PART)))) {
+            return;
+        }
+    }
+}
+
+static void run_get_rows_back(const struct gb_cpu_call * call, struct ggml_tensor * node) {
+    const struct hits h = hits_of(call, node);
+    int64_t           first, last;
+    if (call->ith == 0) {
+        sort_hits(call, node, h);
+    }
+    if (!gb_cpu_barrier(call)) { // an index was wrong, say
+        return;
+    }
+    gb_cpu_share(call, gb_div_up(node->ne[0], COLUMNS), &first, &last);
+    for (int64_t u = first; u < last; u++) {
+        add_hits(call, node, h, u * COLUMNS, GB_MIN(node->ne[0] - u * COLUMNS, (int64_t) COLUMNS));
     }
 }
 
@@ -107,6 +169,9 @@ static const char * get_rows_back_unsupported(const struct ggml_tensor * node) {
     const char * why = gb_need_float(node, 1);
     if (why != NULL) {
         return why;
+    }
+    if (node->src[0]->ne[1] > INT32_MAX || node->ne[1] > INT32_MAX - 3) {
+        return "more rows than i32 indices can tell";
     }
     return node->src[1] != NULL && node->src[1]->type == GGML_TYPE_I32 ? NULL : "type of src[1] must be i32";
 }
@@ -144,6 +209,7 @@ const struct gb_cpu_op gb_cpu_op_get_rows      = { .unsupported = get_rows_unsup
 const struct gb_cpu_op gb_cpu_op_get_rows_back = {
     .unsupported = get_rows_back_unsupported,
     .n_tasks     = get_rows_back_tasks,
+    .work_size   = get_rows_back_work,
     .run         = run_get_rows_back,
 };
 const struct gb_cpu_op gb_cpu_op_diag = { .unsupported = diag_unsupported,

@@ -1,4 +1,4 @@
-// soft_max.c - SOFT_MAX (scaled and masked, per row) and its derivative.
+// soft_max.c - SOFT_MAX (scaled and masked, per row; the mask times ALiBi's slope of the head, if there is a bias) and its derivative.
 //
 // A row whose every entry is masked with -inf has no distribution: the result is a row of zeros, which lets padded
 // positions of attention contribute nothing. NaN in the input stays NaN.
@@ -10,6 +10,7 @@ static void run_soft_max(const struct gb_cpu_call * call, struct ggml_tensor * n
     const struct ggml_tensor *a = node->src[0], *mask = node->src[1];
     const int64_t             n       = node->ne[0];
     const float               scale   = gb_op_param_f32(node, 0);
+    const float               bias    = gb_op_param_f32(node, 1);
     float *                   scratch = gb_my_floats(call, 2 * n); // row, mask row
     int64_t                   first, last;
     gb_cpu_share(call, n > 0 ? gb_rows(node) : 0, &first, &last);
@@ -19,6 +20,10 @@ static void run_soft_max(const struct gb_cpu_call * call, struct ggml_tensor * n
         const float *       x = gb_in(call->k, a, gb_row_of(a, r), n, scratch);
         const float * m = mask ? gb_in(call->k, mask, gb_row_ptr(mask, i % mask->ne[1], 0, 0), n, scratch + n) : NULL;
         float *       w = gb_out(node, p, n, scratch);
+        if (bias > 0 && m != NULL) {
+            call->k->scale_f32(n, scratch + n, m, gb_alibi_slope(r.i2, (int) GB_MIN(node->ne[2], (int64_t) INT32_MAX), bias));
+            m = scratch + n;
+        }
         call->k->soft_max_row_f32(n, w, x, scale, m);
         gb_put(call->k, node, p, n, w);
         if (gb_cpu_stopped(call, 4 * n)) {

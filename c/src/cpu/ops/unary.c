@@ -118,7 +118,7 @@ gb_map1 * gb_map1_of(const struct ggml_tensor * node) {
 // ----------------------------------------------------------------------------------------------------------- SILU_BACK
 
 // d/dx (x s) with s = 1 / (1 + e^-x) is s (1 + x (1 - s)). 1 - s is formed as 1 / (1 + e^x): for large x the difference
-// would cancel, and x times it must go to 0 instead of inf * 0 at the far left, where s underflows.
+// would cancel, and x times it must go to 0 at the far ends, where s or rest is 0: x itself is cut there.
 static void map_silu_back(const struct gb_cpu_call * call, const struct ggml_tensor * node, int64_t n, float * z,
                           const float * x, const float * dy) {
     (void) call;
@@ -126,7 +126,8 @@ static void map_silu_back(const struct gb_cpu_call * call, const struct ggml_ten
     for (int64_t i = 0; i < n; i++) {
         const float s    = 1.0f / (1.0f + expf(-x[i]));
         const float rest = 1.0f / (1.0f + expf(x[i]));
-        z[i]             = dy[i] * (s + x[i] * s * rest);
+        const float cut  = x[i] > 1000.0f ? 1000.0f : x[i] < -1000.0f ? -1000.0f : x[i];
+        z[i]             = dy[i] * (s + cut * s * rest);
     }
 }
 

@@ -4,16 +4,18 @@
 
 #include "cuda/kernels/rows.cuh"
 
-// A warp makes a group: the largest magnitude becomes 127. Rounds half away from zero; what is no number becomes 0.
+// A warp makes a group: the largest magnitude becomes 127. Rounds half away from zero. As on the CPU, groups below 2^-100 are zeros, and groups
+// with a value of 2^100 or more, an infinity or NaN have the scale NaN.
 GB_KERNEL GB_BOUNDS(256, 1) gb_rows_of_bytes(gb_make_rows p) {
     const int     lane  = (int) threadIdx.x % 32;
     const int64_t group = (int64_t) blockIdx.y * 8 + threadIdx.x / 32, r = blockIdx.x;
     if (group >= p.y_row) {
         return;
     }
-    const float   x = gb_load_activation(p, gb_source_row(p, r), group * 32 + lane);
-    const float   d = gb_warp_max(fabsf(x)) / 127, scaled = d != 0 ? x * (1 / d) : 0;
-    const int     q = scaled == scaled ? (int) roundf(fminf(fmaxf(scaled, -127.0f), 127.0f)) : 0;
+    const float   x = gb_load_activation(p, gb_source_row(p, r), group * 32 + lane), most = 1.2676506002282294e30f, least = 7.888609052210118e-31f;
+    const float   largest = gb_warp_max(fabsf(x) < most ? fabsf(x) : INFINITY);
+    const float   d = largest < least ? 0 : largest < most ? largest / 127 : NAN, scaled = d > 0 ? x * (1 / d) : 0;
+    const int     q = (int) roundf(fminf(fmaxf(scaled, -127.0f), 127.0f));
     int           sum = q;
     GB_UNROLL for (int mask = 8; mask > 0; mask /= 2) {
         sum += gb_shfl_xor(sum, mask);

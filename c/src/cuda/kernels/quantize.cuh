@@ -1,8 +1,8 @@
 // quantize.cuh - floats to quantized blocks of 32 elements, byte for byte as the CPU makes them (c/src/tensor/quant/<format>.c).
 //
 // A warp makes a block, a lane has one element. What the CPU adds up one after the other is added up so here, by every lane for itself;
-// products are rounded before they are added (gb_rounded_product). Of equal extremes the first one counts, on both sides. Only the sign of
-// a scale that is NaN (the block held infinities) is the machine's.
+// products are rounded before they are added (gb_rounded_product). Of equal extremes the first one counts, on both sides. Scales that are
+// lost in half precision are chosen anew (c/src/tensor/quant/small.h), and a block with a number that cannot be held becomes NaN (check.h).
 //
 // Formats of super-blocks are not here: to quantize well they search for longer than a copy should take on one warp.
 #ifndef GB_CUDA_KERNELS_QUANTIZE_CUH
@@ -21,6 +21,10 @@ GB_DEVICE uint16_t gb_half_bits_of(float x) { // NaN: the quiet one with its sig
 GB_DEVICE void gb_write_u16(uint8_t * p, uint16_t x) {
     p[0] = (uint8_t) x;
     p[1] = (uint8_t) (x >> 8);
+}
+
+GB_DEVICE uint16_t gb_written_u16(const uint8_t * p) {
+    return (uint16_t) (p[0] | p[1] << 8);
 }
 
 GB_DEVICE void gb_write_u32(uint8_t * p, uint32_t x) {
@@ -67,42 +71,9 @@ GB_DEVICE void gb_write_fifths(uint8_t * p, int level) {
     }
 }
 
-// ---------------------------------------------------------------------------------------------------------------- the formats
-
-// levels 0 .. 2 N - 1, of which N is zero
-template<int N> GB_DEVICE int gb_symmetric_level(float x, uint8_t * scale) {
-    const float d = gb_block_extreme(x) / (float) -N, inverse = d != 0 ? 1 / d : 0;
-    if (gb_lane() == 0) {
-        gb_write_u16(scale, gb_half_bits_of(d));
-    }
-    return gb_block_level(gb_rounded_product(x, inverse) + ((float) N + 0.5f), 2 * N - 1);
-}
-
-// levels 0 .. N from the smallest to the largest
-template<int N> GB_DEVICE int gb_affine_level(float x, uint8_t * scales) {
-    float low, high;
-    gb_block_range(x, low, high);
-    const float d = (high - low) / (float) N, inverse = d != 0 ? 1 / d : 0;
-    if (gb_lane() == 0) {
-        gb_write_u16(scales, gb_half_bits_of(d));
-        gb_write_u16(scales + 2, gb_half_bits_of(low));
-    }
-    return gb_block_level(gb_rounded_product(x - low, inverse) + 0.5f, N);
-}
-
-// Signed bytes, rounded half away from zero, NaN: 0.
-GB_DEVICE int gb_byte_level(float x, float & d) {
-    d                   = gb_warp_max(x == x ? fabsf(x) : 0) / 127;
-    const float inverse = d != 0 ? 1 / d : 0;
-    float       v       = gb_rounded_product(x, inverse);
-    v                   = v == v ? gb_max(-127.0f, gb_min(127.0f, v)) : 0;
-    const int   whole   = (int) v;
-    const float rest    = v - (float) whole; // exact
-    return whole + (rest >= 0.5f) - (rest <= -0.5f);
-}
+// -------------------------------------------------------------------------------------------------------------- small numbers
 
 [[maybe_unused]] GB_CONST int8_t gb_iq4_levels[16] = { -127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113 };
-[[maybe_unused]] GB_CONST int8_t gb_e2m1_levels[16] = { 0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12 };
 
 // The index of the value nearest to half of `twice`; NaN: 0.
 GB_DEVICE int gb_iq4_nearest(float twice) {
@@ -114,6 +85,93 @@ GB_DEVICE int gb_iq4_nearest(float twice) {
     }
     return low;
 }
+
+// Is level n times d, as stored, more than half a level off?
+GB_DEVICE bool gb_scale_is_lost(float d, float stored, int n) {
+    return fabsf(stored) <= 65504.0f && 2 * (float) n * fabsf(stored - d) > fabsf(d);
+}
+
+// LOW .. HIGH, or, for -127 .. 113, the values of IQ4.
+template<int LOW, int HIGH> GB_DEVICE int gb_nearest_level(float v) {
+    if constexpr (LOW == -127 && HIGH == 113) {
+        return gb_iq4_levels[gb_iq4_nearest(2 * v)];
+    } else {
+        return !(v > (float) LOW) ? LOW : v >= (float) HIGH ? HIGH : (int) rintf(v);
+    }
+}
+
+template<int LOW, int HIGH> GB_DEVICE float gb_small_error(float x, float d, float m, int & level) {
+    level             = gb_nearest_level<LOW, HIGH>(d != 0 ? (x - m) / d : 0);
+    const float e     = gb_rounded_product(d, (float) level) + m - x;
+    float       error = 0;
+    for (int i = 0; i < 32; i++) {
+        const float other = gb_shfl(e, i);
+        error += gb_rounded_product(other, other);
+    }
+    return error;
+}
+
+// The better one of the half floats on both sides of d, as bits, and the levels for it.
+template<int LOW, int HIGH> GB_DEVICE uint16_t gb_small_scale(float x, float d, float m, int & level) {
+    const uint16_t nearest = gb_half_bits_of(fabsf(d)), sign = d < 0 ? 0x8000 : 0;
+    const float    size   = gb_half_bits_to_float(nearest);
+    const uint16_t inward = (uint16_t) ((nearest - (size > fabsf(d))) | sign), outward = (uint16_t) ((nearest + (size < fabsf(d))) | sign);
+    int            other;
+    const float    error = gb_small_error<LOW, HIGH>(x, gb_half_bits_to_float(inward), m, level);
+    if (gb_small_error<LOW, HIGH>(x, gb_half_bits_to_float(outward), m, other) < error) {
+        level = other;
+        return outward;
+    }
+    return inward;
+}
+
+// ---------------------------------------------------------------------------------------------------------------- the formats
+
+// levels 0 .. 2 N - 1, of which N is zero
+template<int N> GB_DEVICE int gb_symmetric_level(float x, uint8_t * scale) {
+    const float d = gb_block_extreme(x) / (float) -N, inverse = d != 0 ? 1 / d : 0;
+    int         level = gb_block_level(gb_rounded_product(x, inverse) + ((float) N + 0.5f), 2 * N - 1);
+    uint16_t    bits  = gb_half_bits_of(d);
+    if (gb_scale_is_lost(d, gb_half_bits_to_float(bits), N)) { // the whole warp
+        bits = gb_small_scale<-N, N - 1>(x, d, 0, level);
+        level += N;
+    }
+    if (gb_lane() == 0) {
+        gb_write_u16(scale, bits);
+    }
+    return level;
+}
+
+// levels 0 .. N from the smallest to the largest
+template<int N> GB_DEVICE int gb_affine_level(float x, uint8_t * scales) {
+    float low, high;
+    gb_block_range(x, low, high);
+    const float    d = (high - low) / (float) N, inverse = d != 0 ? 1 / d : 0;
+    const uint16_t offset = gb_half_bits_of(low);
+    int            level  = gb_block_level(gb_rounded_product(x - low, inverse) + 0.5f, N);
+    uint16_t       bits   = gb_half_bits_of(d);
+    if (gb_scale_is_lost(d, gb_half_bits_to_float(bits), N)) {
+        bits = gb_small_scale<0, N>(x, d, gb_half_bits_to_float(offset), level);
+    }
+    if (gb_lane() == 0) {
+        gb_write_u16(scales, bits);
+        gb_write_u16(scales + 2, offset);
+    }
+    return level;
+}
+
+// Signed bytes, rounded half away from zero, NaN: 0.
+GB_DEVICE int gb_byte_level(float x, float & d) {
+    d                   = gb_warp_max(x == x ? fabsf(x) : 0) / 127;
+    const float inverse = d >= 0x1p-126f ? 1 / d : 0;
+    float       v       = gb_rounded_product(x, inverse);
+    v                   = v == v ? gb_max(-127.0f, gb_min(127.0f, v)) : 0;
+    const int   whole   = (int) v;
+    const float rest    = v - (float) whole; // exact
+    return whole + (rest >= 0.5f) - (rest <= -0.5f);
+}
+
+[[maybe_unused]] GB_CONST int8_t gb_e2m1_levels[16] = { 0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12 };
 
 // The weighted sums of x v and v v over the values v nearest to x / scale, in four turns as the CPU has them.
 GB_DEVICE void gb_iq4_sums(const float * x, const float * w, float scale, float & wxv, float & wvv) {
@@ -164,8 +222,13 @@ GB_DEVICE void gb_quantize_iq4_nl(float x, uint8_t * block, float * shared) {
     }
     shared[32 + lane] = sqrtf(squares / 32 + gb_rounded_product(x, x));
     gb_sync_warp();
-    const uint16_t scale = gb_half_bits_of(gb_iq4_fit(shared, shared + 32, gb_block_extreme(x)));
-    const float    d     = gb_half_bits_to_float(scale);
+    const float wanted = gb_iq4_fit(shared, shared + 32, gb_block_extreme(x));
+    uint16_t    scale  = gb_half_bits_of(wanted);
+    if (gb_scale_is_lost(wanted, gb_half_bits_to_float(scale), 8)) {
+        int unused;
+        scale = gb_small_scale<-127, 113>(x, wanted, 0, unused);
+    }
+    const float d = gb_half_bits_to_float(scale);
     if (lane == 0) {
         gb_write_u16(block, scale);
     }
@@ -208,10 +271,14 @@ template<int TYPE> GB_DEVICE void gb_quantize_block(float x, uint8_t * block, [[
         gb_write_fifths(block + 4, level);
         gb_write_nibbles(block + 8, level);
     } else if constexpr (TYPE == GGML_TYPE_Q8_0) {
-        float     d;
-        const int level = gb_byte_level(x, d);
+        float    d;
+        int      level = gb_byte_level(x, d);
+        uint16_t bits  = gb_half_bits_of(d);
+        if (gb_scale_is_lost(d, gb_half_bits_to_float(bits), 127)) {
+            bits = gb_small_scale<-127, 127>(x, d, 0, level);
+        }
         if (lane == 0) {
-            gb_write_u16(block, gb_half_bits_of(d));
+            gb_write_u16(block, bits);
         }
         block[2 + lane] = (uint8_t) level;
     } else if constexpr (TYPE == GGML_TYPE_Q8_1) {
@@ -226,7 +293,28 @@ template<int TYPE> GB_DEVICE void gb_quantize_block(float x, uint8_t * block, [[
         gb_quantize_iq4_nl(x, block, shared);
     } else {
         static_assert(TYPE == GGML_TYPE_MXFP4, "one of GB_QUANTIZED_TYPES");
-        gb_quantize_mxfp4(x, block);
+        gb_quantize_mxfp4(x == x ? gb_max(-3.40282347e38f, gb_min(3.40282347e38f, x)) : 0, block);
+    }
+}
+
+// A block with a number that its scales cannot hold: NaN.
+template<int TYPE> GB_DEVICE void gb_check_block(float x, uint8_t * block, int bytes) {
+    if constexpr (TYPE != GGML_TYPE_MXFP4) {
+        constexpr bool WIDE = TYPE == GGML_TYPE_Q8_1, AFFINE = TYPE == GGML_TYPE_Q4_1 || TYPE == GGML_TYPE_Q5_1;
+        const auto     is_finite = [](float v) { return fabsf(v) <= 3.40282347e38f; };
+        gb_sync_warp(); // the scales are there
+        bool bad = gb_ballot(!is_finite(x)) != 0;
+        if constexpr (WIDE) {
+            bad = bad || !is_finite(gb_rounded_product(127, gb_bits_to_float((uint32_t) gb_written_u16(block) | (uint32_t) gb_written_u16(block + 2) << 16)));
+        } else {
+            bad = bad || (gb_written_u16(block) & 0x7c00) == 0x7c00 || (AFFINE && (gb_written_u16(block + 2) & 0x7c00) == 0x7c00);
+        }
+        if (bad) {
+            gb_sync_warp(); // and have been read
+            for (int i = gb_lane(); i < bytes; i += 32) {
+                block[i] = WIDE ? (i == 2 ? 0xc0 : i == 3 ? 0x7f : 0) : i == 1 ? 0x7e : 0;
+            }
+        }
     }
 }
 
@@ -241,7 +329,9 @@ template<int TYPE> GB_KERNEL GB_BOUNDS(GB_QUANTIZE_WARPS * GB_WARP, 1) gb_copy_q
     const gb_index from  = gb_unravel<uint64_t>((uint64_t) k * 32, x.ne);
     const gb_index to    = gb_unravel_row<uint64_t>((uint64_t) (k / per_row), y.ne);
     const float    value = gb_get(x.type, gb_at(x, from) + gb_lane() * x.nb[0]);
-    gb_quantize_block<TYPE>(value, (uint8_t *) gb_at(y, to) + k % per_row * bytes, shared + warp * 64);
+    uint8_t *     block = (uint8_t *) gb_at(y, to) + k % per_row * bytes;
+    gb_quantize_block<TYPE>(value, block, shared + warp * 64);
+    gb_check_block<TYPE>(value, block, bytes);
 }
 
 #endif // GB_CUDA_KERNELS_QUANTIZE_CUH

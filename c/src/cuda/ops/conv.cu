@@ -111,11 +111,11 @@ template<class I> GB_KERNEL GB_BOUNDS(256, 1) gb_pool(gb_pool_args q, int64_t n)
     }
     const gb_index at = gb_unravel<I>((I) k, q.y.ne);
     const int64_t  x0 = at.i[0] * q.s0 - q.p0, x1 = gb_min(x0 + q.k0, q.x.ne[0]), y0 = at.i[1] * q.s1 - q.p1, y1 = gb_min(y0 + q.k1, q.x.ne[1]);
-    float          acc = q.average ? 0.0f : -3.402823466e+38f;
+    float          acc = q.average ? 0.0f : -INFINITY;
     for (int64_t j = gb_max<int64_t>(y0, 0); j < y1; j++) {
         for (int64_t i = gb_max<int64_t>(x0, 0); i < x1; i++) {
             const float v = gb_get(q.x.type, gb_at(q.x, i, j, at.i[2], at.i[3]));
-            acc           = q.average ? acc + v : v > acc ? v : acc;
+            acc           = q.average ? acc + v : v > acc || v != v ? v : acc; // a NaN stays
         }
     }
     gb_put(q.y.type, gb_at(q.y, at), q.average ? acc / ((float) q.k0 * (float) q.k1) : acc); // of the whole window

@@ -1,6 +1,6 @@
 // map.cu - operators that map each element of src[0] by itself.
 //
-// NaN goes through all of them but sgn, step and relu, which give 0 as the CPU does.
+// NaN goes through all of them but sgn and step, which give 0 as the CPU does.
 #include "cuda/ops/elements.h"
 
 enum gb_map { // beyond the unary operators of ggml.h
@@ -29,11 +29,11 @@ template<int OP> GB_DEVICE float gb_map_one(float x, float a, float b) {
         case GGML_UNARY_OP_STEP: return x > 0 ? 1.0f : 0.0f;
         case GGML_UNARY_OP_TANH: return tanhf(x);
         case GGML_UNARY_OP_ELU: return x > 0 ? x : expm1f(x);
-        case GGML_UNARY_OP_RELU: return x > 0 ? x : 0.0f;
+        case GGML_UNARY_OP_RELU: return x < 0 ? 0.0f : x;
         case GGML_UNARY_OP_GELU: return gb_times_sigmoid(x, x * (1.59576912160573f + 0.0713548162726f * x * x));
         case GGML_UNARY_OP_GELU_QUICK: return gb_times_sigmoid(x, 1.702f * x);
         case GGML_UNARY_OP_SILU: return gb_times_sigmoid(x, x);
-        case GGML_UNARY_OP_HARDSWISH: return x * gb_hardsigmoid(x);
+        case GGML_UNARY_OP_HARDSWISH: return x < -3.0f ? -0.0f : x * gb_hardsigmoid(x);
         case GGML_UNARY_OP_HARDSIGMOID: return gb_hardsigmoid(x);
         case GGML_UNARY_OP_GELU_ERF: return (x < -1000.0f ? -1000.0f : x) * 0.5f * erfcf(-0.70710678118654752f * x);
         case GB_MAP_SQR: return x * x;

@@ -12,6 +12,9 @@ static const char * mul_mat_id_supports(const gb_cuda_device &, const ggml_tenso
             return "all matrices must have one type and the same strides";
         }
     }
+    if (dst->ne[2] * dst->ne[3] != 1) {
+        return "rows in several batches";
+    }
     if (dst->src[0]->type != GGML_TYPE_I32) {
         return "ids that are not i32";
     }

@@ -11,29 +11,37 @@ struct gb_norm_args {
     int64_t rows;
 };
 
+#define GB_NORM_FAR 8.271806125530277e-25f // 2^-80
+
 template<int WARPS, bool MEAN> GB_KERNEL GB_BOUNDS(512, 1) gb_norm_rows(gb_norm_args q) {
     GB_SHARED(float, shared, WARPS);
     const int64_t  row = gb_my_row<WARPS>(), n = q.x.ne[0], step = WARPS * GB_WARP;
     const gb_index at  = gb_unravel_row<uint64_t>((uint64_t) gb_min(row, q.rows - 1), q.x.ne);
     const char *   x   = gb_at(q.x, at);
-    float          sum = 0, squares = 0;
-    if (MEAN) {
-        for (int64_t i = gb_my_place<WARPS>(); i < n; i += step) {
-            sum += gb_get(q.x.type, x + i * q.x.nb[0]);
+    float          down = 1, mean = 0, squares = 0;
+    for (int far = 0; far < 2; far++) { // again, made smaller, where squares overflow
+        float sum = 0;
+        for (int64_t i = gb_my_place<WARPS>(); MEAN && i < n; i += step) {
+            sum += gb_get(q.x.type, x + i * q.x.nb[0]) * down;
         }
-        sum = gb_row_sum<WARPS>(sum, shared);
+        mean    = MEAN ? gb_row_sum<WARPS>(sum, shared) / (float) n : 0;
+        squares = 0;
+        for (int64_t i = gb_my_place<WARPS>(); i < n; i += step) {
+            const float d = gb_get(q.x.type, x + i * q.x.nb[0]) * down - mean;
+            squares += d * d;
+        }
+        squares = gb_row_sum<WARPS>(squares, shared);
+        if (squares < INFINITY || far == 1) {
+            break;
+        }
+        down = GB_NORM_FAR;
     }
-    const float mean = MEAN ? sum / (float) n : 0;
-    for (int64_t i = gb_my_place<WARPS>(); i < n; i += step) {
-        const float d = gb_get(q.x.type, x + i * q.x.nb[0]) - mean;
-        squares += d * d;
-    }
-    const float scale = 1.0f / sqrtf(gb_row_sum<WARPS>(squares, shared) / (float) n + q.eps);
+    const float scale = 1.0f / sqrtf(squares / (float) n + q.eps * down * down);
     if (row >= q.rows) {
         return;
     }
     for (int64_t i = gb_my_place<WARPS>(); i < n; i += step) {
-        float v = (gb_get(q.x.type, x + i * q.x.nb[0]) - mean) * scale;
+        float v = (gb_get(q.x.type, x + i * q.x.nb[0]) * down - mean) * scale;
         if (q.y.p != NULL) {
             gb_put(q.y.type, gb_at(q.y, at) + i * q.y.nb[0], v);
         }
@@ -132,12 +140,12 @@ GB_KERNEL GB_BOUNDS(512, 1) gb_group_norm(gb_view y, gb_view x, int64_t channels
     GB_SHARED(float, shared, GB_GROUP_WARPS);
     const int64_t i3 = (int64_t) blockIdx.x / groups, c0 = (int64_t) blockIdx.x % groups * channels;
     const int64_t c1 = gb_min(c0 + channels, x.ne[2]), plane = x.ne[0] * x.ne[1], n = plane * (c1 - c0);
-    float         mean = 0, scale = 0;
+    float         mean = 0, scale = 0, down = 1;
     for (int pass = 0; pass < 3; pass++) {
         float sum = 0;
         for (int64_t k = threadIdx.x; k < n; k += blockDim.x) {
             const int64_t channel = k / plane, rest = k - channel * plane, i1 = rest / x.ne[0], i0 = rest - i1 * x.ne[0];
-            const float   v = gb_get(x.type, gb_at(x, i0, i1, c0 + channel, i3)) - mean;
+            const float   v = gb_get(x.type, gb_at(x, i0, i1, c0 + channel, i3)) * down - mean;
             if (pass == 2) {
                 gb_put(y.type, gb_at(y, i0, i1, c0 + channel, i3), v * scale);
             }
@@ -146,7 +154,14 @@ GB_KERNEL GB_BOUNDS(512, 1) gb_group_norm(gb_view y, gb_view x, int64_t channels
         if (pass == 0) {
             mean = gb_row_sum<GB_GROUP_WARPS>(sum, shared) / (float) n;
         } else if (pass == 1) {
-            scale = 1.0f / sqrtf(gb_row_sum<GB_GROUP_WARPS>(sum, shared) / (float) n + 1e-6f);
+            sum = gb_row_sum<GB_GROUP_WARPS>(sum, shared);
+            if (!(sum < INFINITY) && down == 1) { // from the start, with smaller values
+                down = GB_NORM_FAR;
+                mean = 0;
+                pass = -1;
+                continue;
+            }
+            scale = 1.0f / sqrtf(sum / (float) n + 1e-6f * down * down);
         }
     }
 }

@@ -67,7 +67,7 @@ template<int WARPS> GB_KERNEL GB_BOUNDS(512, 1) gb_sum_rows(gb_sum_rows_args q) 
     }
     sum = gb_row_sum<WARPS>(sum, shared);
     if (row < q.rows && gb_my_place<WARPS>() == 0) {
-        gb_put(q.y.type, gb_at(q.y, at), q.mean ? (float) sum / (float) n : (float) sum);
+        gb_put(q.y.type, gb_at(q.y, at), (float) (q.mean ? sum / (double) n : sum));
     }
 }
 
@@ -89,13 +89,17 @@ struct gb_argmax_args {
     int64_t nb, rows;
 };
 
-struct gb_best { // the last of equal maxima; NaN is never one
+struct gb_best { // the last of equal maxima; NaN is above all
     float value;
     int   at;
 };
 
 GB_DEVICE gb_best gb_better(gb_best a, gb_best b) {
-    return b.value > a.value || (b.value == a.value && b.at > a.at) ? b : a;
+    const bool none_a = a.value != a.value, none_b = b.value != b.value;
+    if (none_a != none_b) {
+        return none_b ? b : a;
+    }
+    return b.value > a.value || ((none_b || b.value == a.value) && b.at > a.at) ? b : a;
 }
 
 template<int WARPS> GB_KERNEL GB_BOUNDS(512, 1) gb_argmax(gb_argmax_args q) {
@@ -105,9 +109,7 @@ template<int WARPS> GB_KERNEL GB_BOUNDS(512, 1) gb_argmax(gb_argmax_args q) {
     gb_best       best = { -INFINITY, 0 };
     for (int64_t i = gb_my_place<WARPS>(); i < n; i += WARPS * GB_WARP) {
         const float v = gb_get(q.x.type, x + i * q.x.nb[0]);
-        if (v >= best.value) {
-            best = { v, (int) i };
-        }
+        best          = gb_better(best, { v, (int) i });
     }
     for (int d = GB_WARP / 2; d > 0; d /= 2) {
         const gb_best other = { gb_shfl_xor(best.value, d), gb_shfl_xor(best.at, d) };

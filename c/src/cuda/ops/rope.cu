@@ -3,7 +3,7 @@
 //
 // Two kernels: the first makes a table of cosines and sines, a pair of floats for each position and pair of elements, from angles in double
 // precision (at position 100,000 a float is off by a hundredth of a turn); the second applies it to all heads. The layouts of pairs
-// and the formulas of angles are those of the three modes: normal (2j, 2j + 1), NeoX (j, j + n_dims/2), GLM (two halves with a position each).
+// and the formulas of angles are those of the three modes (and GGML_ROPE_EXACT, see ggml.h): normal (2j, 2j + 1), NeoX (j, j + n_dims/2), GLM (two halves with a position each).
 #include "cuda/ops/elements.h"
 
 enum { GB_ROPE_NEOX = 2, GB_ROPE_GLM = 4 };
@@ -48,7 +48,7 @@ GB_DEVICE float2 gb_turn_at(const gb_rope & r, int position, int j) {
         const double limit = (double) r.n_ctx - 2;
         return gb_turn(r, (j < r.n_turns / 2 ? fmin((double) position, limit) : fmax((double) position - limit, 0.0)) * freq, 1.0);
     }
-    if (r.mode & GB_ROPE_NEOX) { // freq_scale counts twice, and all pairs share the ramp of pair 0
+    if ((r.mode & GB_ROPE_NEOX) && !(r.mode & GGML_ROPE_EXACT)) { // freq_scale counts twice, and all pairs share the ramp of pair 0
         return gb_turn_yarn(r, position * r.freq_scale * freq, 0, 1.0);
     }
     return gb_turn_yarn(r, position * freq, j, gb_xpos(r, j, position));
@@ -91,10 +91,11 @@ template<class I> GB_KERNEL GB_BOUNDS(256, 1) gb_rope_apply(gb_rope r, gb_view y
     int64_t        a, b;
     gb_pair_at(r, j, &a, &b);
     const float u = gb_get(x.type, from + a * x.nb[0]), v = b < y.ne[0] ? gb_get(x.type, from + b * x.nb[0]) : 0;
-    const float2 turn = j < r.n_turns ? table[at.i[2] * r.n_turns + j] : make_float2(1, 0);
-    gb_put(y.type, to + a * y.nb[0], u * turn.x - v * turn.y);
+    const bool   turns = j < r.n_turns; // else both stay, whatever they are
+    const float2 turn  = turns ? table[at.i[2] * r.n_turns + j] : make_float2(1, 0);
+    gb_put(y.type, to + a * y.nb[0], turns ? u * turn.x - v * turn.y : u);
     if (b < y.ne[0]) {
-        gb_put(y.type, to + b * y.nb[0], u * turn.y + v * turn.x);
+        gb_put(y.type, to + b * y.nb[0], turns ? u * turn.y + v * turn.x : v);
     }
 }
 
@@ -109,7 +110,7 @@ static gb_rope rope_of(const ggml_tensor * dst) {
     r.mode        = dst->op_params[2];
     r.n_ctx       = dst->op_params[3];
     r.n           = (int) dst->ne[0];
-    r.n_turns     = (int) ((r.mode & GB_ROPE_NEOX) && !(r.mode & GB_ROPE_GLM) ? r.n_dims / 2 : dst->ne[0] / 2);
+    r.n_turns     = (int) ((r.mode & (GB_ROPE_NEOX | GGML_ROPE_EXACT)) && !(r.mode & GB_ROPE_GLM) ? r.n_dims / 2 : dst->ne[0] / 2);
     r.freq_base   = gb_param_float(dst, 5);
     r.freq_scale  = gb_param_float(dst, 6);
     r.ext_factor  = gb_param_float(dst, 7);

@@ -1,6 +1,7 @@
 // soft_max.cu - SOFT_MAX (scaled and masked, by rows), also together with the SCALE and DIAG_MASK_INF before it, DIAG_MASK_INF, DIAG_MASK_ZERO, ALIBI.
 //
-// A row whose every entry is masked with -infinity becomes zeros; a row with a NaN becomes NaN.
+// A row whose every entry is masked with -infinity becomes zeros; a row with a NaN becomes NaN. A row whose largest product with the scale
+// overflows is computed again, 2^-64 times as large: overflow is no mask.
 #include "cuda/ops/elements.h"
 
 struct gb_soft_max_args {
@@ -18,9 +19,10 @@ GB_DEVICE float gb_edited(const gb_soft_max_args & q, float v, int64_t i1, int64
     return q.causal && i > q.last + i1 ? -INFINITY : v * q.factor;
 }
 
-GB_DEVICE float gb_score(const gb_soft_max_args & q, const char * x, const char * mask, int64_t i1, int64_t i) {
-    const float first = gb_get(q.x.type, x + i * q.x.nb[0]), v = (q.edited ? gb_edited(q, first, i1, i) : first) * q.scale;
-    return mask != NULL ? v + gb_get(q.mask.type, mask + i * q.mask.nb[0]) : v;
+// Times `down`, a power of two.
+GB_DEVICE float gb_score(const gb_soft_max_args & q, const char * x, const char * mask, int64_t i1, int64_t i, float down) {
+    const float first = gb_get(q.x.type, x + i * q.x.nb[0]), v = q.edited ? gb_edited(q, first, i1, i) : first, scale = q.scale * down;
+    return mask != NULL ? fmaf(v, scale, gb_get(q.mask.type, mask + i * q.mask.nb[0]) * down) : v * scale;
 }
 
 template<int WARPS> GB_KERNEL GB_BOUNDS(512, 1) gb_soft_max(gb_soft_max_args q) {
@@ -29,14 +31,23 @@ template<int WARPS> GB_KERNEL GB_BOUNDS(512, 1) gb_soft_max(gb_soft_max_args q) 
     const gb_index at   = gb_unravel_row<uint64_t>((uint64_t) real, q.x.ne);
     const char *   x    = gb_at(q.x, at);
     const char *   mask = q.mask.p != NULL ? q.mask.p + real % q.mask.ne[1] * q.mask.nb[1] : NULL;
-    float          max = -INFINITY, sum = 0;
+    float          max = -INFINITY, sum = 0, down = 1;
     for (int64_t i = gb_my_place<WARPS>(); i < n; i += step) {
-        max = fmaxf(max, gb_score(q, x, mask, at.i[1], i));
+        max = fmaxf(max, gb_score(q, x, mask, at.i[1], i, 1));
     }
     max = gb_row_max<WARPS>(max, shared);
+    if (!(fabsf(max) < INFINITY)) { // so it is in all threads of the row
+        down = 5.421010862427522e-20f;
+        max  = -INFINITY;
+        for (int64_t i = gb_my_place<WARPS>(); i < n; i += step) {
+            max = fmaxf(max, gb_score(q, x, mask, at.i[1], i, down));
+        }
+        max = gb_row_max<WARPS>(max, shared);
+    }
+    const float up = 1 / down;
     for (int64_t i = gb_my_place<WARPS>(); i < n; i += step) {
-        const float s = gb_score(q, x, mask, at.i[1], i);
-        sum += max == -INFINITY ? (s == s ? 0.0f : s) : expf(s - max); // a NaN counts even among masked ones
+        const float s = gb_score(q, x, mask, at.i[1], i, down);
+        sum += max == -INFINITY ? (s == s ? 0.0f : s) : expf((s - max) * up); // a NaN counts even among masked ones
     }
     sum                = gb_row_sum<WARPS>(sum, shared);
     const float factor = sum == 0 ? 0.0f : 1.0f / sum;
@@ -45,7 +56,7 @@ template<int WARPS> GB_KERNEL GB_BOUNDS(512, 1) gb_soft_max(gb_soft_max_args q) 
     }
     char * y = gb_at(q.y, at);
     for (int64_t i = gb_my_place<WARPS>(); i < n; i += step) {
-        const float s = gb_score(q, x, mask, at.i[1], i);
+        const float s = gb_score(q, x, mask, at.i[1], i, down);
         if (q.edited) {
             const float first = gb_get(q.x.type, x + i * q.x.nb[0]);
             if (q.scaled.p != NULL) {
@@ -55,7 +66,7 @@ template<int WARPS> GB_KERNEL GB_BOUNDS(512, 1) gb_soft_max(gb_soft_max_args q) 
                 gb_put(q.masked.type, gb_at(q.masked, at) + i * q.masked.nb[0], gb_edited(q, first, at.i[1], i));
             }
         }
-        gb_put(q.y.type, y + i * q.y.nb[0], max == -INFINITY ? sum : expf(s - max) * factor);
+        gb_put(q.y.type, y + i * q.y.nb[0], max == -INFINITY ? sum : expf((s - max) * up) * factor);
     }
 }
 
@@ -78,6 +89,9 @@ static enum ggml_status soft_max_run(gb_cuda_backend & b, ggml_tensor * dst) {
 }
 
 static const char * soft_max_supports(const gb_cuda_device &, const ggml_tensor * dst) {
+    if (gb_param_float(dst, 1) != 0) {
+        return "a bias of each head";
+    }
     return gb_rows(dst) >= (int64_t) 1 << 31 ? "more than 2^31 rows" : gb_need_floats(dst, dst->src[1] != NULL ? 2 : 1);
 }
 

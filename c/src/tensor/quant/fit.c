@@ -111,7 +111,7 @@ struct affine {
     int           n, n_levels;
     const float * x;
     const float * w;
-    float         range, sw, swx; // sums of w, of w x
+    float         sw, swx; // sums of w, of w x
     bool          absolute;
 };
 
@@ -176,22 +176,21 @@ float gb_fit_affine(int n, int n_levels, const float * x, const float * w, const
         *minimum = isinf(low) ? 0 : -low;
         return 0;
     }
-    const float range  = high - low;
-    const float factor = (float) n_levels / range;
+    const float factor = (float) n_levels / (high - low);
     float       scale  = 1 / factor;
     for (int i = 0; i < n; i++) {
         levels[i] = (uint8_t) gb_fit_round(factor * (x[i] - low), 0, n_levels);
     }
     float         best = affine_error(n, x, w, levels, scale, low, search->absolute);
-    struct affine a    = { n, n_levels, x, w, range, 0, 0, search->absolute };
+    struct affine a    = { n, n_levels, x, w, 0, 0, search->absolute };
     for (int i = 0; i < n; i++) {
         a.sw += w[i];
         a.swx += w[i] * x[i];
     }
     struct trials t;
-    for (int done = 0; done <= search->steps;) { // those after a success begin again, from the new low
+    for (int done = 0; done <= search->steps;) { // those after a success begin again, from the new low and its range
         for (int k = 0; k < LANES; k++) {
-            t.factor[k] = (search->start + search->step * (float) (done + k) + (float) n_levels) / range;
+            t.factor[k] = (search->start + search->step * (float) (done + k) + (float) n_levels) / (high - low);
         }
         try_factors(&a, low, &t);
         for (int k = 0, end = GB_MIN(LANES, search->steps + 1 - done); k < end; k++) {

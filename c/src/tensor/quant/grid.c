@@ -329,46 +329,99 @@ static void put_choice(const struct gb_grid_format * f, int sub, const struct ch
     }
 }
 
-// x: magnitudes, or the values of formats with offsets.
-static void quantize_levels(const struct gb_grid_format * f, const float * x, const float * w,
-                            struct gb_grid_block * g) {
-    const int     n_sub = GB_SUPER / f->per_scale;
-    float         scales[16], wxv = 0, wvv = 0;
+// The best rows for d and the scales chosen; returns the error.
+static float choose_all(const struct gb_grid_format * f, const float * x, const float * w, struct gb_grid_block * g) {
+    float error = 0;
+    for (int s = 0; s < GB_SUPER / f->per_scale; s++) {
+        const int           i = s * f->per_scale;
+        const struct choice c = choose(f, x + i, w + i, g->d * f->unit * (float) (2 * g->scale[s] + 1));
+        put_choice(f, s, &c, g);
+        error += c.error;
+    }
+    return error;
+}
+
+// The scales of sub-blocks, and rows, for one d; returns the best d for these (d itself if none is).
+static float choose_scales(const struct gb_grid_format * f, const float * x, const float * w, const float * scales, float d,
+                           struct gb_grid_block * g) {
+    const float   base = d * f->unit;
+    float         wxv = 0, wvv = 0;
     struct choice c;
-    for (int s = 0; s < n_sub; s++) {
-        scales[s] = fit_scale(f, x + s * f->per_scale, w + s * f->per_scale);
-    }
-    g->d             = store_d(gb_k_max(n_sub, scales) / (f->unit * (float) (2 * f->n_scales - 1)));
-    const float base = g->d * f->unit;
-    if (!(base > 0)) {
-        return;
-    }
-    for (int s = 0; s < n_sub; s++) {
+    g->d = d;
+    for (int s = 0; s < GB_SUPER / f->per_scale; s++) {
         const int i     = s * f->per_scale;
         const int index = gb_fit_round((scales[s] / base - 1) / 2, 0, f->n_scales - 1);
         g->scale[s]     = round_scale(f, x + i, w + i, base, index, &c);
         add_sums(f, x + i, w + i, &c, (float) (2 * g->scale[s] + 1), &wxv, &wvv);
         put_choice(f, s, &c, g);
     }
-    g->d = store_d(wxv > 0 ? wxv / wvv / f->unit : g->d); // and the best rows for that
-    for (int s = 0; s < n_sub; s++) {
-        const int i = s * f->per_scale;
-        c           = choose(f, x + i, w + i, g->d * f->unit * (float) (2 * g->scale[s] + 1));
-        put_choice(f, s, &c, g);
+    return wxv > 0 ? wxv / wvv / f->unit : d;
+}
+
+// Takes the better one of the f16 numbers on both sides of d.
+static void choose_small(const struct gb_grid_format * f, const float * x, const float * w, const float * scales, float d,
+                          struct gb_grid_block * g) {
+    struct gb_grid_block other = *g;
+    choose_scales(f, x, w, scales, gb_f16_outward(d), g);
+    const float error = choose_all(f, x, w, g), inward = gb_f16_inward(d);
+    if (inward > 0) {
+        choose_scales(f, x, w, scales, inward, &other);
+        if (choose_all(f, x, w, &other) < error) {
+            *g = other;
+        }
     }
+}
+
+// x: magnitudes, or the values of formats with offsets.
+static void quantize_levels(const struct gb_grid_format * f, const float * x, const float * w,
+                            struct gb_grid_block * g) {
+    const int n_sub = GB_SUPER / f->per_scale;
+    float     scales[16];
+    for (int s = 0; s < n_sub; s++) {
+        scales[s] = fit_scale(f, x + s * f->per_scale, w + s * f->per_scale);
+    }
+    const float d = gb_k_max(n_sub, scales) / (f->unit * (float) (2 * f->n_scales - 1)), stored = store_d(d);
+    if (gb_scale_is_lost(d, stored, GB_REFITTED)) {
+        choose_small(f, x, w, scales, d, g);
+    } else if (stored > 0) {
+        const float better = choose_scales(f, x, w, scales, stored, g), rounded = store_d(better);
+        g->d = gb_scale_is_lost(better, rounded, GB_REFITTED) ? stored : rounded;
+        choose_all(f, x, w, g); // and the best rows for that
+    }
+}
+
+// No row stands for zeros, but d = 0 does, where the rows found are no better.
+static void compare_with_zeros(const struct gb_grid_format * f, const float * x, const float * importance, struct gb_grid_block * g) {
+    struct gb_super b;
+    float           y[GB_SUPER], error = 0, zeros = 0;
+    b.affine = false;
+    gb_grid_expand(f, g, &b);
+    gb_k_dequantize(&b, y);
+    for (int e = 0; e < GB_SUPER; e++) {
+        const float w = importance != NULL ? importance[e] : 1, d = y[e] - x[e];
+        error += w * d * d;
+        zeros += w * x[e] * x[e];
+    }
+    g->d = error <= zeros ? g->d : 0;
 }
 
 void gb_grid_quantize(const struct gb_grid_format * f, const float * x, const float * importance,
                       struct gb_grid_block * g) {
     const float limit = 1e8f; // more than any format can hold; squares of it are no problem
-    float       v[GB_SUPER], w[GB_SUPER];
+    float       v[GB_SUPER], w[GB_SUPER], values[GB_SUPER];
     memset(g, 0, sizeof(*g));
     for (int e = 0; e < GB_SUPER; e++) {
         v[e] = x[e] == x[e] ? GB_MAX(GB_MIN(x[e], limit), -limit) : 0;
     }
-    gb_k_importance(v, importance, 1, w);
+    memcpy(values, v, sizeof(v));
+    // Without importance: large values count more where there are few levels, or products would come out too small.
+    gb_k_importance(v, importance, importance != NULL ? 1 : 0.25f, w);
+    for (int e = 0; e < GB_SUPER && importance == NULL && f->grid->bits == 4; e++) {
+        w[e] = 1;
+    }
     for (int i = 0; i < 32 && f->per_offset == 0; i++) {
         split_signs(f->even_signs, v + 8 * i, w + 8 * i, &g->signs[i]);
     }
     quantize_levels(f, v, w, g);
+    compare_with_zeros(f, values, importance, g);
 }

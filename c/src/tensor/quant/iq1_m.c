@@ -43,4 +43,4 @@ static void write(const struct gb_grid_block * g, uint8_t * block) {
 }
 
 GB_GRID_BLOCKS
-GB_K_FORMAT(iq1_m, 56)
+GB_GRID_FORMAT(iq1_m, 56, 0.125f * 15 * 9, GB_NAN_SPREAD, SCALES)

@@ -33,4 +33,4 @@ static void write(const struct gb_grid_block * g, uint8_t * block) {
 }
 
 GB_GRID_BLOCKS
-GB_SUPER_FORMAT(iq1_s, 50, NULL)
+GB_GRID_WEIGHTED(iq1_s, 50, 0.125f * 15 * 9)

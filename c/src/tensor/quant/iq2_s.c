@@ -33,4 +33,4 @@ static void write(const struct gb_grid_block * g, uint8_t * block) {
 }
 
 GB_GRID_BLOCKS
-GB_K_FORMAT(iq2_s, 82)
+GB_GRID_FORMAT(iq2_s, 82, 0.125f * 31 * 43, GB_NAN_F16, D)

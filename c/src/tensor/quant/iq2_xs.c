@@ -35,4 +35,4 @@ static void write(const struct gb_grid_block * g, uint8_t * block) {
 }
 
 GB_GRID_BLOCKS
-GB_SUPER_FORMAT(iq2_xs, 74, NULL)
+GB_GRID_WEIGHTED(iq2_xs, 74, 0.125f * 31 * 43)

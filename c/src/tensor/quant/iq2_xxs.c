@@ -39,4 +39,4 @@ static void write(const struct gb_grid_block * g, uint8_t * block) {
 }
 
 GB_GRID_BLOCKS
-GB_SUPER_FORMAT(iq2_xxs, 66, NULL)
+GB_GRID_WEIGHTED(iq2_xxs, 66, 0.125f * 31 * 43)

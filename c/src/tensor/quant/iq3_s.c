@@ -33,4 +33,4 @@ static void write(const struct gb_grid_block * g, uint8_t * block) {
 }
 
 GB_GRID_BLOCKS
-GB_K_FORMAT(iq3_s, 110)
+GB_GRID_FORMAT(iq3_s, 110, 31 * 15, GB_NAN_F16, D)

@@ -41,4 +41,4 @@ static void write(const struct gb_grid_block * g, uint8_t * block) {
 }
 
 GB_GRID_BLOCKS
-GB_K_FORMAT(iq3_xxs, 98)
+GB_GRID_FORMAT(iq3_xxs, 98, 0.25f * 31 * 62, GB_NAN_F16, D)

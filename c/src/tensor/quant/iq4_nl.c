@@ -2,13 +2,23 @@
 #include "tensor/quant/iq4.h"
 #include "tensor/quant/legacy.h"
 
+static int nearest(float v) {
+    return gb_iq4_values[gb_iq4_nearest(v)];
+}
+
 static void quantize_block(const float * x, const float * w, uint8_t * block, uint8_t * levels) {
-    float squares[GB_BLOCK];
+    const float * given = w;
+    float         squares[GB_BLOCK];
     if (w == NULL) {
         gb_fit_importance(GB_BLOCK, x, NULL, gb_fit_mean_square(GB_BLOCK, x), squares);
         w = squares;
     }
-    const float d = gb_store_f16(block, gb_iq4_fit(x, w));
+    const float wanted = gb_iq4_fit(x, w);
+    float       d      = gb_store_f16(block, wanted);
+    if (gb_scale_is_lost(wanted, d, GB_REFITTED)) {
+        int8_t unused[GB_BLOCK];
+        d = gb_store_f16(block, gb_small_fit(GB_BLOCK, x, given, nearest, wanted, 0, unused));
+    }
     for (int i = 0; i < GB_BLOCK; i++) {
         levels[i] = gb_iq4_nearest(d != 0 ? x[i] / d : 0);
     }
@@ -23,4 +33,4 @@ static void unpack_block(const uint8_t * block, struct gb_block * b) {
     }
 }
 
-GB_SYMMETRIC_FORMAT(iq4_nl, 18, 0)
+GB_SYMMETRIC_FORMAT(iq4_nl, 18, 0, 80 * GB_F16_MAX)

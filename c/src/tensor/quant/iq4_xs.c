@@ -39,6 +39,10 @@ static float refit(const float * x, const float * w, float d, const uint8_t * sc
     return wvv > 0 ? wxv / wvv : d;
 }
 
+static int nearest(float v) {
+    return gb_iq4_values[gb_iq4_nearest(v)];
+}
+
 static void quantize_block(const float * x, const float * importance, uint8_t * block) {
     uint8_t levels[GB_SUPER], stored[8];
     float   w[GB_SUPER], scales[8];
@@ -46,13 +50,22 @@ static void quantize_block(const float * x, const float * importance, uint8_t * 
     for (int s = 0; s < 8; s++) {
         scales[s] = gb_iq4_fit(x + 32 * s, w + 32 * s);
     }
-    const float extreme = gb_fit_extreme(8, scales);
-    float       d       = gb_store_f16(block + D, extreme / -32);
-    for (int s = 0; s < 8; s++) {
-        stored[s] = (uint8_t) (d != 0 ? gb_fit_round(scales[s] / d, -32, 31) + 32 : 32);
+    const float wanted = gb_fit_extreme(8, scales) / -32;
+    float       d      = gb_store_f16(block + D, wanted);
+    if (gb_scale_is_lost(wanted, d, GB_REFITTED)) {
+        struct gb_small_super b = { .n_sub = 8, .size = 32, .scale_low = -32, .scale_high = 31, .nearest = nearest, .d = wanted };
+        gb_small_super_fit(&b, x, importance ? w : NULL, scales, NULL);
+        d = gb_store_f16(block + D, b.d);
+        for (int s = 0; s < 8; s++) {
+            stored[s] = (uint8_t) (b.scale[s] + 32);
+        }
+    } else {
+        for (int s = 0; s < 8; s++) {
+            stored[s] = (uint8_t) (d != 0 ? gb_fit_round(scales[s] / d, -32, 31) + 32 : 32);
+        }
+        nearest_levels(x, d, stored, levels);
+        d = gb_store_f16(block + D, refit(x, w, d, stored, levels));
     }
-    nearest_levels(x, d, stored, levels);
-    d = gb_store_f16(block + D, refit(x, w, d, stored, levels));
     nearest_levels(x, d, stored, levels);
     pack_scales(stored, block);
     pack_levels(levels, block + QS);
@@ -72,4 +85,4 @@ static void unpack_block(const uint8_t * block, struct gb_super * b) {
     }
 }
 
-GB_K_FORMAT(iq4_xs, 136)
+GB_K_FORMAT(iq4_xs, 136, GB_F16_MAX * 32 * 80, D)

@@ -15,8 +15,10 @@
 
 #include "base/mem.h"
 #include "tensor/quant/bits.h"
+#include "tensor/quant/check.h"
 #include "tensor/quant/fit.h"
 #include "tensor/quant/quant.h"
+#include "tensor/quant/small.h"
 
 enum { GB_SUPER = 256 };
 
@@ -84,10 +86,10 @@ static inline void gb_k_unpack_scales(const uint8_t * scales, uint8_t * sc, uint
     }
 }
 
-static inline float gb_k_max(int n, const float * x) { // not below 0
+static inline float gb_k_max(int n, const float * x) { // not below 0, which is never -0
     float max = 0;
     for (int i = 0; i < n; i++) {
-        max = GB_MAX(max, x[i]);
+        max = x[i] > max ? x[i] : max;
     }
     return max;
 }
@@ -114,6 +116,27 @@ static inline void gb_k_requantize_affine(int n_sub, int size, int n_levels, con
     }
 }
 
+// Are the scales of an affine super-block so small that one of them is lost? A lost minimum beside a scale that is not
+// does no harm.
+static inline bool gb_k_affine_is_small(float d, float dmin) {
+    const float stored = gb_f16_to_f32(gb_f32_to_f16(d)), stored_min = gb_f16_to_f32(gb_f32_to_f16(dmin));
+    return d < 0x1p-20f && (gb_scale_is_lost(d, stored, GB_REFITTED) || gb_scale_is_lost(dmin, stored_min, GB_REFITTED));
+}
+
+// Chooses d, dmin, the scales and minima of sub-blocks and the levels of such a super-block.
+static inline void gb_k_affine_small(int n_sub, int size, int n_scales, gb_nearest_t nearest, const float * x,
+                                     const float * w, const float * scales, const float * mins, float * d, float * dmin,
+                                     uint8_t * sc, uint8_t * mn, uint8_t * levels) {
+    struct gb_small_super b = { .n_sub = n_sub, .size = size, .scale_high = n_scales, .min_high = n_scales,
+                                .nearest = nearest, .d = *d, .dmin = *dmin };
+    gb_small_super_fit(&b, x, w, scales, mins);
+    *d    = b.d;
+    *dmin = b.dmin;
+    memcpy(sc, b.scale, (size_t) n_sub);
+    memcpy(mn, b.min, (size_t) n_sub);
+    memcpy(levels, b.level, sizeof(b.level));
+}
+
 // Weights of a whole super-block from an importance matrix; sigma2 is `factor` times its mean square.
 static inline void gb_k_importance(const float * x, const float * importance, float factor, float * w) {
     gb_fit_importance(GB_SUPER, x, importance, factor * gb_fit_mean_square(GB_SUPER, x), w);
@@ -124,14 +147,13 @@ static const struct gb_fit_search gb_k_importance_search = { -0.9f, 0.05f, 36, f
 // One super-block; importance: NULL or 256 weights.
 typedef void (*gb_k_quantize_t)(const float * x, const float * importance, uint8_t * block);
 
-static inline bool gb_k_quantize_rows(const float * src, uint8_t * dst, int64_t n_rows, int64_t n_per_row,
+static inline void gb_k_quantize_rows(const float * src, uint8_t * dst, int64_t n_rows, int64_t n_per_row,
                                       size_t block_size, gb_k_quantize_t quantize, const float * importance) {
     for (int64_t r = 0; r < n_rows; r++) {
         for (int64_t i = 0; i < n_per_row; i += GB_SUPER, dst += block_size) {
             quantize(src + r * n_per_row + i, importance ? importance + i : NULL, dst);
         }
     }
-    return true;
 }
 
 static inline void gb_k_dequantize(const struct gb_super * b, float * y) {
@@ -182,8 +204,9 @@ static inline void gb_k_to_bytes(const struct gb_super * b, uint8_t * u, float *
 
 // Defines the constant of a format from its two block functions, `quantize_block` and
 // `static void unpack_block(const uint8_t * block, struct gb_super * b)`, which sets affine and what follows from it
-// only if it is true. from_float_: NULL for formats that cannot do without an importance matrix, else from_float.
-#define GB_SUPER_FORMAT(stem, block_size, from_float_)                                                                 \
+// only if it is true. from_float_: NULL for formats that cannot do without an importance matrix, else the function of
+// GB_SUPER_ROWS. The other arguments are fields of the constant.
+#define GB_SUPER_FORMAT(stem, block_size, from_float_, limit_, saturates_, nan_, nan_at_)                              \
     static void to_float(const void * x, float * y, int k) {                                                           \
         for (int i = 0; i < k / GB_SUPER; i++) {                                                                       \
             struct gb_super b;                                                                                         \
@@ -210,18 +233,34 @@ static inline void gb_k_to_bytes(const struct gb_super * b, uint8_t * u, float *
             gb_k_to_bytes(&b, u + i * GB_SUPER, d + 16 * i, m + 16 * i);                                               \
         }                                                                                                              \
     }                                                                                                                  \
-    static bool quantize(const float * src, void * dst, int64_t n_rows, int64_t n_per_row, const float * importance,   \
+    static void quantize(const float * src, void * dst, int64_t n_rows, int64_t n_per_row, const float * importance,   \
                          int64_t * hist) {                                                                             \
         (void) hist;                                                                                                   \
-        return gb_k_quantize_rows(src, dst, n_rows, n_per_row, (block_size), quantize_block, importance);              \
+        gb_k_quantize_rows(src, dst, n_rows, n_per_row, (block_size), quantize_block, importance);                     \
     }                                                                                                                  \
-    const struct gb_quant_format gb_quant_##stem = { to_float, from_float_,    from_float_,                            \
-                                                     vec_dot,  GGML_TYPE_Q8_K, quantize, to_bytes };
+    const struct gb_quant_format gb_quant_##stem = {                                                                   \
+        .to_float             = to_float,                                                                              \
+        .from_float           = from_float_,                                                                           \
+        .from_float_reference = from_float_,                                                                           \
+        .vec_dot              = vec_dot,                                                                               \
+        .vec_dot_type         = GGML_TYPE_Q8_K,                                                                        \
+        .elements             = GB_SUPER,                                                                              \
+        .bytes                = (block_size),                                                                          \
+        .limit                = (limit_),                                                                              \
+        .saturates            = (saturates_),                                                                          \
+        .nan                  = (nan_),                                                                                \
+        .nan_at               = (nan_at_),                                                                             \
+        .quantize             = quantize,                                                                              \
+        .to_bytes             = to_bytes,                                                                              \
+    };
 
-#define GB_K_FORMAT(stem, block_size)                                                                                  \
+#define GB_SUPER_ROWS(stem)                                                                                            \
     static void from_float(const float * x, void * y, int k) {                                                         \
-        gb_k_quantize_rows(x, y, 1, k, (block_size), quantize_block, NULL);                                            \
-    }                                                                                                                  \
-    GB_SUPER_FORMAT(stem, block_size, from_float)
+        gb_quantize_row(&gb_quant_##stem, x, y, k);                                                                    \
+    }
+
+#define GB_K_FORMAT(stem, block_size, limit, d_at)                                                                     \
+    GB_SUPER_ROWS(stem)                                                                                                \
+    GB_SUPER_FORMAT(stem, block_size, from_float, limit, false, GB_NAN_F16, d_at)
 
 #endif // GB_TENSOR_QUANT_KQUANT_H

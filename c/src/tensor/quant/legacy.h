@@ -11,8 +11,10 @@
 
 #include "base/mem.h"
 #include "tensor/quant/bits.h"
+#include "tensor/quant/check.h"
 #include "tensor/quant/fit.h"
 #include "tensor/quant/quant.h"
+#include "tensor/quant/small.h"
 
 enum { GB_BLOCK = 32 };
 
@@ -84,7 +86,7 @@ static inline float gb_block_largest(const float * x) { // magnitude; NaN does n
 // Signed bytes, rounded half away from zero, NaN to 0; returns the scale. Simple loops, for compilers to vectorize.
 static inline float gb_quantize_bytes(const float * x, int8_t * q) {
     const float d  = gb_block_largest(x) / 127;
-    const float id = d != 0 ? 1 / d : 0;
+    const float id = d >= 0x1p-126f ? 1 / d : 0; // below, 1 / d is infinite: zeros
     float       v[GB_BLOCK];
     int32_t     whole[GB_BLOCK];
     for (int i = 0; i < GB_BLOCK; i++) {
@@ -110,13 +112,34 @@ static inline float gb_quantize_bytes(const float * x, int8_t * q) {
     return d;
 }
 
+// Store what was found for a block, d (and m) first. Where f16 does not hold d, another one is chosen, with its levels;
+// `zero` is the level that stands for 0.
+static inline void gb_store_symmetric(uint8_t * block, float d, const float * x, const float * w, gb_nearest_t nearest,
+                                      int zero, uint8_t * levels) {
+    if (gb_scale_is_lost(d, gb_store_f16(block, d), zero)) {
+        int8_t chosen[GB_BLOCK];
+        gb_store_f16(block, gb_small_fit(GB_BLOCK, x, w, nearest, d, 0, chosen));
+        for (int i = 0; i < GB_BLOCK; i++) {
+            levels[i] = (uint8_t) (chosen[i] + zero);
+        }
+    }
+}
+
+static inline void gb_store_affine(uint8_t * block, float d, float m, const float * x, const float * w,
+                                   gb_nearest_t nearest, int n_levels, uint8_t * levels) {
+    const float offset = gb_store_f16(block + 2, m);
+    if (gb_scale_is_lost(d, gb_store_f16(block, d), n_levels)) {
+        gb_store_f16(block, gb_small_fit(GB_BLOCK, x, w, nearest, d, offset, (int8_t *) levels));
+    }
+}
+
 static const struct gb_fit_search gb_legacy_search = { -0.9f, 0.05f, 36, false };
 
 // One block: x and, with an importance matrix, its weights (else NULL). Returns through the block; levels for the
 // histogram.
 typedef void (*gb_quantize_block_t)(const float * x, const float * w, uint8_t * block, uint8_t * levels);
 
-static inline bool gb_quantize_rows(const float * src, uint8_t * dst, int64_t n_rows, int64_t n_per_row,
+static inline void gb_quantize_rows(const float * src, uint8_t * dst, int64_t n_rows, int64_t n_per_row,
                                     size_t block_size, gb_quantize_block_t quantize, const float * importance,
                                     int hist_shift, int64_t * hist) {
     uint8_t levels[GB_BLOCK];
@@ -134,7 +157,6 @@ static inline bool gb_quantize_rows(const float * src, uint8_t * dst, int64_t n_
             }
         }
     }
-    return true;
 }
 
 // The block's part of a dot product: with Q8_0 (f16 d, levels) if m is 0 by definition, else with Q8_1 (f32 d, f32 d
@@ -156,7 +178,8 @@ static inline float gb_block_dot(const struct gb_block * b, const uint8_t * y, b
 
 // Defines the constant of a format from its two block functions, `quantize_block` and
 // `static void unpack_block(const uint8_t * block, struct gb_block * b)`, which may leave m alone if it is always 0.
-#define GB_BLOCK_FORMAT(stem, block_size, hist_shift, partner, partner_size)                                           \
+// limit_: see quant.h; of the formats here those without NaN have the same limit for any block.
+#define GB_BLOCK_FORMAT(stem, block_size, hist_shift, partner, partner_size, limit_, nan_)                             \
     static void to_float(const void * x, float * y, int k) {                                                           \
         for (int i = 0; i < k; i += GB_BLOCK) {                                                                        \
             struct gb_block b = { .m = 0 };                                                                            \
@@ -168,10 +191,7 @@ static inline float gb_block_dot(const struct gb_block * b, const uint8_t * y, b
         }                                                                                                              \
     }                                                                                                                  \
     static void from_float(const float * x, void * y, int k) {                                                         \
-        uint8_t levels[GB_BLOCK];                                                                                      \
-        for (int i = 0; i < k; i += GB_BLOCK) {                                                                        \
-            quantize_block(x + i, NULL, (uint8_t *) y + (size_t) (i / GB_BLOCK) * (block_size), levels);               \
-        }                                                                                                              \
+        gb_quantize_row(&gb_quant_##stem, x, y, k);                                                                    \
     }                                                                                                                  \
     static void vec_dot(const int n, float * s, const void * x, const void * y) {                                      \
         float sum = 0;                                                                                                 \
@@ -183,15 +203,27 @@ static inline float gb_block_dot(const struct gb_block * b, const uint8_t * y, b
         }                                                                                                              \
         *s = sum;                                                                                                      \
     }                                                                                                                  \
-    static bool quantize(const float * src, void * dst, int64_t n_rows, int64_t n_per_row, const float * importance,   \
+    static void quantize(const float * src, void * dst, int64_t n_rows, int64_t n_per_row, const float * importance,   \
                          int64_t * hist) {                                                                             \
-        return gb_quantize_rows(src, dst, n_rows, n_per_row, (block_size), quantize_block, importance, (hist_shift),   \
-                                hist);                                                                                 \
+        gb_quantize_rows(src, dst, n_rows, n_per_row, (block_size), quantize_block, importance, (hist_shift), hist);   \
     }                                                                                                                  \
-    const struct gb_quant_format gb_quant_##stem = { to_float, from_float,          from_float,                        \
-                                                     vec_dot,  GGML_TYPE_##partner, quantize, NULL };
+    const struct gb_quant_format gb_quant_##stem = {                                                                   \
+        .to_float             = to_float,                                                                              \
+        .from_float           = from_float,                                                                            \
+        .from_float_reference = from_float,                                                                            \
+        .vec_dot              = vec_dot,                                                                               \
+        .vec_dot_type         = GGML_TYPE_##partner,                                                                   \
+        .elements             = GB_BLOCK,                                                                              \
+        .bytes                = (block_size),                                                                          \
+        .limit                = (limit_),                                                                              \
+        .saturates            = (nan_) == GB_NAN_NONE,                                                                 \
+        .nan                  = (nan_),                                                                                \
+        .quantize             = quantize,                                                                              \
+    };
 
-#define GB_SYMMETRIC_FORMAT(stem, block_size, hist_shift) GB_BLOCK_FORMAT(stem, block_size, hist_shift, Q8_0, 34)
-#define GB_AFFINE_FORMAT(stem, block_size, hist_shift)    GB_BLOCK_FORMAT(stem, block_size, hist_shift, Q8_1, 40)
+#define GB_SYMMETRIC_FORMAT(stem, block_size, hist_shift, limit)                                                       \
+    GB_BLOCK_FORMAT(stem, block_size, hist_shift, Q8_0, 34, limit, GB_NAN_F16)
+#define GB_AFFINE_FORMAT(stem, block_size, hist_shift)                                                                 \
+    GB_BLOCK_FORMAT(stem, block_size, hist_shift, Q8_1, 40, GB_F16_MAX, GB_NAN_F16)
 
 #endif // GB_TENSOR_QUANT_LEGACY_H

@@ -1,5 +1,7 @@
 // mxfp4.c - 32 elements in 17 bytes: exponent e of a power of two, 16 bytes of nibbles; y = 2^(e - 128) times twice the
 // e2m1 value of the nibble. The OCP microscaling format. Importance is ignored.
+#include <float.h>
+
 #include "tensor/quant/legacy.h"
 
 static const int8_t values[16] = { 0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12 };
@@ -49,4 +51,4 @@ static void unpack_block(const uint8_t * block, struct gb_block * b) {
     }
 }
 
-GB_SYMMETRIC_FORMAT(mxfp4, 17, 0)
+GB_BLOCK_FORMAT(mxfp4, 17, 0, Q8_0, 34, FLT_MAX, GB_NAN_NONE)

@@ -5,6 +5,7 @@
 
 #include "base/mem.h"
 #include "tensor/quant/bits.h"
+#include "tensor/quant/check.h"
 #include "tensor/quant/fit.h"
 #include "tensor/quant/quant.h"
 
@@ -51,12 +52,12 @@ static float error_of(const float * x, const float * w, float d) {
     return error;
 }
 
-// The scale with which the largest magnitude becomes about the largest value: the best of the four around it.
+// The scale with which the largest magnitude becomes about the largest value: the best of those around it.
 static uint8_t fit_scale(const float * x, const float * w) {
     const int start = code_below(fabsf(gb_fit_extreme(SUB, x)) / 12);
     int       best  = start;
     float     least = error_of(x, w, half_scale((uint8_t) start));
-    for (int code = GB_MAX(start - 2, 0); code <= GB_MIN(start + 1, LARGEST_SCALE); code++) {
+    for (int code = GB_MAX(start - 1, 0); code <= GB_MIN(start + 4, LARGEST_SCALE); code++) {
         const float error = code == start ? least : error_of(x, w, half_scale((uint8_t) code));
         if (error < least) {
             least = error;
@@ -105,9 +106,7 @@ static void to_float(const void * x, float * y, int k) {
 }
 
 static void from_float(const float * x, void * y, int k) {
-    for (int i = 0; i < k; i += BLOCK) {
-        quantize_block(x + i, NULL, (uint8_t *) y + (size_t) (i / BLOCK) * BYTES);
-    }
+    gb_quantize_row(&gb_quant_nvfp4, x, y, k);
 }
 
 // With two blocks of Q8_0: f16 d, 32 signed bytes.
@@ -130,7 +129,7 @@ static void vec_dot(const int n, float * s, const void * x, const void * y) {
     *s = total;
 }
 
-static bool quantize(const float * src, void * dst, int64_t n_rows, int64_t n_per_row, const float * importance,
+static void quantize(const float * src, void * dst, int64_t n_rows, int64_t n_per_row, const float * importance,
                      int64_t * hist) {
     uint8_t * block = dst;
     (void) hist;
@@ -139,7 +138,6 @@ static bool quantize(const float * src, void * dst, int64_t n_rows, int64_t n_pe
             quantize_block(src + i, importance ? importance + i : NULL, block);
         }
     }
-    return true;
 }
 
 const struct gb_quant_format gb_quant_nvfp4 = {
@@ -148,5 +146,9 @@ const struct gb_quant_format gb_quant_nvfp4 = {
     .from_float_reference = from_float,
     .vec_dot              = vec_dot,
     .vec_dot_type         = GGML_TYPE_Q8_0,
+    .elements             = BLOCK,
+    .bytes                = BYTES,
+    .limit                = 448 * 6,
+    .saturates            = true,
     .quantize             = quantize,
 };

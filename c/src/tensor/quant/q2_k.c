@@ -2,48 +2,63 @@
 // - dmin mn.
 #include "tensor/quant/kquant.h"
 
-static void fit_with_importance(const float * x, const float * importance, uint8_t * levels, uint8_t * sc, uint8_t * mn,
-                                float * d, float * dmin) {
-    float w[GB_SUPER], scales[16], mins[16], sums[16] = { 0 };
-    gb_k_importance(x, importance, 1, w);
+struct fit { // of a super-block: sub-blocks as they would like to be, and as integers times d and dmin
+    float   scales[16], mins[16], d, dmin;
+    uint8_t sc[16], mn[16], levels[GB_SUPER];
+};
+
+static void fit_with_importance(const float * x, const float * w, struct fit * f) {
+    float sums[16] = { 0 };
     for (int s = 0; s < 16; s++) {
-        scales[s] = gb_fit_affine(16, 3, x + 16 * s, w + 16 * s, &gb_k_importance_search, levels + 16 * s, &mins[s]);
-        for (int i = 0; i < 16; i++) {
-            sums[s] += w[16 * s + i];
+        const int i  = 16 * s;
+        f->scales[s] = gb_fit_affine(16, 3, x + i, w + i, &gb_k_importance_search, f->levels + i, &f->mins[s]);
+        for (int k = i; k < i + 16; k++) {
+            sums[s] += w[k];
         }
     }
-    *d    = gb_fit_positive(16, 15, scales, sums, sc);
-    *dmin = gb_fit_positive(16, 15, mins, sums, mn);
+    f->d    = gb_fit_positive(16, 15, f->scales, sums, f->sc);
+    f->dmin = gb_fit_positive(16, 15, f->mins, sums, f->mn);
 }
 
-static void fit_plain(const float * x, uint8_t * levels, uint8_t * sc, uint8_t * mn, float * d, float * dmin) {
+static void fit_plain(const float * x, struct fit * f) {
     static const struct gb_fit_search search = { -0.5f, 0.1f, 15, true };
-    float                             w[16], scales[16], mins[16];
+    float                             w[16];
     for (int s = 0; s < 16; s++) {
         for (int i = 0; i < 16; i++) {
             w[i] = fabsf(x[16 * s + i]);
         }
-        scales[s] = gb_fit_affine(16, 3, x + 16 * s, w, &search, levels + 16 * s, &mins[s]);
+        f->scales[s] = gb_fit_affine(16, 3, x + 16 * s, w, &search, f->levels + 16 * s, &f->mins[s]);
     }
-    *d    = gb_k_quantize_scales(16, 15, scales, sc);
-    *dmin = gb_k_quantize_scales(16, 15, mins, mn);
+    f->d    = gb_k_quantize_scales(16, 15, f->scales, f->sc);
+    f->dmin = gb_k_quantize_scales(16, 15, f->mins, f->mn);
+}
+
+static int nearest(float v) {
+    return gb_fit_round(v, 0, 3);
 }
 
 static void quantize_block(const float * x, const float * importance, uint8_t * block) {
-    uint8_t levels[GB_SUPER], sc[16], mn[16];
-    float   d, dmin;
+    struct fit f;
+    float      w[GB_SUPER];
     if (importance) {
-        fit_with_importance(x, importance, levels, sc, mn, &d, &dmin);
+        gb_k_importance(x, importance, 1, w);
+        fit_with_importance(x, w, &f);
     } else {
-        fit_plain(x, levels, sc, mn, &d, &dmin);
+        fit_plain(x, &f);
     }
-    d    = gb_store_f16(block + 80, d);
-    dmin = gb_store_f16(block + 82, dmin);
+    const bool small = gb_k_affine_is_small(f.d, f.dmin);
+    if (small) {
+        gb_k_affine_small(16, 16, 15, nearest, x, importance ? w : NULL, f.scales, f.mins, &f.d, &f.dmin, f.sc, f.mn, f.levels);
+    }
+    f.d    = gb_store_f16(block + 80, f.d);
+    f.dmin = gb_store_f16(block + 82, f.dmin);
     for (int s = 0; s < 16; s++) {
-        block[s] = (uint8_t) (sc[s] | mn[s] << 4);
+        block[s] = (uint8_t) (f.sc[s] | f.mn[s] << 4);
     }
-    gb_k_requantize_affine(16, 16, 3, x, d, dmin, sc, mn, levels);
-    gb_k_pack2(levels, block + 16);
+    if (!small) {
+        gb_k_requantize_affine(16, 16, 3, x, f.d, f.dmin, f.sc, f.mn, f.levels);
+    }
+    gb_k_pack2(f.levels, block + 16);
 }
 
 static void unpack_block(const uint8_t * block, struct gb_super * b) {
@@ -57,4 +72,4 @@ static void unpack_block(const uint8_t * block, struct gb_super * b) {
     gb_k_unpack2(block + 16, b->level);
 }
 
-GB_K_FORMAT(q2_K, 84)
+GB_K_FORMAT(q2_K, 84, GB_F16_MAX * 15 / 2, 80)

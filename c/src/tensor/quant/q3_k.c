@@ -27,6 +27,10 @@ static float quantize_scales(const float * scales, uint8_t * out) {
     return factor != 0 ? 1 / factor : 0;
 }
 
+static int nearest(float v) {
+    return gb_fit_round(v, -4, 3);
+}
+
 static void quantize_block(const float * x, const float * importance, uint8_t * block) {
     uint8_t levels[GB_SUPER], stored[16];
     float   w[GB_SUPER], scales[16], sums[16] = { 0 }, d;
@@ -48,7 +52,16 @@ static void quantize_block(const float * x, const float * importance, uint8_t * 
     if (d == 0) {
         memset(stored, 0, sizeof(stored)); // all scale bytes are 0
     }
-    d = gb_store_f16(block + D, d);
+    const float wanted = d;
+    d                  = gb_store_f16(block + D, d);
+    if (gb_scale_is_lost(wanted, d, GB_REFITTED)) {
+        struct gb_small_super b = { .n_sub = 16, .size = 16, .scale_low = -32, .scale_high = 31, .nearest = nearest, .d = wanted };
+        gb_small_super_fit(&b, x, importance ? w : NULL, scales, NULL);
+        d = gb_store_f16(block + D, b.d);
+        for (int s = 0; s < 16; s++) {
+            stored[s] = (uint8_t) (b.scale[s] + 32);
+        }
+    }
     pack_scales(stored, block + SCALES);
     for (int e = 0; e < GB_SUPER; e++) {
         const float scale = d * (float) (stored[e / 16] - 32);
@@ -76,4 +89,4 @@ static void unpack_block(const uint8_t * block, struct gb_super * b) {
     }
 }
 
-GB_K_FORMAT(q3_K, 110)
+GB_K_FORMAT(q3_K, 110, GB_F16_MAX * 32 * 3, D)

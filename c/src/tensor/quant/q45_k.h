@@ -6,7 +6,7 @@
 #include "tensor/quant/kquant.h"
 
 // Writes d, dmin and the scales to block[0 .. 15]; levels for the values as stored.
-static inline void gb_q45_fit(int n_levels, const struct gb_fit_search * search, const float * x,
+static inline void gb_q45_fit(int n_levels, gb_nearest_t nearest, const struct gb_fit_search * search, const float * x,
                               const float * importance, uint8_t * block, uint8_t * levels) {
     float   w[GB_SUPER], scales[8], mins[8];
     uint8_t sc[8], mn[8];
@@ -21,10 +21,17 @@ static inline void gb_q45_fit(int n_levels, const struct gb_fit_search * search,
         }
         scales[s] = gb_fit_affine(32, n_levels, x + 32 * s, w + 32 * s, search, levels + 32 * s, &mins[s]);
     }
-    const float d    = gb_store_f16(block, gb_k_quantize_scales(8, 63, scales, sc));
-    const float dmin = gb_store_f16(block + 2, gb_k_quantize_scales(8, 63, mins, mn));
+    float      d = gb_k_quantize_scales(8, 63, scales, sc), dmin = gb_k_quantize_scales(8, 63, mins, mn);
+    const bool small = gb_k_affine_is_small(d, dmin);
+    if (small) {
+        gb_k_affine_small(8, 32, 63, nearest, x, importance ? w : NULL, scales, mins, &d, &dmin, sc, mn, levels);
+    }
+    d    = gb_store_f16(block, d);
+    dmin = gb_store_f16(block + 2, dmin);
     gb_k_pack_scales(sc, mn, block + 4);
-    gb_k_requantize_affine(8, 32, n_levels, x, d, dmin, sc, mn, levels);
+    if (!small) {
+        gb_k_requantize_affine(8, 32, n_levels, x, d, dmin, sc, mn, levels);
+    }
 }
 
 // All but the levels.

@@ -1,6 +1,10 @@
 // q4_0.c - 32 elements in 18 bytes: f16 d, 16 bytes of nibbles; y = (level - 8) d.
 #include "tensor/quant/legacy.h"
 
+static int nearest(float v) {
+    return gb_fit_round(v, -8, 7);
+}
+
 static void quantize_block(const float * x, const float * w, uint8_t * block, uint8_t * levels) {
     float d;
     if (w) {
@@ -13,7 +17,7 @@ static void quantize_block(const float * x, const float * w, uint8_t * block, ui
             levels[i] = gb_level(x[i] * id + 8.5f, 15);
         }
     }
-    gb_store_f16(block, d);
+    gb_store_symmetric(block, d, x, w, nearest, 8, levels);
     gb_pack_nibbles(levels, block + 2);
 }
 
@@ -25,4 +29,4 @@ static void unpack_block(const uint8_t * block, struct gb_block * b) {
     }
 }
 
-GB_SYMMETRIC_FORMAT(q4_0, 18, 0)
+GB_SYMMETRIC_FORMAT(q4_0, 18, 0, 8 * GB_F16_MAX)

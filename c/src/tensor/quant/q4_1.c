@@ -1,6 +1,10 @@
 // q4_1.c - 32 elements in 20 bytes: f16 d, f16 m, 16 bytes of nibbles; y = level d + m.
 #include "tensor/quant/legacy.h"
 
+static int nearest(float v) {
+    return gb_fit_round(v, 0, 15);
+}
+
 static void quantize_block(const float * x, const float * w, uint8_t * block, uint8_t * levels) {
     float d, m;
     if (w) {
@@ -15,8 +19,7 @@ static void quantize_block(const float * x, const float * w, uint8_t * block, ui
             levels[i] = gb_level((x[i] - m) * id + 0.5f, 15);
         }
     }
-    gb_store_f16(block, d);
-    gb_store_f16(block + 2, m);
+    gb_store_affine(block, d, m, x, w, nearest, 15, levels);
     gb_pack_nibbles(levels, block + 4);
 }
 

@@ -1,10 +1,14 @@
 // q4_k.c - 256 elements in 144 bytes: f16 d and dmin, 12 bytes of scales, 4-bit levels; y = d sc level - dmin mn.
 #include "tensor/quant/q45_k.h"
 
+static int nearest(float v) {
+    return gb_fit_round(v, 0, 15);
+}
+
 static void quantize_block(const float * x, const float * importance, uint8_t * block) {
     static const struct gb_fit_search search = { -1, 0.1f, 20, false };
     uint8_t                           levels[GB_SUPER];
-    gb_q45_fit(15, &search, x, importance, block, levels);
+    gb_q45_fit(15, nearest, &search, x, importance, block, levels);
     gb_k_pack4(levels, block + 16);
 }
 
@@ -13,4 +17,4 @@ static void unpack_block(const uint8_t * block, struct gb_super * b) {
     gb_k_unpack4(block + 16, b->level);
 }
 
-GB_K_FORMAT(q4_K, 144)
+GB_K_FORMAT(q4_K, 144, GB_F16_MAX * 63 / 2, 0)

@@ -1,6 +1,10 @@
 // q5_0.c - 32 elements in 22 bytes: f16 d, fifth bits (4 bytes), 16 bytes of nibbles; y = (level - 16) d.
 #include "tensor/quant/legacy.h"
 
+static int nearest(float v) {
+    return gb_fit_round(v, -16, 15);
+}
+
 static void quantize_block(const float * x, const float * w, uint8_t * block, uint8_t * levels) {
     float d;
     if (w) {
@@ -13,7 +17,7 @@ static void quantize_block(const float * x, const float * w, uint8_t * block, ui
             levels[i] = gb_level(x[i] * id + 16.5f, 31);
         }
     }
-    gb_store_f16(block, d);
+    gb_store_symmetric(block, d, x, w, nearest, 16, levels);
     gb_pack_fifth(levels, block + 2);
     gb_pack_nibbles(levels, block + 6);
 }
@@ -27,4 +31,4 @@ static void unpack_block(const uint8_t * block, struct gb_block * b) {
     }
 }
 
-GB_SYMMETRIC_FORMAT(q5_0, 22, 1)
+GB_SYMMETRIC_FORMAT(q5_0, 22, 1, 16 * GB_F16_MAX)

@@ -2,10 +2,14 @@
 // dmin mn.
 #include "tensor/quant/q45_k.h"
 
+static int nearest(float v) {
+    return gb_fit_round(v, 0, 31);
+}
+
 static void quantize_block(const float * x, const float * importance, uint8_t * block) {
     static const struct gb_fit_search search = { -0.5f, 0.1f, 15, false };
     uint8_t                           levels[GB_SUPER];
-    gb_q45_fit(31, &search, x, importance, block, levels);
+    gb_q45_fit(31, nearest, &search, x, importance, block, levels);
     memset(block + 16, 0, 32);
     for (int e = 0; e < GB_SUPER; e++) {
         block[16 + e % 32] |= (uint8_t) ((levels[e] >> 4) << e / 32);
@@ -23,4 +27,4 @@ static void unpack_block(const uint8_t * block, struct gb_super * b) {
     }
 }
 
-GB_K_FORMAT(q5_K, 176)
+GB_K_FORMAT(q5_K, 176, GB_F16_MAX * 63 / 2, 0)

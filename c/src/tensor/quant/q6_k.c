@@ -25,6 +25,10 @@ static void pack(const uint8_t * levels, uint8_t * block) {
     gb_k_pack2(upper, block + QH);
 }
 
+static int nearest(float v) {
+    return gb_fit_round(v, -32, 31);
+}
+
 static void quantize_block(const float * x, const float * importance, uint8_t * block) {
     uint8_t levels[GB_SUPER];
     float   w[GB_SUPER], scales[16];
@@ -40,10 +44,16 @@ static void quantize_block(const float * x, const float * importance, uint8_t * 
         return;
     }
     const float factor = -128 / extreme;
-    const float d      = gb_store_f16(block + D, 1 / factor);
+    float       d      = gb_store_f16(block + D, 1 / factor);
     int8_t      stored[16];
     for (int s = 0; s < 16; s++) {
         stored[s] = (int8_t) gb_fit_round(factor * scales[s], -128, 127);
+    }
+    if (gb_scale_is_lost(1 / factor, d, GB_REFITTED)) {
+        struct gb_small_super b = { .n_sub = 16, .size = 16, .scale_low = -128, .scale_high = 127, .nearest = nearest, .d = 1 / factor };
+        gb_small_super_fit(&b, x, importance ? w : NULL, scales, NULL);
+        d = gb_store_f16(block + D, b.d);
+        memcpy(stored, b.scale, 16);
     }
     memcpy(block + SCALES, stored, 16);
     for (int e = 0; e < GB_SUPER; e++) {
@@ -70,4 +80,4 @@ static void unpack_block(const uint8_t * block, struct gb_super * b) {
     }
 }
 
-GB_K_FORMAT(q6_K, 210)
+GB_K_FORMAT(q6_K, 210, GB_F16_MAX * 128 * 31, D)

@@ -2,11 +2,19 @@
 // ignored.
 #include "tensor/quant/legacy.h"
 
+static int nearest(float v) {
+    return gb_fit_round(v, -127, 127);
+}
+
 static void quantize_block(const float * x, const float * w, uint8_t * block, uint8_t * levels) {
     (void) w;
-    gb_store_f16(block, gb_quantize_bytes(x, (int8_t *) block + 2));
+    int8_t *    q = (int8_t *) block + 2;
+    const float d = gb_quantize_bytes(x, q);
+    if (gb_scale_is_lost(d, gb_store_f16(block, d), 127)) {
+        gb_store_f16(block, gb_small_fit(GB_BLOCK, x, NULL, nearest, d, 0, q));
+    }
     for (int i = 0; i < GB_BLOCK; i++) {
-        levels[i] = (uint8_t) ((int8_t) block[2 + i] / 16 + 8); // what the histogram counts
+        levels[i] = (uint8_t) (q[i] / 16 + 8); // what the histogram counts
     }
 }
 
@@ -15,4 +23,4 @@ static void unpack_block(const uint8_t * block, struct gb_block * b) {
     memcpy(b->level, block + 2, GB_BLOCK);
 }
 
-GB_SYMMETRIC_FORMAT(q8_0, 34, 0)
+GB_SYMMETRIC_FORMAT(q8_0, 34, 0, 127 * GB_F16_MAX)

@@ -16,9 +16,7 @@ static void quantize_block(const float * x, uint8_t * block) {
 }
 
 static void from_float(const float * x, void * y, int k) {
-    for (int i = 0; i < k / GB_BLOCK; i++) {
-        quantize_block(x + i * GB_BLOCK, (uint8_t *) y + (size_t) i * 40);
-    }
+    gb_quantize_row(&gb_quant_q8_1, x, y, k);
 }
 
 static void to_float(const void * x, float * y, int k) {
@@ -32,14 +30,23 @@ static void to_float(const void * x, float * y, int k) {
     }
 }
 
-static bool quantize(const float * src, void * dst, int64_t n_rows, int64_t n_per_row, const float * importance,
+static void quantize(const float * src, void * dst, int64_t n_rows, int64_t n_per_row, const float * importance,
                      int64_t * hist) {
     (void) importance;
     (void) hist;
     for (int64_t i = 0; i < n_rows * n_per_row / GB_BLOCK; i++) {
         quantize_block(src + i * GB_BLOCK, (uint8_t *) dst + i * 40);
     }
-    return true;
 }
 
-const struct gb_quant_format gb_quant_q8_1 = { to_float, from_float, from_float, NULL, GGML_TYPE_Q8_1, quantize, NULL };
+const struct gb_quant_format gb_quant_q8_1 = {
+    .to_float             = to_float,
+    .from_float           = from_float,
+    .from_float_reference = from_float,
+    .vec_dot_type         = GGML_TYPE_Q8_1,
+    .elements             = GB_BLOCK,
+    .bytes                = 40,
+    .limit                = 1e38f, // 127 d is finite
+    .nan                  = GB_NAN_F32,
+    .quantize             = quantize,
+};

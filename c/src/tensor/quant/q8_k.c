@@ -6,7 +6,7 @@ static void quantize_block(const float * x, const float * importance, uint8_t * 
     (void) importance;
     const float extreme = gb_fit_extreme(GB_SUPER, x);
     memset(block, 0, 292);
-    if (extreme == 0 || isinf(extreme)) {
+    if (!(fabsf(extreme) >= 0x1p-119f) || isinf(extreme)) { // smaller: the factor would be infinite
         return;
     }
     const float factor = -127 / extreme, d = 1 / factor;
@@ -22,7 +22,7 @@ static void quantize_block(const float * x, const float * importance, uint8_t * 
 }
 
 static void from_float(const float * x, void * y, int k) {
-    gb_k_quantize_rows(x, y, 1, k, 292, quantize_block, NULL);
+    gb_quantize_row(&gb_quant_q8_K, x, y, k);
 }
 
 static void to_float(const void * x, float * y, int k) {
@@ -36,10 +36,19 @@ static void to_float(const void * x, float * y, int k) {
     }
 }
 
-static bool quantize(const float * src, void * dst, int64_t n_rows, int64_t n_per_row, const float * importance,
+static void quantize(const float * src, void * dst, int64_t n_rows, int64_t n_per_row, const float * importance,
                      int64_t * hist) {
     (void) hist;
-    return gb_k_quantize_rows(src, dst, n_rows, n_per_row, 292, quantize_block, importance);
+    gb_k_quantize_rows(src, dst, n_rows, n_per_row, 292, quantize_block, importance);
 }
 
-const struct gb_quant_format gb_quant_q8_K = { to_float, from_float, NULL, NULL, GGML_TYPE_F32, quantize, NULL };
+const struct gb_quant_format gb_quant_q8_K = {
+    .to_float     = to_float,
+    .from_float   = from_float,
+    .vec_dot_type = GGML_TYPE_F32,
+    .elements     = GB_SUPER,
+    .bytes        = 292,
+    .limit        = 1e38f, // 127 d is finite
+    .nan          = GB_NAN_F32,
+    .quantize     = quantize,
+};

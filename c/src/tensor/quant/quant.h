@@ -10,16 +10,34 @@
 
 #include "ggml.h"
 
+// Where a block holds a number that can be NaN, and with it all that comes back: the scale.
+enum gb_quant_nan {
+    GB_NAN_NONE, // formats that have no NaN
+    GB_NAN_F16,
+    GB_NAN_F32,
+    GB_NAN_SPREAD, // an f16, four bits in each of four words of 16 bits, in the upper ones
+};
+
+#define GB_F16_MAX 65504.0f
+
 struct gb_quant_format {
     ggml_to_float_t   to_float;
-    ggml_from_float_t from_float;
+    ggml_from_float_t from_float; // rows without checks and reports: what cannot be held becomes NaN (check.h)
     ggml_from_float_t from_float_reference; // the algorithm of the specification, bit for bit
     ggml_vec_dot_t    vec_dot;
     enum ggml_type    vec_dot_type; // of vec_dot's second operand
 
-    // n_rows rows of n_per_row floats. importance: NULL, or n_per_row weights used for every row. hist: NULL, or 16
-    // counters that are incremented. False: failed and reported.
-    bool (*quantize)(const float * src, void * dst, int64_t n_rows, int64_t n_per_row, const float * importance,
+    // Of a block. Any block holds numbers up to `limit` in magnitude, one with weights up to half of it; `saturates`:
+    // none holds more. Beyond that it depends on the others in the block (check.h).
+    int               elements, bytes;
+    float             limit;
+    bool              saturates;
+    enum gb_quant_nan nan;
+    int               nan_at; // byte
+
+    // n_rows rows of n_per_row floats that are checked. importance: NULL, or n_per_row weights used for every row. hist:
+    // NULL, or 16 counters that are incremented.
+    void (*quantize)(const float * src, void * dst, int64_t n_rows, int64_t n_per_row, const float * importance,
                      int64_t * hist);
 
     // k values as unsigned bytes, for products: value i is d[i / 16] u[i] + m[i / 16]. Super-blocks only.

@@ -25,6 +25,24 @@ static inline float gb_ternary_levels(const float * x, uint8_t * levels) {
     return d;
 }
 
+static inline int gb_ternary_nearest(float v) {
+    return gb_fit_round(v, -1, 1);
+}
+
+// The levels and d as it is to be stored. Numbers of half of d become d, or zero: what little d grows counts.
+static inline float gb_ternary_quantize(const float * x, uint8_t * levels) {
+    const float d = gb_ternary_levels(x, levels);
+    if (!gb_scale_is_lost(d, gb_f16_to_f32(gb_f32_to_f16(d)), 127)) {
+        return d;
+    }
+    int8_t      chosen[GB_SUPER];
+    const float other = gb_small_fit(GB_SUPER, x, NULL, gb_ternary_nearest, d, 0, chosen);
+    for (int e = 0; e < GB_SUPER; e++) {
+        levels[e] = (uint8_t) (chosen[e] + 1);
+    }
+    return other;
+}
+
 // What both formats share once the levels 0 .. 2 are unpacked.
 static inline void gb_ternary_center(const uint8_t * d, struct gb_super * b) {
     b->d = gb_load_f16(d);

@@ -14,7 +14,7 @@ enum { N_GROUPS = sizeof(groups) / sizeof(groups[0]), D = 52 };
 static void quantize_block(const float * x, const float * importance, uint8_t * block) {
     (void) importance;
     uint8_t levels[GB_SUPER];
-    gb_store_f16(block + D, gb_ternary_levels(x, levels));
+    gb_store_f16(block + D, gb_ternary_quantize(x, levels));
     for (const struct group * g = groups; g < groups + N_GROUPS; g++) {
         for (int i = 0; i < g->bytes; i++) {
             int number = 0;
@@ -39,4 +39,4 @@ static void unpack_block(const uint8_t * block, struct gb_super * b) {
     gb_ternary_center(block + D, b);
 }
 
-GB_K_FORMAT(tq1_0, 54)
+GB_K_FORMAT(tq1_0, 54, GB_F16_MAX, D)

@@ -5,7 +5,7 @@
 static void quantize_block(const float * x, const float * importance, uint8_t * block) {
     (void) importance;
     uint8_t     levels[GB_SUPER];
-    const float d = gb_ternary_levels(x, levels);
+    const float d = gb_ternary_quantize(x, levels);
     gb_k_pack2(levels, block);
     gb_store_f16(block + 64, d);
 }
@@ -15,4 +15,4 @@ static void unpack_block(const uint8_t * block, struct gb_super * b) {
     gb_ternary_center(block + 64, b);
 }
 
-GB_K_FORMAT(tq2_0, 66)
+GB_K_FORMAT(tq2_0, 66, GB_F16_MAX, 64)

@@ -1,0 +1,191 @@
+// check.c - rows are quantized in stretches; what cannot be held is looked for in each, and dealt with block by block.
+#include "tensor/quant/check.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "base/fp16.h"
+#include "base/mem.h"
+#include "tensor/quant/bits.h"
+
+enum { STRETCH = 4096, MAX_ELEMENTS = 256, MAX_BYTES = 512 };
+
+struct job {
+    const struct gb_quant_format * f;
+    const float *                  importance;
+    int64_t *                      hist;
+    enum ggml_on_invalid           on_invalid;
+    float                          limit;
+};
+
+// As integers, positive floats have their order, with NaN above all. Simple loops, for compilers to vectorize.
+bool gb_any_above(const float * x, int64_t n, float limit) {
+    const int32_t bound    = (int32_t) gb_f32_bits(limit);
+    int32_t       lanes[8] = { 0 }, any = 0;
+    int64_t       i        = 0;
+    for (; i + 32 <= n; i += 32) {
+        int32_t bits[32];
+        memcpy(bits, x + i, sizeof(bits));
+        for (int j = 0; j < 32; j += 8) {
+            for (int k = 0; k < 8; k++) {
+                lanes[k] |= bound - (bits[j + k] & 0x7fffffff);
+            }
+        }
+    }
+    for (int k = 0; k < 8; k++) {
+        any |= lanes[k];
+    }
+    for (; i < n; i++) {
+        any |= bound - (int32_t) (gb_f32_bits(x[i]) & 0x7fffffffu);
+    }
+    return any < 0;
+}
+
+// Does a block of finite numbers come back as numbers of their size?
+static bool block_holds(const struct gb_quant_format * f, const float * x, int largest) {
+    float   y[MAX_ELEMENTS];
+    uint8_t block[MAX_BYTES];
+    f->quantize(x, block, 1, f->elements, NULL, NULL);
+    f->to_float(block, y, f->elements);
+    for (int i = 0; i < f->elements; i++) {
+        if (!isfinite(y[i])) {
+            return false;
+        }
+    }
+    return fabsf(y[largest] - x[largest]) <= fabsf(x[largest]) / 2;
+}
+
+// The first element that the block cannot hold, for numbers that are too large the largest; -1: it holds all.
+static int invalid_in(const struct job * job, const float * x) {
+    const struct gb_quant_format * f       = job->f;
+    int                            largest = 0;
+    if (!gb_any_above(x, f->elements, job->limit)) {
+        return -1;
+    }
+    for (int i = 0; i < f->elements; i++) {
+        if (!isfinite(x[i])) {
+            return i;
+        }
+        largest = fabsf(x[i]) > fabsf(x[largest]) ? i : largest;
+    }
+    return f->saturates || job->importance != NULL || !block_holds(f, x, largest) ? largest : -1;
+}
+
+static int64_t first_invalid(const struct job * job, const float * x, int64_t n) {
+    for (int64_t i = 0; i < n; i += job->f->elements) {
+        const int at = invalid_in(job, x + i);
+        if (at >= 0) {
+            return i + at;
+        }
+    }
+    return -1;
+}
+
+static bool becomes_nan(const struct job * job) {
+    return job->on_invalid == GGML_ON_INVALID_NAN && job->f->nan != GB_NAN_NONE;
+}
+
+// A copy that can be held: NaN is 0, what is too large the limit; blocks that are to become NaN are zeros.
+static void mend(const struct job * job, const float * x, int64_t n, float * out) {
+    const int size = job->f->elements;
+    for (int64_t i = 0; i < n; i += size) {
+        memcpy(out + i, x + i, (size_t) size * sizeof(float));
+        if (invalid_in(job, x + i) < 0) {
+            continue;
+        }
+        for (int64_t k = i; k < i + size; k++) {
+            const float kept = x[k] > job->limit ? job->limit : x[k] < -job->limit ? -job->limit : x[k];
+            out[k]           = becomes_nan(job) || kept != kept ? 0 : kept;
+        }
+    }
+}
+
+static void put_nan(const struct gb_quant_format * f, uint8_t * block) {
+    const float nan = NAN;
+    memset(block, 0, (size_t) f->bytes);
+    if (f->nan == GB_NAN_F32) {
+        memcpy(block + f->nan_at, &nan, sizeof(nan));
+    } else if (f->nan == GB_NAN_F16) {
+        gb_store_f16(block + f->nan_at, nan);
+    } else {
+        for (int i = 0; i < 4; i++) {
+            gb_store_u16(block + f->nan_at + 2 * i, ((uint32_t) gb_f32_to_f16(nan) >> 4 * i & 15) << 12);
+        }
+    }
+}
+
+// Whole rows, or part of a row without importance. room: for as many floats.
+static int64_t quantize_stretch(const struct job * job, const float * x, uint8_t * dst, int64_t n_rows, int64_t n_per_row, float * room) {
+    const struct gb_quant_format * f = job->f;
+    const int64_t                  n = n_rows * n_per_row;
+    if (!gb_any_above(x, n, job->limit)) {
+        f->quantize(x, dst, n_rows, n_per_row, job->importance, job->hist);
+        return -1;
+    }
+    if (job->on_invalid == GGML_ON_INVALID_ERROR) {
+        const int64_t at = first_invalid(job, x, n);
+        if (at < 0) {
+            f->quantize(x, dst, n_rows, n_per_row, job->importance, job->hist);
+        }
+        return at;
+    }
+    mend(job, x, n, room);
+    f->quantize(room, dst, n_rows, n_per_row, job->importance, job->hist);
+    for (int64_t i = 0; becomes_nan(job) && i < n / f->elements; i++) {
+        if (invalid_in(job, x + i * f->elements) >= 0) {
+            put_nan(f, dst + i * f->bytes);
+        }
+    }
+    return -1;
+}
+
+// Without importance rows do not matter.
+static int64_t quantize_plain(const struct job * job, const float * src, uint8_t * dst, int64_t n) {
+    float   room[STRETCH];
+    int64_t at = -1;
+    for (int64_t i = 0; i < n && at < 0; i += STRETCH) {
+        at = quantize_stretch(job, src + i, dst + i / job->f->elements * job->f->bytes, 1, GB_MIN(STRETCH, n - i), room);
+        at += at >= 0 ? i : 0;
+    }
+    return at;
+}
+
+static int64_t quantize_weighted(const struct job * job, const float * src, uint8_t * dst, int64_t n_rows, int64_t n_per_row, float * room) {
+    int64_t at = -1;
+    for (int64_t r = 0; r < n_rows && at < 0; r++) {
+        const int64_t i = r * n_per_row;
+        at              = quantize_stretch(job, src + i, dst + i / job->f->elements * job->f->bytes, 1, n_per_row, room);
+        at += at >= 0 ? i : 0;
+    }
+    return at;
+}
+
+bool gb_quantize_checked(const struct gb_quant_format * f, const float * src, void * dst, int64_t n_rows, int64_t n_per_row,
+                         const float * importance, int64_t * hist, enum ggml_on_invalid on_invalid, int64_t * invalid) {
+    int64_t          counts[16] = { 0 };
+    const struct job job        = { .f          = f,
+                                    .importance = importance,
+                                    .hist       = hist != NULL ? counts : NULL,
+                                    .on_invalid = on_invalid,
+                                    .limit      = importance != NULL && !f->saturates ? f->limit / 2 : f->limit };
+    *invalid = -1;
+    if (importance == NULL) {
+        *invalid = quantize_plain(&job, src, dst, n_rows * n_per_row);
+    } else {
+        float * room = on_invalid == GGML_ON_INVALID_ERROR ? NULL : gb_malloc((size_t) n_per_row * sizeof(float));
+        if (room == NULL && on_invalid != GGML_ON_INVALID_ERROR) {
+            return false;
+        }
+        *invalid = quantize_weighted(&job, src, dst, n_rows, n_per_row, room);
+        gb_free(room);
+    }
+    for (int i = 0; i < 16 && hist != NULL && *invalid < 0; i++) {
+        hist[i] += counts[i];
+    }
+    return *invalid < 0;
+}
+
+void gb_quantize_row(const struct gb_quant_format * f, const float * x, void * y, int64_t k) {
+    const struct job job = { .f = f, .on_invalid = GGML_ON_INVALID_NAN, .limit = f->limit };
+    quantize_plain(&job, x, y, k);
+}

@@ -1,0 +1,48 @@
+// small.h - blocks of values so small that f16 cannot hold their scale.
+//
+// The smallest step of f16 is 2^-24. A scale of a few such steps is rounded by a large part of itself, or to zero, and
+// the levels that were found for the scale as it was then stand for other values: all too large, all too small, or all
+// the same. Where that happens (gb_scale_is_lost) a format chooses scales that f16 does hold, and levels for these, by
+// the least squared error. What comes back is never further off than zeros would be.
+//
+// Blocks with larger scales never come here.
+#ifndef GB_TENSOR_QUANT_SMALL_H
+#define GB_TENSOR_QUANT_SMALL_H
+
+#include <math.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+// Was a small scale d rounded so much when it was stored that level n, times it, is more than half a level off?
+static inline bool gb_scale_is_lost(float d, float stored, int n) {
+    return isfinite(stored) && 2 * (float) n * fabsf(stored - d) > fabsf(d);
+}
+
+// n for formats whose levels are found again for the scale as stored: only what it reaches is at stake.
+enum { GB_REFITTED = 8 };
+
+// The level nearest to a quotient, as the number that it stands for.
+typedef int (*gb_nearest_t)(float v);
+
+// x ~ d level + m for n values and a given m; w: weights, or NULL. Returns the better one of the f16 numbers on both
+// sides of d, with its levels.
+float gb_small_fit(int n, const float * x, const float * w, gb_nearest_t nearest, float d, float m, int8_t * levels);
+
+// A super-block: x ~ d scale[s] level - dmin min[s] in sub-blocks of `size`, scales between scale_low and scale_high,
+// minima, if there are any, up to min_high.
+struct gb_small_super {
+    int          n_sub, size, scale_low, scale_high, min_high; // min_high 0: none
+    gb_nearest_t nearest;
+    float        d, dmin; // in: as wanted, with sign; out: f16 numbers
+    int8_t       scale[16], min[16];
+    int8_t       level[256];
+};
+
+// scales and mins: what the sub-blocks want. Each gets the pair of integers near these, or zeros, with the least error.
+void gb_small_super_fit(struct gb_small_super * b, const float * x, const float * w, const float * scales, const float * mins);
+
+// The f16 numbers next to v: towards zero and away from it.
+float gb_f16_inward(float v);
+float gb_f16_outward(float v);
+
+#endif // GB_TENSOR_QUANT_SMALL_H

@@ -1,0 +1,171 @@
+"""fork() at any moment, while threads compute, set, read, build, open and close.
+
+    python tests/python/harness_fork.py --seconds 10 --seed 1
+
+In the child new objects work, from two threads; old ones work and are right, or raise an error of the package; nothing hangs, nothing that is
+read is garbage, and everything can be closed. The parent does not notice. Children that fail are counted by how, and the harness fails in
+the end if there were any.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import faulthandler
+import gc
+import os
+import random
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections import Counter
+from typing import Any
+
+import ggml_backend as gb
+from harness_world import CLOSERS, OPERATIONS, SANITIZED, World, Wrong, in_thread, out_of_memory, report, shuffled, supervise, watched
+
+PATIENCE = 60 if SANITIZED else 15  # seconds that a child may take; it needs less than one
+GARBAGE, FOREIGN, NEW = 81, 82, 83
+HOW = {GARBAGE: "read garbage", FOREIGN: "raised what is no error of the package", NEW: "could not use new objects"}
+BUSY = (
+    "compute", "compute custom", "set x", "read y", "set w", "copy to v", "copy to t", "build", "open scheduler", "reset", "results", "compute own",
+    "compute with callback", "open and allocate", "graph of", "compute async", "splits", "open buffer", "load", "quantize into",
+)  # fmt: skip
+
+
+class Busy:
+    """Threads that are in the middle of something, most of the time."""
+
+    def __init__(self, chooser: random.Random, worlds: list[World]) -> None:
+        self.over = threading.Event()
+        self.raised: list[BaseException] = []
+        self.threads = [threading.Thread(target=self._run, args=(chooser.getrandbits(32), worlds)) for _ in range(3)]
+        for thread in self.threads:
+            thread.start()
+
+    def _run(self, seed: int, worlds: list[World]) -> None:
+        chooser = random.Random(seed)
+        names = [n for n in BUSY if n in OPERATIONS]
+        try:
+            while not self.over.is_set():
+                with contextlib.suppress(gb.GgmlError):
+                    OPERATIONS[chooser.choice(names)](chooser.choice(worlds))
+        except BaseException as error:
+            self.raised.append(error)
+
+    def stop(self) -> None:
+        self.over.set()
+        for thread in self.threads:
+            thread.join()
+        if self.raised:
+            raise self.raised[0]
+
+
+def child(worlds: list[World], pending: Any, chooser: random.Random) -> int:
+    """What the exit status says. Runs in the child only."""
+    doing = "?"
+
+    def use_new() -> None:
+        world = World()
+        world.check()
+        in_thread(world.check)
+        world.close()
+
+    def use_old() -> None:
+        nonlocal doing
+        for world in worlds:
+            for name in chooser.sample(list(OPERATIONS), 10):
+                doing = name
+                with contextlib.suppress(gb.GgmlError):
+                    OPERATIONS[name](world)
+        if pending is not None:
+            doing = "results of a run that was on its way"
+            try:
+                array = pending.results()[0]
+            except gb.GgmlError:
+                pass
+            else:
+                if not set(array.reshape(-1).tolist()) <= {3.0, 4.0}:
+                    raise Wrong(f"{doing}: {array.reshape(-1)[:4]}")
+
+    def use_new_last() -> None:
+        nonlocal doing
+        doing = "new objects"
+        use_new()
+
+    steps = [use_old, use_new_last] if chooser.random() < 0.5 else [use_new_last, use_old, use_new_last]
+    try:
+        for step in steps:
+            step()
+        for world in worlds:
+            for name in shuffled(list(CLOSERS), chooser):
+                doing = name
+                with contextlib.suppress(gb.GgmlError):
+                    CLOSERS[name](world)
+        gc.collect()
+        doing = "new objects in the end"
+        use_new()
+    except Wrong:
+        traceback.print_exc()
+        print(f"child: {doing}", flush=True)
+        return GARBAGE if "new" not in doing else NEW
+    except BaseException as error:
+        if out_of_memory(error):
+            return 0
+        traceback.print_exc()
+        print(f"child: {doing}", flush=True)
+        return NEW if "new" in doing else FOREIGN
+    return 0
+
+
+def forks(seconds: float, seed: int, options: argparse.Namespace) -> Counter[str]:
+    chooser, counts, bad = random.Random(seed), Counter[str](), Counter[str]()
+    end = time.monotonic() + seconds
+    sys.setswitchinterval(1e-4)
+    while time.monotonic() < end and sum(bad.values()) < 40:
+        with watched():
+            worlds = [World(), World()]
+            for world in worlds:
+                for name in ("compute", "compute own"):
+                    OPERATIONS[name](world)
+        busy = Busy(chooser, worlds)
+        for _ in range(12):
+            time.sleep(chooser.choice([0, 1e-4, 1e-3, 5e-3]))
+            pending = None
+            if chooser.random() < 0.3:
+                with contextlib.suppress(gb.GgmlError):
+                    pending = worlds[0].sched.compute_async(worlds[0].graph, [worlds[0].y])
+            sys.stdout.flush()
+            process = os.fork()  # no watchdog of faulthandler may run now: in the child it could never be cancelled
+            if process == 0:
+                signal.alarm(2 * PATIENCE)
+                faulthandler.dump_traceback_later(PATIENCE, exit=True)
+                status = 99
+                try:
+                    status = child(worlds, pending, random.Random(chooser.getrandbits(32)))
+                    sys.stdout.flush()
+                finally:
+                    os._exit(status)
+            with watched(4 * PATIENCE):
+                _, waited = os.waitpid(process, 0)
+            counts["children"] += 1
+            if waited:
+                code = os.waitstatus_to_exitcode(waited)
+                bad["hung" if code in (1, -signal.SIGALRM) else f"died of signal {-code}" if code < 0 else HOW.get(code, f"ended with {code}")] += 1
+            report(counts + Counter({f"children that {k}": v for k, v in bad.items()}))
+            if time.monotonic() > end:
+                break
+        with watched():
+            busy.stop()
+            for world in worlds:
+                world.check()
+                world.close()
+    if bad:
+        raise AssertionError(f"of {counts['children']} children " + ", ".join(f"{v} {k}" for k, v in bad.most_common()))
+    return counts
+
+
+if __name__ == "__main__":
+    sys.exit(supervise(__file__, forks))

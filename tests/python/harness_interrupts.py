@@ -1,0 +1,293 @@
+"""Ctrl-C and failed allocations at any moment: afterwards everything works, also from another thread.
+
+    python tests/python/harness_interrupts.py --seconds 10 --seed 1               a timer interrupts operations at random moments
+    python tests/python/harness_interrupts.py --no-memory                         one allocation of Python's after the other fails
+    python tests/python/harness_interrupts.py --latency                           how long until SIGINT is heard while the library works or waits
+
+An interrupt is a KeyboardInterrupt that the handler of a signal raises, SIGINT or SIGALRM, sent by a timer 1 us to 5 ms after an operation
+began. After every burst of them the world is checked by this thread and by another one. Descriptors and threads must not grow, memory not
+by more than a few dozen MB, and a simulated device of 4 MB still has its memory. A lock that is left behind shows as a hang.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import functools
+import gc
+import random
+import signal
+import statistics
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import ggml_backend as gb
+from harness_world import OPERATIONS, SANITIZED, Resources, World, in_thread, out_of_memory, report, shuffled, supervise, watched
+
+AFTER = 30  # interrupted operations between two checks
+BOUND = 48.0  # MB
+
+
+class Timer:
+    """Raises KeyboardInterrupt in the main thread once, some time after `start`; never outside of `attempt`."""
+
+    def __init__(self) -> None:
+        self.armed = False
+        signal.signal(signal.SIGALRM, self._fire)
+        signal.signal(signal.SIGINT, self._fire)
+
+    def _fire(self, number: int, frame: Any) -> None:
+        if self.armed:
+            self.armed = False
+            raise KeyboardInterrupt
+
+    def attempt(self, act: Callable[[], object], seconds: float, number: int = signal.SIGALRM) -> bool:
+        """Was the act interrupted?"""
+        try:
+            try:
+                self.armed = True
+                if number == signal.SIGALRM:
+                    signal.setitimer(signal.ITIMER_REAL, seconds)
+                else:
+                    _sender.send(seconds)
+                act()
+            finally:
+                self.armed = False
+        except KeyboardInterrupt:
+            return True
+        finally:
+            self.armed = False
+            signal.setitimer(signal.ITIMER_REAL, 0)
+        return False
+
+
+class _Sender:
+    """A thread that sends SIGINT to the main thread, as a terminal does."""
+
+    def __init__(self) -> None:
+        self.wanted = threading.Semaphore(0)
+        self.seconds = 0.0
+        self.sent = 0.0  # when
+        self.thread: threading.Thread | None = None
+
+    def send(self, seconds: float) -> None:
+        if self.thread is None:
+            self.thread = threading.Thread(target=self._run, daemon=True)
+            self.thread.start()
+        self.seconds = seconds
+        self.wanted.release()
+
+    def _run(self) -> None:
+        main = threading.main_thread().ident
+        assert main is not None
+        while True:
+            self.wanted.acquire()
+            time.sleep(self.seconds)
+            self.sent = time.monotonic()
+            signal.pthread_kill(main, signal.SIGINT)
+
+
+_sender = _Sender()
+
+
+def new_world_and_close(w: World) -> None:
+    World().close()
+
+
+def by_timer(seconds: float, seed: int, options: argparse.Namespace) -> Counter[str]:
+    chooser, timer, counts = random.Random(seed), Timer(), Counter[str]()
+    end = time.monotonic() + seconds
+    acts: dict[str, Any] = {**OPERATIONS, "a world": new_world_and_close}
+    durations = dict.fromkeys(acts, 0.0)
+    with watched():
+        world = World()
+        for name, act in acts.items():
+            began = time.perf_counter()
+            attempt(name, act, world)
+            durations[name] = time.perf_counter() - began
+    before: Resources | None = None
+    while time.monotonic() < end:
+        for name in shuffled(list(acts), chooser)[:AFTER]:
+            # most moments lie within the operation; some come later than it, and may hit what follows
+            delay = chooser.choice([chooser.uniform(1e-6, 1.2 * durations[name] + 2e-5), 10 ** chooser.uniform(-6, -2.3)])
+            number = signal.SIGINT if chooser.random() < 0.2 else signal.SIGALRM
+            with watched():
+                try:
+                    counts["interrupts"] += timer.attempt(functools.partial(attempt, name, acts[name], world), delay, number)
+                except BaseException:
+                    print(f"at: {name}", flush=True)
+                    raise
+            counts["operations"] += 1
+        print("at: the check", flush=True)
+        checked(world, counts)
+        if chooser.random() < 0.05:
+            with watched():
+                world.close()
+                world = World()
+        if counts["checks"] % 10 == 0:
+            now = Resources()
+            if before is None and (counts["checks"] >= 100 or time.monotonic() > end - seconds / 2):
+                before = now
+            elif before is not None and (leaks := now.leaked(before, BOUND)):
+                raise AssertionError(f"leaked {', '.join(leaks)}")
+    return counts
+
+
+def attempt(name: str, act: Callable[[World], object], world: World) -> None:
+    """What was interrupted before may have left results out of date, or inputs unset: StateError. The check that follows finds what is worse."""
+    with contextlib.suppress(gb.StateError):
+        act(world)
+
+
+def checked(world: World, counts: Counter[str]) -> None:
+    """The world works from this thread and another one."""
+    for where, check in (("this thread", world.check), ("another thread", lambda: in_thread(world.check))):
+        with watched():
+            try:
+                check()
+            except BaseException:
+                print(f"by {where}", flush=True)
+                raise
+    world.read_views()
+    counts["checks"] += 2
+    report(counts)
+
+
+def without_memory(seconds: float, seed: int, options: argparse.Namespace) -> Counter[str]:
+    """The n-th allocation of each operation fails, n = 0, 1, ... until none of some dozens in a row makes a difference."""
+    try:
+        import _testcapi
+    except ImportError:
+        print("skipped: this Python has no _testcapi", flush=True)
+        return Counter()
+    chooser, counts = random.Random(seed), Counter[str]()
+    end = time.monotonic() + seconds
+    acts: dict[str, Any] = {**OPERATIONS, "a world": new_world_and_close}
+    world = World()
+    for name, act in acts.items():
+        attempt(name, act, world)
+    world.check()
+    gc.collect()
+    gc.disable()
+    for name in shuffled(list(acts), chooser):
+        act, n, quiet = acts[name], 0, 0
+        while quiet < 40 and time.monotonic() < end:
+            failed = True
+            with watched():
+                _testcapi.set_nomemory(n, n + 1)
+                try:
+                    try:
+                        attempt(name, act, world)
+                        failed = False
+                    finally:
+                        _testcapi.remove_mem_hooks()
+                except BaseException as error:
+                    if not out_of_memory(error):
+                        print(f"at: {name}, allocation {n}", flush=True)
+                        raise
+            counts["failed allocations"] += failed
+            quiet = 0 if failed else quiet + 1
+            if failed:
+                print(f"at: the check after {name}, allocation {n}", flush=True)
+                checked(world, counts)
+            n += 1
+        counts["operations"] += 1
+        report(counts)
+        world.close()
+        world = World()
+    return counts
+
+
+def _product(devices: list[gb.Backend], n: int = 4096) -> Callable[[], object]:
+    """One node that takes seconds."""
+    ctx, scheduler = gb.Context(), gb.Scheduler(devices)
+    a = ctx.tensor((n, n))
+    graph = ctx.graph(a @ a)
+    scheduler.allocate(graph)
+    a.set(0.0)
+    return lambda: scheduler.compute(graph)
+
+
+def _slow_device(how: str) -> Callable[[], object]:
+    device = gb.Backend("SIM", delay="3s")
+    ctx, scheduler = gb.Context(), gb.Scheduler([device])
+    x = ctx.tensor(4)
+    y = x * 2.0
+    graph = ctx.graph(y)
+    scheduler.allocate(graph)
+    x.set(1.0)
+    return {
+        "compute": lambda: scheduler.compute(graph),
+        "results": lambda: scheduler.compute_async(graph, [y]).results(),
+        "numpy": lambda: (scheduler.compute_async(graph), y.numpy()),
+        "synchronize": lambda: (scheduler.compute_async(graph), device.synchronize()),
+    }[how]
+
+
+def _behind_another_thread() -> Callable[[], object]:
+    cpu = gb.Backend("CPU", n_threads=1)
+    ctx = gb.Context()
+    x, y = ctx.tensor(4), ctx.tensor(4)
+    slow = ctx.graph(gb.map_custom(lambda dst, a: time.sleep(3), x))
+    quick = ctx.graph(y * 2.0)
+    ctx.allocate(cpu)
+    x.set(1.0)
+    y.set(1.0)
+    others: list[threading.Thread] = []
+
+    def act() -> None:
+        if not others or not others[0].is_alive():
+            others[:] = [threading.Thread(target=lambda: slow.compute(cpu), daemon=True)]
+            others[0].start()
+            time.sleep(0.1)
+        quick.compute(cpu)
+
+    return act
+
+
+LATENCY: dict[str, Callable[[], Callable[[], object]]] = {
+    "a product on one thread": lambda: _product([gb.Backend("CPU", n_threads=1)]),
+    "a product on two threads": lambda: _product([gb.Backend("CPU", n_threads=2)]),
+    "a product on a simulated device": lambda: _product([gb.Backend("SIM", mem="512M")]),
+    **{f"a slow device, {how}": lambda how=how: _slow_device(how) for how in ("compute", "results", "numpy", "synchronize")},  # type: ignore[misc]
+    "another thread's computation": _behind_another_thread,
+}
+
+
+def latency(seconds: float, seed: int, options: argparse.Namespace) -> Counter[str]:
+    """Milliseconds from SIGINT to KeyboardInterrupt. The promise is 200; what is asserted leaves room for machines that others use."""
+    chooser, timer, counts = random.Random(seed), Timer(), Counter[str]()
+    acts = {name: make() for name, make in LATENCY.items()}
+    late: dict[str, list[float]] = {name: [] for name in acts}
+    end = time.monotonic() + seconds
+    while time.monotonic() < end or not all(late.values()):
+        for name, act in acts.items():
+            with watched():
+                if not timer.attempt(act, chooser.uniform(0.12, 0.4), signal.SIGINT):
+                    print(f"at: {name}", flush=True)
+                    raise AssertionError("it ended before it was interrupted")
+            late[name].append(1000 * (time.monotonic() - _sender.sent))
+            counts["interrupts"] += 1
+            counts[f"ms until heard: {name} (median)"] = round(statistics.median(late[name]))
+            counts[f"ms until heard: {name} (worst)"] = round(max(late[name]))
+            report(counts)
+            if late[name][-1] > (20_000 if SANITIZED else 2_000):
+                print(f"at: {name}", flush=True)
+                raise AssertionError("heard too late")
+    return counts
+
+
+def work(seconds: float, seed: int, options: argparse.Namespace) -> Counter[str]:
+    try:
+        return (without_memory if options.no_memory else latency if options.latency else by_timer)(seconds, seed, options)
+    finally:  # one may be on its way, and Python's own handlers end before the process does
+        signal.signal(signal.SIGALRM, signal.SIG_IGN)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+if __name__ == "__main__":
+    sys.exit(supervise(__file__, work, ("--no-memory", {"action": "store_true"}), ("--latency", {"action": "store_true"})))

@@ -1,0 +1,713 @@
+"""What the attack harnesses share: a small world with one of everything, and a table of all that one can do with it.
+
+``World`` has schedulers, graphs, buffers, contexts, allocators, a file. ``OPERATIONS`` maps names to functions of a world; each leaves the
+world usable. ``CLOSERS`` maps names to functions that close a part of it. ``World.check`` computes with everything that is left and compares:
+after whatever a harness did, it must succeed, from any thread.
+
+Values. ``x`` is only ever 2 or 3 in all elements, ``w`` the identity, ``a`` 1 or 2. So each readable result has few right values, however
+threads interleave, and `valid` finds a wrong one.
+
+`supervise` runs a harness in a process of its own, restarts it with another seed when it dies, and says what it died of.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import faulthandler
+import gc
+import os
+import random
+import re
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import ggml_backend as gb
+
+N = 8
+EYE = np.eye(N, dtype=np.float32)
+SANITIZED = "libasan" in os.environ.get("LD_PRELOAD", "")
+VALUES = os.environ.get("GB_HARNESS_VALUES") != "0"
+"""Are results looked at? ``--no-values`` looks for crashes, hangs and foreign exceptions only."""
+PATIENCE = float(os.environ.get("GB_HARNESS_PATIENCE", "120" if SANITIZED else "40"))
+"""Seconds after which something that should take milliseconds hangs."""
+
+
+class Wrong(Exception):
+    """A result that no order of the calls allows."""
+
+
+def model_file() -> str:
+    """A small model file; made once for all processes of a run."""
+    path = os.environ.get("GB_HARNESS_MODEL")
+    if path is None:
+        directory = tempfile.mkdtemp(prefix="gb_harness_")
+        path = os.environ["GB_HARNESS_MODEL"] = os.path.join(directory, "model.gguf")
+        with gb.gguf.Writer(path) as writer:
+            writer.add("general.architecture", "test")
+            writer.add("numbers", [1, 2, 3])
+            writer.add_tensor("w", EYE)
+            writer.add_tensor("h", EYE.astype(np.float16))
+    return path
+
+
+def doubled(dst: np.ndarray[Any, Any], a: np.ndarray[Any, Any]) -> None:
+    np.multiply(a, 2, out=dst)
+
+
+def valid(what: str, array: np.ndarray[Any, Any], *values: float) -> None:
+    """Wrong, unless all elements are among the values. Uses nothing of NumPy that imports or is slow: handlers call it in the middle of it."""
+    if VALUES and not set(array.reshape(-1).tolist()) <= set(values):
+        raise Wrong(f"{what}: {sorted(set(array.reshape(-1).tolist()))[:5]}, not of {values}")
+
+
+class World:
+    """One of everything."""
+
+    def __init__(self) -> None:
+        self.path = model_file()
+        self.cpu = gb.Backend("CPU", n_threads=2)
+        self.sim = gb.Backend("SIM", mem="4M")
+        self.weights = gb.Context()
+        self.w, self.v = self.weights.tensor((N, N), name="w"), self.weights.tensor((N, N), name="v")
+        self.buffer = self.weights.allocate(self.cpu, usage="weights")
+        self.w.set(EYE)
+        self.v.set(EYE)
+        self.ctx = gb.Context()
+        self.x = self.ctx.tensor((4, N), name="x")
+        self.y = gb.relu(self.x @ self.w.T) + 1.0
+        self.graph = self.ctx.graph(self.y)
+        self.z = gb.scale(gb.map_custom(doubled, self.x), 1.0)
+        self.custom = self.ctx.graph(self.z)
+        self.own = gb.Context()
+        self.a = self.own.tensor((4, N), name="a")
+        self.b = gb.relu(self.a) * 2.0
+        self.own_graph = self.own.graph(self.b)
+        self.own_buffer = self.own.allocate(self.cpu)
+        self.a.set(1.0)
+        self.own_graph.compute(self.cpu)
+        self.loose = gb.Context(1 << 18, no_alloc=False)
+        self.t = self.loose.tensor((4, N), name="t")
+        self.t.set(3.0)
+        self.sched = gb.Scheduler([self.sim, self.cpu])
+        self.sched.set_backend(self.y, self.cpu)
+        self.sched.allocate(self.graph)
+        self.x.set(2.0)
+        self.sched.compute(self.graph)
+        self.event = gb.Event(self.sim)
+        self.galloc = gb.GraphAllocator(self.cpu)
+        self.talloc = gb.TensorAllocator(self.cpu, 1 << 14)
+        self.file = gb.gguf.open(self.path)
+        self.pending: gb.Pending | None = None
+        with gb.Context() as gone:
+            self.dead = gone.graph(gb.relu(gone.tensor(1)))  # a graph that nobody can use any more
+        self.views: list[Any] = []
+
+    def check(self) -> None:
+        """Everything works, and is right. Nothing may be closed."""
+        self.sched.n_copies = 1
+        self.sched.synchronize()
+        self.sched.allocate(self.graph)
+        self.x.set(3.0)
+        self.w.set(EYE)
+        must(self.sched.compute(self.graph), "Scheduler.compute")
+        valid("y", self.y.numpy(copy=True), 4)
+        must(self.sched.compute(self.graph, lambda t: t.numpy() is not None), "Scheduler.compute with a callback")
+        must(self.sched.compute(self.custom), "Scheduler.compute of a custom operation")
+        valid("z", self.z.numpy(copy=True), 6)
+        valid("x", self.x.numpy(copy=True), 3)
+        valid("y of compute_async", self.sched.compute_async(self.graph, [self.y]).results()[0], 4)
+        self.a.set(2.0)
+        must(self.own_graph.compute(self.cpu), "Graph.compute")
+        valid("b", self.b.numpy(copy=True), 4)
+        self.v.copy_from(self.w)
+        self.t.copy_from(self.x)
+        valid("t", self.t.numpy(copy=True), 3)
+        valid("v", self.v.numpy(copy=True) - EYE, 0)
+        self.cpu.synchronize()
+        self.sim.synchronize()
+        self.event.record().synchronize()
+        self.buffer.usage = "weights"
+        self.sim.alloc(2 << 20).close()  # what the device has of memory was given back
+        valid("the file", self.file.tensors["w"].numpy() - EYE, 0)
+        with gb.Context() as ctx, gb.Scheduler([self.sim, self.cpu]) as scheduler:
+            t = ctx.tensor(5)
+            graph = ctx.graph(t * 2.0)
+            scheduler.allocate(graph)
+            t.set(4.0)
+            must(scheduler.compute(graph), "compute of something new")
+            valid("something new", graph.outputs[0].numpy(copy=True), 8)
+
+    def read_views(self) -> None:
+        """Arrays taken before stay valid memory, whatever was closed."""
+        views, self.views = self.views, []
+        for view in views:
+            view.tobytes()
+
+    def close(self) -> None:
+        """Everything, in the order in which it was made."""
+        for closer in CLOSERS.values():
+            closer(self)
+
+
+def must(value: object, what: str) -> None:
+    if value is not True:
+        raise Wrong(f"{what}: {value!r}")
+
+
+Act = Callable[[World], Any]
+OPERATIONS: dict[str, Act] = {}
+CLOSERS: dict[str, Act] = {}
+
+
+def operation(name: str) -> Callable[[Act], Act]:
+    def register(function: Act) -> Act:
+        assert name not in OPERATIONS
+        OPERATIONS[name] = function
+        return function
+
+    return register
+
+
+def operations(**acts: Act) -> None:
+    for name, act in acts.items():
+        operation(name.replace("_", " "))(act)
+
+
+# ------------------------------------------------------------------------------------------------------------------ computing
+
+operations(
+    compute=lambda w: w.sched.compute(w.graph),
+    compute_custom=lambda w: w.sched.compute(w.custom),
+    compute_own=lambda w: w.own_graph.compute(w.cpu),
+    compute_with_callback=lambda w: w.sched.compute(w.graph, lambda t: t.numpy() is not None),
+    compute_wanted=lambda w: w.sched.compute(w.graph, lambda t: True, wanted=[w.y]),
+    allocate=lambda w: w.sched.allocate(w.graph),
+    allocate_custom=lambda w: w.sched.allocate(w.custom),
+    reserve=lambda w: w.sched.reserve(w.graph),
+    prepare=lambda w: w.sched.prepare(w.graph).memory,
+    draft=lambda w: w.sched.prepare(w.custom, allocate=False).splits,
+    synchronize=lambda w: w.sched.synchronize(),
+    splits=lambda w: repr(w.sched.splits),
+    stats=lambda w: repr(w.sched.stats),
+    reset_stats=lambda w: w.sched.reset_stats(),
+    explain=lambda w: w.sched.explain(w.y),
+    set_backend=lambda w: w.sched.set_backend(w.y, w.cpu),
+    get_backend=lambda w: w.sched.get_backend(w.y),
+    memory=lambda w: (w.sched.memory(w.cpu), w.sched.buffer_size(w.sim), w.sched.prediction),
+    describe_scheduler=lambda w: (repr(w.sched), w.sched.n_splits, w.sched.backends, w.sched.n_copies),
+)
+
+
+@operation("reset")
+def _(w: World) -> None:
+    w.sched.reset()
+    w.sched.allocate(w.graph)
+    w.x.set(2.0)
+
+
+@operation("compute async")
+def _(w: World) -> None:
+    w.pending = w.sched.compute_async(w.graph, [w.y])
+
+
+@operation("results")
+def _(w: World) -> None:
+    valid("results", w.sched.compute_async(w.graph, [w.y]).results()[0], 3, 4)
+
+
+@operation("wait")
+def _(w: World) -> None:
+    pending = w.pending
+    if pending is not None:
+        valid("wait", pending.results()[0], 3, 4)
+
+
+@operation("n copies")
+def _(w: World) -> None:
+    w.sched.n_copies = 2
+    w.sched.n_copies = 1
+
+
+@operation("trace")
+def _(w: World) -> None:
+    try:
+        with w.sched.trace() as trace:
+            w.sched.compute(w.graph)
+    except gb.StateError as error:
+        if "recorded already" not in str(error):  # by another thread, or by one that was interrupted before its `with` began
+            raise
+    else:
+        repr(trace.events), trace.running, trace.to_json()
+
+
+@operation("eval callback")
+def _(w: World) -> None:
+    w.sched.set_eval_callback(lambda t: None)
+    w.sched.compute(w.graph)
+    w.sched.set_eval_callback(None)
+
+
+@operation("abort callback")
+def _(w: World) -> None:
+    gb.set_abort_callback(w.cpu, lambda: False)
+    w.own_graph.compute(w.cpu)
+    gb.set_abort_callback(w.cpu, None)
+
+
+@operation("compare")
+def _(w: World) -> None:
+    for node in w.own_graph.compare(w.cpu, w.sim):
+        if node.max_abs:
+            raise Wrong(f"compare: {node}")
+
+
+@operation("copy graph")
+def _(w: World) -> None:
+    copy = w.own_graph.copy(w.cpu)
+    copy.compute(w.cpu)
+    valid("copy graph", copy.outputs[0].numpy(copy=True), 2, 4)
+
+
+# ------------------------------------------------------------------------------------------------------------------ tensors
+
+operations(
+    set_x=lambda w: w.x.set(2.0),
+    set_x_array=lambda w: w.x.set(np.full((4, N), 3, np.float32)),
+    set_part=lambda w: w.a.set(np.full(3, 2, np.float32), 5),
+    set_w=lambda w: w.w.set(EYE),
+    set_a=lambda w: w.a.set(1.0),
+    read_x=lambda w: valid("x", w.x.numpy(copy=True), 2, 3),
+    read_y=lambda w: valid("y", w.y.numpy(copy=True), 3, 4),
+    read_z=lambda w: valid("z", w.z.numpy(copy=True), 4, 6),
+    read_b=lambda w: valid("b", w.b.numpy(copy=True), 2, 4),
+    read_w=lambda w: valid("w", w.w.numpy(copy=True) - EYE, 0),
+    read_t=lambda w: valid("t", w.t.numpy(copy=True), 2, 3),
+    fetch_y=lambda w: valid("y", np.asarray(w.y, np.float64), 3, 4),
+    item_y=lambda w: w.y[0, 0].item(),
+    view_y=lambda w: w.views.append(w.y.numpy()),
+    view_w=lambda w: w.views.append(w.w.numpy()[1:]),
+    view_t=lambda w: w.views.append(w.t.numpy()),
+    dlpack=lambda w: w.views.append(np.from_dlpack(w.w)),
+    read_views=lambda w: w.read_views(),
+    copy_to_t=lambda w: w.t.copy_from(w.x),
+    copy_to_v=lambda w: w.v.copy_from(w.w),
+    copy_to_x=lambda w: w.x.copy_from(w.t),
+    tensor_facts=lambda w: (w.x.shape, w.x.strides, w.x.ne, w.x.nb, w.x.dtype, w.x.size, w.x.nbytes, w.x.name, w.x.op, w.x.is_contiguous),
+    tensor_flags=lambda w: (w.x.is_input, w.y.is_output, w.x.ndim, w.x.context, w.x.describe(), len(w.x)),
+    tensor_places=lambda w: (w.x.is_placed, w.w.buffer, w.y.location, repr(w.y), w.w.is_host, w.y.sources, w.y.view_of, hash(w.y), w.y == w.x),
+)
+
+
+@operation("name")
+def _(w: World) -> None:
+    w.x.name = "x"
+    w.x.named("x").set_input()
+    w.y.set_output()
+
+
+# -------------------------------------------------------------------------------------------------------- contexts and graphs
+
+operations(
+    build=lambda w: gb.soft_max(gb.relu(w.y + w.x)),
+    build_view=lambda w: w.y[1:, 2:].T.reshape(-1),
+    build_orders=lambda w: (w.x.swapaxes(0, 1).contiguous(), w.x.transpose(1, 0), w.x[None].permute(2, 0, 1), w.x.astype(gb.float16)),
+    build_product=lambda w: w.x @ w.v.T,
+    build_custom=lambda w: gb.map_custom(doubled, w.x),
+    tensor=lambda w: w.ctx.tensor((2, 3), gb.float16, name="new"),
+    constant=lambda w: w.own.constant([1.0, 2.0]),
+    tensors=lambda w: (len(w.ctx.tensors()), w.ctx.get("x"), w.ctx["x"], w.ctx.used_bytes, repr(w.ctx)),
+    graph_of=lambda w: w.ctx.graph(w.y),
+    graph_facts=lambda w: (w.graph.n_nodes, w.graph.context),
+    reordered=lambda w: w.own_graph.reordered(),
+    nodes=lambda w: (w.graph.nodes, w.graph.leafs, len(w.graph), w.graph.outputs, w.graph.get("x"), w.graph["x"], repr(w.graph)),
+    pictures=lambda w: (w.graph.to_dot(), w.graph._repr_html_()),
+    context_view=lambda w: w.ctx.view(w.w),
+)
+
+
+@operation("open context")
+def _(w: World) -> None:
+    with gb.Context() as ctx:
+        t = ctx.tensor((3, 4))
+        gb.relu(t)
+
+
+@operation("open and allocate")
+def _(w: World) -> None:
+    with gb.Context() as ctx:
+        t = ctx.tensor((3, 4))
+        buffer = ctx.allocate(w.cpu)
+        t.set(1.0)
+        valid("open and allocate", t.numpy(copy=True), 1)
+        buffer.close()
+
+
+@operation("open scheduler")
+def _(w: World) -> None:
+    with gb.Context() as ctx, gb.Scheduler([w.sim, w.cpu]) as scheduler:
+        x = ctx.tensor((3, 4))
+        y = x * 2.0
+        graph = ctx.graph(y)
+        scheduler.allocate(graph)
+        x.set(1.0)
+        if scheduler.compute(graph):
+            valid("open scheduler", y.numpy(copy=True), 2)
+
+
+@operation("drop scheduler")
+def _(w: World) -> None:
+    ctx = gb.Context()
+    x = ctx.tensor((3, 4))
+    graph = ctx.graph(x + 1.0)
+    scheduler = gb.Scheduler([w.cpu])
+    scheduler.allocate(graph)
+    x.set(1.0)
+    scheduler.compute_async(graph)
+
+
+@operation("buffer from array")
+def _(w: World) -> None:
+    with gb.Context() as ctx, gb.Buffer.from_array(EYE.copy()) as buffer, gb.cpu_buffer_type().from_array(EYE.copy()):
+        valid("buffer from array", buffer.place(ctx.tensor((N, N))).numpy(copy=True) - EYE, 0)
+
+
+@operation("from numpy")
+def _(w: World) -> None:
+    with gb.Context() as ctx:
+        t = ctx.from_numpy(np.ones((3, 4), np.float32))
+        gb.relu(t)
+        valid("from numpy", t.numpy(copy=True), 1)
+
+
+# ------------------------------------------------------------------------------------------------ buffers, devices, allocators
+
+operations(
+    buffer_facts=lambda w: (w.buffer.name, w.buffer.size, w.buffer.type, w.buffer.alignment, w.buffer.is_host, w.buffer.usage, w.buffer.readonly, repr(w.buffer)),
+    buffer_type=lambda w: (w.buffer.type.name, repr(w.cpu.buffer_type), w.cpu.buffer_type.supports(w.cpu), w.cpu.buffer_type.alloc_size(w.x)),
+    place=lambda w: w.own_buffer.place(w.own.tensor(0)),
+    backend_facts=lambda w: (repr(w.cpu), w.cpu.level, w.cpu.n_threads, w.sim.alignment, w.sim.max_size, w.sim.name, w.cpu.is_cpu),
+    supports=lambda w: (w.sim.supports(w.y), w.sim.unsupported_reason(w.z)),
+    backend_synchronize=lambda w: (w.cpu.synchronize(), w.sim.synchronize()),
+    stop=lambda w: w.cpu.stop(),
+    record=lambda w: w.event.record(),
+    event_wait=lambda w: w.event.wait(w.cpu),
+    event_synchronize=lambda w: w.event.synchronize(),
+    event_facts=lambda w: (w.event.backend, repr(w.event)),
+    closed=lambda w: [t.closed for t in (w.ctx, w.sched, w.cpu, w.buffer, w.event, w.talloc, w.galloc, w.file)],
+    measure=lambda w: w.galloc.measure(w.custom),
+    allocator_facts=lambda w: (repr(w.galloc), w.galloc.size, w.galloc.buffer, repr(w.talloc), w.talloc.is_measure, w.talloc.max_size, w.talloc.buffer),
+    registry=lambda w: (gb.backends(), gb.cpu_levels(), gb.load_report(), gb.cpu_buffer_type().name),
+)
+
+
+@operation("threads")
+def _(w: World) -> None:
+    w.cpu.n_threads = 1
+    w.cpu.n_threads = 2
+
+
+@operation("usage")
+def _(w: World) -> None:
+    w.buffer.usage = "any"
+    w.buffer.usage = "weights"
+
+
+@operation("open buffer")
+def _(w: World) -> None:
+    with w.sim.alloc(1 << 16) as buffer:
+        buffer.clear(1)
+    w.cpu.alloc(4096).close()
+
+
+@operation("open backend")
+def _(w: World) -> None:
+    with gb.Backend("SIM", mem="1M") as sim, gb.Backend("CPU", n_threads=1) as cpu:
+        gb.Event(sim).record().wait(cpu)
+
+
+@operation("tensor allocator")
+def _(w: World) -> None:
+    with gb.Context() as ctx:
+        t = ctx.tensor(16)
+        w.talloc.alloc(t)
+        t.set(1.0)
+        w.talloc.reset()
+
+
+@operation("graph allocator")
+def _(w: World) -> None:
+    with gb.Context() as ctx:
+        x = ctx.tensor((2, 3))
+        y = gb.relu(x) + 1.0
+        graph = ctx.graph(y)
+        w.galloc.set_order(None)
+        w.galloc.allocate(graph)
+        x.set(1.0)
+        if graph.compute(w.cpu):
+            valid("graph allocator", y.numpy(copy=True), 2)
+
+
+# ---------------------------------------------------------------------------------------------------------------------- files
+
+operations(
+    metadata=lambda w: (w.file.metadata["general.architecture"], dict(w.file.metadata), list(w.file.tensors), repr(w.file), w.file.nbytes, w.file.n_parts),
+    file_tensor=lambda w: valid("file", w.file.tensors["w"].numpy() - EYE, 0),
+    file_tensors=lambda w: [(t.name, t.shape, t.dtype, t.offset, t.nbytes, t.dequantize()) for t in w.file.tensors.values()],
+    file_view=lambda w: w.views.append(w.file.tensors["h"].data),
+    quantize=lambda w: gb.dequantize(gb.quantize(np.ones((4, 64), np.float32), "q8_0"), "q8_0"),
+    plan=lambda w: gb.plan_memory([0, 1], [2, 3], [64, 64]),
+)
+
+
+@operation("open file")
+def _(w: World) -> None:
+    with gb.gguf.open(w.path) as file:
+        w.views.append(file.tensors["w"].data)
+
+
+@operation("load")
+def _(w: World) -> None:
+    with w.file.load(w.cpu) as weights:
+        valid("load", weights["w"].numpy(copy=True) - EYE, 0)
+        repr((weights, weights.buffers, weights.context, weights.in_place))
+
+
+@operation("load on the device")
+def _(w: World) -> None:
+    with w.file.load(w.sim) as weights:
+        valid("load on the device", weights["w"].numpy(copy=True) - EYE, 0)
+
+
+@operation("quantize into")
+def _(w: World) -> None:
+    with gb.Context() as ctx:
+        t = ctx.tensor((4, 64), gb.q8_0)
+        ctx.allocate(w.cpu)
+        t.set(np.ones((4, 64), np.float32), quantize=True)
+
+
+@operation("write file")
+def _(w: World) -> None:
+    path = f"{w.path}.{os.getpid()}.{threading.get_ident()}"
+    try:
+        with gb.gguf.Writer(path) as writer:
+            writer.add_tensor("w", EYE)
+        gb.gguf.Writer(path).copy_from(w.file).discard()
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path)
+
+
+def _drop_context(w: World) -> None:
+    """Nothing keeps it any more but what is being done with it."""
+    w.ctx.close()
+    w.graph = w.custom = w.dead
+    w.pending = None
+
+
+def _drop_own(w: World) -> None:
+    w.own.close()
+    w.own_graph = w.dead
+
+
+CLOSERS.update({
+    "close scheduler": lambda w: w.sched.close(), "close context": lambda w: w.ctx.close(), "drop context": _drop_context, "drop own": _drop_own, "close weights": lambda w: w.weights.close(),
+    "close buffer": lambda w: w.buffer.close(), "close own buffer": lambda w: w.own_buffer.close(), "close own": lambda w: w.own.close(),
+    "close loose": lambda w: w.loose.close(), "close cpu": lambda w: w.cpu.close(), "close sim": lambda w: w.sim.close(),
+    "close event": lambda w: w.event.close(), "close graph allocator": lambda w: w.galloc.close(), "close allocator": lambda w: w.talloc.close(),
+    "close file": lambda w: w.file.close(),
+})  # fmt: skip
+
+
+# ------------------------------------------------------------------------------------------------------------------ what holds
+
+
+def in_thread(act: Callable[[], Any]) -> None:
+    """Runs it on another thread, and raises here what it raised there."""
+    raised: list[BaseException] = []
+
+    def guarded() -> None:
+        try:
+            act()
+        except BaseException as error:
+            raised.append(error)
+
+    thread = threading.Thread(target=guarded, daemon=True)
+    thread.start()
+    thread.join()
+    if raised:
+        raise raised[0]
+
+
+@contextlib.contextmanager
+def watched(seconds: float = PATIENCE) -> Iterator[None]:
+    """Ends the process with the stacks of all threads if the block takes longer."""
+    faulthandler.dump_traceback_later(seconds, exit=True)
+    try:
+        yield
+    finally:
+        faulthandler.cancel_dump_traceback_later()
+
+
+class Resources:
+    """What a process has: descriptors, threads, memory."""
+
+    def __init__(self) -> None:
+        gc.collect()
+        self.descriptors = [self._target(fd) for fd in os.listdir("/proc/self/fd")]
+        self.threads = len(os.listdir("/proc/self/task"))
+        with open("/proc/self/statm", encoding="ascii") as file:
+            self.memory = int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+    @staticmethod
+    def _target(fd: str) -> str:
+        try:
+            return os.readlink(f"/proc/self/fd/{fd}")
+        except OSError:
+            return "?"
+
+    def leaked(self, before: Resources, megabytes: float) -> list[str]:
+        """In words, beyond a tolerance of memory; of descriptors and threads a few may come and go."""
+        found = []
+        if len(self.descriptors) > len(before.descriptors) + 3:
+            new = Counter(self.descriptors) - Counter(before.descriptors)
+            found.append(f"{len(self.descriptors) - len(before.descriptors)} descriptors: {', '.join(sorted(new))[:300]}")
+        if self.threads > before.threads + 3:
+            found.append(f"{self.threads - before.threads} threads")
+        if not SANITIZED and self.memory > before.memory + megabytes * 1e6:
+            found.append(f"{(self.memory - before.memory) / 1e6:.0f} MB")
+        return found
+
+
+# ----------------------------------------------------------------------------------------------------------------- supervision
+
+_DONE = "harness: "
+
+
+def report(counts: Counter[str]) -> None:
+    """A child's counts, for its parent; printed again and again, the last line counts."""
+    print(_DONE + ";".join(f"{k}={v}" for k, v in sorted(counts.items())), flush=True)
+
+
+def supervise(file: str, work: Callable[[float, int, argparse.Namespace], Counter[str]], *flags: tuple[str, dict[str, Any]]) -> int:
+    """The command line of a harness. ``work(seconds, seed, options)`` runs in a process of its own and returns counts; what goes wrong it
+    raises, or it dies of it. Then another process goes on with the next seed, up to ``--deaths`` times. The exit status is 0 if none died."""
+    parser = argparse.ArgumentParser(description=sys.modules["__main__"].__doc__)
+    parser.add_argument("--seconds", type=float, default=10)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--deaths", type=int, default=1, help="how many failures until it gives up")
+    parser.add_argument("--work", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--no-values", action="store_true", help="accept all results: look for crashes, hangs and foreign exceptions only")
+    for flag, how in flags:
+        parser.add_argument(flag, **how)
+    options = parser.parse_args()
+    if options.work:
+        faulthandler.enable()
+        sys.unraisablehook = _unraisable
+        counts = work(options.seconds, options.seed, options)
+        report(counts)
+        sys.stdout.flush()
+        return 0
+    if options.no_values:
+        os.environ["GB_HARNESS_VALUES"] = "0"
+    model_file()
+    end, totals, kinds, deaths, seed = time.monotonic() + options.seconds, Counter[str](), Counter[str](), 0, options.seed
+    extra = [a for flag, how in flags for a in _given(options, flag)]
+    while True:
+        left = max(1.0, end - time.monotonic())
+        command = [sys.executable, file, "--work", "--seconds", str(left), "--seed", str(seed), *extra]
+        with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as output:
+            # what is freed or was never written is no number that could pass for a result, no pointer, and if it is large no memory
+            environment = {**os.environ, "MALLOC_PERTURB_": "165", "MALLOC_MMAP_THRESHOLD_": "16384"}
+            child = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, env=environment)
+            try:
+                status: int | None = child.wait(None if getattr(options, "complete", False) else left + 4 * PATIENCE)
+            except subprocess.TimeoutExpired:
+                child.kill()
+                child.wait()
+                status = None
+            output.seek(0)
+            printed = output.read()
+        lines = [line for line in printed.splitlines() if line.startswith(_DONE)]
+        if lines:
+            for item in lines[-1].removeprefix(_DONE).split(";"):
+                key, _, value = item.partition("=")
+                if key:
+                    totals[key] += int(value)
+        if status != 0:
+            deaths += 1
+            kind = _kind(status, printed)
+            kinds[kind] += 1
+            if kinds[kind] == 1 and len(kinds) <= 4:
+                print(f"---- seed {seed}: {kind}")
+                print("\n".join(line for line in printed.splitlines()[-60:] if not line.startswith(_DONE)), flush=True)
+        if deaths >= options.deaths or time.monotonic() >= end - 0.5:
+            break
+        seed += 1
+    print("; ".join(f"{v} {k}" for k, v in sorted(totals.items())))
+    for kind, n in kinds.most_common():
+        print(f"{n} x {kind}")
+    print(f"{deaths} failures")
+    with contextlib.suppress(OSError):
+        for path in Path(model_file()).parent.iterdir():
+            path.unlink()
+        Path(model_file()).parent.rmdir()
+    return int(deaths > 0)
+
+
+def _given(options: argparse.Namespace, flag: str) -> list[str]:
+    value = getattr(options, flag.removeprefix("--").replace("-", "_"))
+    return [] if value in (None, False) else [flag] if value is True else [flag, str(value)]
+
+
+def _kind(status: int | None, printed: str) -> str:
+    """One line for how a child died."""
+    where = re.findall(r"^at: (.*)$", printed, re.M)
+    place = f" at {re.sub(r' at place [0-9]+|, allocation [0-9]+', '', where[-1])}" if where else ""
+    if status is None:
+        return f"killed, since it did not end{place}"
+    if "Timeout (" in printed:
+        return f"hang{place}"
+    sanitizer = re.search(r"(AddressSanitizer: [\w-]+|runtime error: .*|SUMMARY: ThreadSanitizer: .*)", printed)
+    if sanitizer:
+        return f"{sanitizer[1]}{place}"
+    frame = re.search(r"^Current thread .*?\n  File \"(?:[^\"]*/)?([^\"/]+)\", line (\d+) in (\S+)", printed, re.M)
+    if status < 0:
+        return f"signal {-status}" + (f" in {frame[3]} of {frame[1]}:{frame[2]}" if frame else place)
+    last = [line for line in printed.splitlines() if line.strip() and not line.startswith((_DONE, "at: "))]
+    return (re.sub(r"\[.*\]", "[...]", last[-1]) if last else f"exit status {status}") + place
+
+
+def out_of_memory(error: BaseException) -> bool:
+    """Is it what Python, NumPy or cffi make of an allocation that failed?"""
+    text = str(error)
+    return isinstance(error, (MemoryError, SystemError)) or (isinstance(error, RuntimeError) and "can't" in text)
+
+
+_ignored = Counter[str]()
+
+
+def _unraisable(hook: Any) -> None:
+    """An exception that Python could not raise, in a finalizer. Interrupts and failed allocations may end there; all else is a failure."""
+    if isinstance(hook.exc_value, (KeyboardInterrupt, MemoryError)):
+        _ignored[type(hook.exc_value).__name__] += 1
+        return
+    sys.__unraisablehook__(hook)
+    print("at: a finalizer", flush=True)
+    os._exit(70)
+
+
+def shuffled(names: list[str], chooser: random.Random) -> list[str]:
+    names = list(names)
+    chooser.shuffle(names)
+    return names

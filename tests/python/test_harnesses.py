@@ -1,0 +1,72 @@
+"""The attack harnesses, each for a few seconds; ``make check-long`` gives them ten minutes each. A failure names the seed: run the command again
+with ``--seed`` and it begins alike."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import ggml_backend as gb
+from harness_world import OPERATIONS, World
+
+HERE = Path(__file__).parent
+HARNESSES = {
+    "interrupts": ["harness_interrupts.py"],
+    "failed allocations": ["harness_interrupts.py", "--no-memory"],
+    "interrupts heard": ["harness_interrupts.py", "--latency"],
+    "interrupts everywhere": ["harness_interleave.py"],
+    "handlers everywhere": ["harness_interleave.py", "--mode", "handlers"],
+    "threads everywhere": ["harness_interleave.py", "--mode", "threads"],
+    "closing": ["harness_closing.py"],
+    "pairs": ["harness_closing.py", "--pairs"],
+    "zeros": ["harness_zeros.py"],
+    "fork": ["harness_fork.py"],
+}
+
+
+@pytest.mark.parametrize("name", HARNESSES)
+def test_holds(name, prompt_frees, capsys):
+    file, *flags = HARNESSES[name]
+    seconds = os.environ.get("GB_HARNESS_SECONDS", "8")
+    seed = os.environ.get("GB_HARNESS_SEED", "1")
+    command = [sys.executable, str(HERE / file), *flags, "--seconds", seconds, "--seed", seed]
+    done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
+    with capsys.disabled():
+        print(f" [{name}: {done.stdout.strip().splitlines()[0] if done.returncode == 0 else 'failed'}] ", end="", flush=True)
+    assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-2000:]
+
+
+def test_every_operation_works_alone():
+    """And again, in a world where the others were done before."""
+    world = World()
+    for name, act in OPERATIONS.items():
+        fresh = World()
+        if name in ("read z", "file view"):  # z was not computed yet
+            fresh.sched.compute(fresh.custom)
+        act(fresh)
+        fresh.check()
+        fresh.close()
+        try:
+            act(world)
+        except gb.StateError:
+            assert name in ("read y", "read z", "read b", "fetch y", "item y", "view y"), name  # out of date by now
+    world.check()
+
+
+CLASSES = [
+    gb.Context, gb.Tensor, gb.Graph, gb.Scheduler, gb.Backend, gb.Buffer, gb.BufferType, gb.Event, gb.Pending, gb.TensorAllocator, gb.GraphAllocator,
+    gb.Trace, gb.gguf.GGUFFile, gb.gguf.GGUFTensor, gb.gguf.Metadata, gb.gguf.Weights, gb.gguf.Writer,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", CLASSES)
+def test_every_public_method_is_attacked(kind):
+    """A new one belongs into the table of operations."""
+    source = (HERE / "harness_world.py").read_text(encoding="utf-8") + (HERE / "harness_closing.py").read_text(encoding="utf-8")
+    names = {n for k in kind.__mro__ if k.__module__.startswith("ggml_backend") for n in vars(k) if not n.startswith("_")}
+    assert {n for n in names if not re.search(rf"\.{n}\b", source)} == set()
