@@ -12,6 +12,7 @@
 #include "gguf/gguf_impl.h"
 #include "backend/backend.h"
 #include "base/mem.h"
+#include "base/status.h"
 #include "cpu/limits.h"
 #include "data.h"
 #include "ffi_build.h"
@@ -35,6 +36,7 @@ GBPY_PYTHON void gbpy_custom2(struct ggml_tensor * dst, const struct ggml_tensor
 GBPY_PYTHON void gbpy_custom3(struct ggml_tensor * dst, const struct ggml_tensor * a, const struct ggml_tensor * b, const struct ggml_tensor * c, int ith, int nth, void * userdata);
 
 static inline const char *     gbpy_version(void);
+static inline const char *     gbpy_last_reason(void); // of a broken rule, with marks (tensor/rule.h); "" if there is none
 static inline const char *     gbpy_build(void);
 
 static inline struct ggml_backend_buffer * gbpy_buffer(const struct ggml_tensor * t);
@@ -63,6 +65,7 @@ static inline double gbpy_measure_limit(int what, const char * level, size_t byt
     return gb_cpu_measure_limit((enum gb_cpu_limit) what, level, bytes, n_threads, ns, processor_time);
 }
 
+static inline const char * gbpy_last_reason(void) { return gb_last_reason(); }
 static inline const char * gbpy_version(void) { return GBPY_VERSION; }
 
 static inline const char * gbpy_build(void) {

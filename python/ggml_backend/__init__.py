@@ -17,13 +17,14 @@
 
 Shapes are in NumPy order everywhere; ``Tensor.ne`` and ``Tensor.nb`` give ggml's. All objects can be closed in any order, or not at all.
 Objects may be shared between threads: calls that need the same scheduler or backend wait for each other.
+
+What is public is in ``__all__`` here and in :mod:`ggml_backend.gguf`; other modules are where it is kept, and may change. Some operations
+are called like functions of Python (``abs``, ``sum``, ``set``): ``import ggml_backend as gb`` rather than ``from ggml_backend import *``.
 """
 
 from __future__ import annotations
 
-from . import dtypes as _dtypes
-from . import gguf
-from . import ops as _ops
+from . import dtypes, gguf, ops
 from ._calibrate import CopyCost, Costs, DeviceCosts, OpCost, Prediction, calibrate
 from ._callbacks import set_abort_callback, set_log
 from ._errors import (
@@ -44,7 +45,7 @@ from .backend import Backend, BackendList, LoadRecord, backends, cpu_levels, get
 from .buffer import Buffer, BufferType, cpu_buffer_type
 from .cli import show_config
 from .custom import map_custom
-from .dtypes import DType, as_dtype, bfloat16, float16, float32, float64, int8, int16, int32, int64
+from .dtypes import *  # noqa: F403
 from .event import Event
 from .graph import Comparison, Context, Graph
 from .ops import *  # noqa: F403
@@ -58,16 +59,14 @@ from .trace import Trace, TraceEvent
 
 __version__: str = _ffi_object.string(_lib.gbpy_version()).decode()
 
-globals().update(_dtypes.dtypes)  # the quantized formats too: q4_0, q8_0, ...
-
+# What checkers understand: a list, and the lists of modules.
 __all__ = [
     "AllocationError", "ArenaPlan", "Backend", "BackendList", "Buffer", "BufferType", "Comparison", "Context", "CopyCost", "CopyInfo",
-    "Costs", "DType", "DeviceCosts", "DeviceError", "Event", "FileError", "GgmlError", "Graph", "GraphAllocator", "InvalidArgumentError",
-    "LoadRecord", "Memory", "MemoryPlan", "OpCost", "Pending", "PerformanceWarning", "Plan", "PlanBlock", "Prediction",
-    "Scheduler", "SchedulerStats", "Split", "SplitInfo", "SplitTime", "StateError", "Tensor", "TensorAllocator", "Trace",
-    "TraceEvent", "Traffic", "UnsupportedError", "__version__", "as_dtype", "backends", "bfloat16", "calibrate",
-    "cpu_buffer_type", "cpu_levels", "dequantize", "float16", "float32", "float64", "get_include", "gguf", "int16", "int32",
-    "int64", "int8", "load_backend", "load_report", "map_custom", "plan_memory", "quantize", "set_abort_callback", "set_log",
-    "show_config",
-    *_dtypes.dtypes, *_ops.__all__,
+    "Costs", "DeviceCosts", "DeviceError", "Event", "FileError", "GgmlError", "Graph", "GraphAllocator", "InvalidArgumentError",
+    "LoadRecord", "Memory", "MemoryPlan", "OpCost", "Pending", "PerformanceWarning", "Plan", "PlanBlock", "Prediction", "Scheduler",
+    "SchedulerStats", "Split", "SplitInfo", "SplitTime", "StateError", "Tensor", "TensorAllocator", "Trace", "TraceEvent", "Traffic",
+    "UnsupportedError", "__version__", "backends", "calibrate", "cpu_buffer_type", "cpu_levels", "dequantize", "get_include", "gguf",
+    "load_backend", "load_report", "map_custom", "plan_memory", "quantize", "set_abort_callback", "set_log", "show_config",
 ]  # fmt: skip
+__all__ += dtypes.__all__
+__all__ += ops.__all__

@@ -6,7 +6,7 @@ import sys
 from .cli import main
 
 try:
-    status = main()
+    status: int = main()
     sys.stdout.flush()
 except BrokenPipeError:  # `... | head`: the reader has seen enough
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -16,12 +16,12 @@ from typing import Any, ClassVar, NoReturn, Union
 
 import numpy as np
 
-from ._data import array_at
-from ._errors import StateError
+from ._data import array_at, describe_at
+from ._errors import StateError, expect
 from ._ffi import ffi, lib
 from ._handles import Core, Use, address, new_pin
+from ._messages import add_note, kind_of
 from .backend import Backend, BackendCore
-from .buffer import text
 from .tensor import Tensor, TensorPool
 
 __all__ = ["Wanted", "set_log"]
@@ -38,10 +38,14 @@ class Run:
     works for the computation, so that a callback finds its own."""
 
     __slots__ = ("c", "customs", "error", "handle", "memory", "stops")
+    c: Any
+    customs: Sequence[CustomOp]
+    handle: Any
+    memory: Any
 
     def __init__(self, backends: Sequence[BackendCore], memory: Core, customs: Sequence[CustomOp] = ()) -> None:
         self.error: BaseException | None = None
-        self.stops = [b.stop for b in backends if b.is_cpu]
+        self.stops: list[Any] = [b.stop for b in backends if b.is_cpu]
         self.memory = memory.h
         self.customs = customs
         self.handle = ffi.new_handle(self)
@@ -112,9 +116,8 @@ class CustomOp:
             else:
                 self.function(out, *arrays, ith, nth)
         except BaseException as error:
-            note = getattr(error, "add_note", None)  # since Python 3.11
-            if note is not None and isinstance(error, Exception):
-                note(f"raised by the custom operator of node {text(lib.ggml_get_name(dst))!r}")
+            if isinstance(error, Exception):
+                add_note(error, f"raised in the function of map_custom that computes {describe_at(dst)}")
             run.fail(error)
 
     @staticmethod
@@ -266,6 +269,7 @@ def gbpy_ask(handle: Any) -> bool:
 def set_abort_callback(backend: Backend, function: Callable[[], bool] | None) -> None:
     """Asks ``function()`` between the nodes of every computation of a CPU backend, and now and then within long ones; True ends the computation,
     whose ``compute`` then returns False. None removes it. It may be called on another thread. Waits for a computation in progress."""
+    expect(backend, Backend, "set_abort_callback: backend")
     core = backend._cpu()
     with Use("set_abort_callback", core, nested=True):
         before: Abort | None = core.abort
@@ -320,6 +324,8 @@ def set_log(target: Callable[[int, str], object] | logging.Logger | None) -> Non
         lib.ggml_log_set(_discard, ffi.NULL)
         _log_target = None
         return
+    if not isinstance(target, logging.Logger) and not callable(target):
+        raise TypeError(f"set_log: target must be a Logger or a function, not {kind_of(target)}")
     _log_target = target.log if isinstance(target, logging.Logger) else target
     lib.ggml_log_set(lib.gbpy_log, ffi.NULL)
 

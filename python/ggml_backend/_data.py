@@ -9,6 +9,7 @@ import numpy as np
 from ._errors import GgmlError, InvalidArgumentError, check
 from ._ffi import ffi, lib
 from ._handles import fail
+from ._messages import kind_of
 from .dtypes import DType, as_dtype, dtype_of_id
 
 _ndim = lib.gbpy_ndim
@@ -56,6 +57,13 @@ def _empty(shape: tuple[int, ...], dtype: DType) -> np.ndarray[Any, Any]:
         raise InvalidArgumentError(f"NumPy cannot show an empty tensor of shape {tuple(shape)}") from None
 
 
+def describe_at(pointer: Any) -> str:
+    """``'y' float32 (16, 64)``: a C tensor, for messages."""
+    name, n = ffi.string(pointer.name).decode("utf-8", "replace"), _ndim(pointer)
+    shown = f"{dtype_of_id(pointer.type).name} {tuple(_unpack(pointer.ne, n)[::-1])}"
+    return f"{name!r} {shown}" if name else shown
+
+
 def layout(pointer: Any, dtype: DType) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Shape and byte strides for NumPy; rows of quantized formats are bytes."""
     n = _ndim(pointer)
@@ -95,45 +103,63 @@ def read_tensor(keeping: Any, pointer: Any) -> np.ndarray[Any, Any]:
     return np.ascontiguousarray(array).reshape(shape)
 
 
-def dtype_of_array(array: np.ndarray[Any, Any]) -> DType:
+def dtype_of_array(array: np.ndarray[Any, Any], what: str) -> DType:
     try:
         return as_dtype(array.dtype)
-    except TypeError as error:
-        raise InvalidArgumentError(str(error)) from None
+    except TypeError:
+        swapped = "" if array.dtype.isnative else "; array.astype(array.dtype.newbyteorder('=')) has the bytes in the order of this machine"
+        raise InvalidArgumentError(f"{what}: tensors have no elements of {array.dtype}{swapped}") from None
+
+
+def to_array(value: Any, what: str) -> np.ndarray[Any, Any]:
+    """``np.asarray`` of what a user gave, with an error that says what is wrong with it."""
+    try:
+        array: np.ndarray[Any, Any] = np.asanyarray(value)
+    except (TypeError, ValueError, RuntimeError) as error:
+        if isinstance(value, (list, tuple)):
+            reason = "its lists have different lengths" if "inhomogeneous" in str(error) else str(error)
+        elif "bfloat16" in str(error).lower():
+            bits = "t.view(torch.int16).numpy().view(np.uint16) has the bits, as tensors of bfloat16 take them"
+            reason = f"NumPy has no bfloat16; t.float().numpy() is float32, {bits}"
+        else:
+            reason = str(error)
+        raise InvalidArgumentError(f"{what} cannot take this {kind_of(value)}: {reason}") from None
+    return array
 
 
 def exact_array(value: Any, dtype: DType, what: str) -> np.ndarray[Any, Any]:
     """``value`` as an array of exactly the dtype in which NumPy sees ``dtype``. Arrays are never converted."""
     target = dtype.numpy
-    if isinstance(value, (np.ndarray, np.generic)) or hasattr(value, "__array_interface__"):
-        array = np.asarray(value)
+    array = to_array(value, what)
+    if isinstance(value, (np.ndarray, np.generic)) or hasattr(value, "__array__") or hasattr(value, "__array_interface__"):
         if dtype.name == "bfloat16" and array.dtype.name == "bfloat16":
             return array.view(np.uint16)
         if array.dtype != target or not array.dtype.isnative:
-            raise InvalidArgumentError(
-                f"{what} cannot take an array of {array.dtype}; convert it with .astype({_astype_hint(dtype)})"
-            )
-        return array
-    array = np.asarray(value)
-    if array.dtype == object:
-        raise InvalidArgumentError(f"{what} cannot take {type(value).__name__}")
+            raise InvalidArgumentError(f"{what} cannot take an array of {array.dtype}; {_conversion(dtype, array)}")
+        return np.asarray(array)
+    if array.dtype.kind not in "iubf":
+        raise InvalidArgumentError(f"{what} cannot take {value!r:.60}")
     if dtype.is_quantized:
-        raise InvalidArgumentError(f"{what} takes an array of uint8: the bytes of its rows")
+        raise InvalidArgumentError(f"{what} takes the bytes of its rows, as an array of uint8; set(value, quantize=True) converts floats")
     if dtype.name == "bfloat16":
         bits = np.asarray(array, np.float32)
         return _round_to_bfloat16(bits)
-    if array.dtype.kind not in "iubf" or (target.kind == "i" and array.dtype.kind == "f" and array.size):
-        raise InvalidArgumentError(f"{what} cannot take values of {array.dtype}")
+    if target.kind == "i" and array.dtype.kind == "f" and array.size:
+        raise InvalidArgumentError(f"{what} takes integers, not floats")
     try:
         return np.asarray(value, target)
     except (OverflowError, ValueError, TypeError) as error:
         raise InvalidArgumentError(f"{what}: {error}") from None
 
 
-def _astype_hint(dtype: DType) -> str:
-    if dtype.name == "bfloat16":
-        return "ml_dtypes.bfloat16"
-    return f"np.{dtype.numpy.name}"
+def _conversion(dtype: DType, array: np.ndarray[Any, Any]) -> str:
+    """How an array becomes one that a tensor of this dtype takes."""
+    if array.dtype.kind != "f" or not (dtype.is_quantized or dtype.name == "bfloat16"):
+        given = "uint8, the bytes of its rows" if dtype.is_quantized else dtype.numpy.name
+        return f"it takes {given}" if dtype.is_quantized else f"array.astype(np.{given}) converts it"
+    if dtype.is_quantized:
+        return f"set(array, quantize=True) converts it, or gb.quantize(array, {dtype.name!r})"
+    return "set(array, quantize=True) rounds it, and so does array.astype(ml_dtypes.bfloat16) (pip install 'ggml_backend[bfloat16]')"
 
 
 def _round_to_bfloat16(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:

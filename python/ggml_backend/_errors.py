@@ -7,9 +7,11 @@ would expect (``ValueError``, ``MemoryError``, ...).
 
 from __future__ import annotations
 
+import operator
 from typing import Any, NoReturn
 
 from ._ffi import ffi, lib
+from ._messages import kind_of, maker_hint, plain
 
 __all__ = [
     "AllocationError",
@@ -32,43 +34,46 @@ class GgmlError(Exception):
 class InvalidArgumentError(GgmlError, ValueError):
     """A wrong type, shape, size or value."""
 
-    status = lib.GGML_STATUS_INVALID_ARGUMENT
+    status: int = lib.GGML_STATUS_INVALID_ARGUMENT
 
 
 class AllocationError(GgmlError, MemoryError):
     """No memory, on the host or on a device."""
 
-    status = lib.GGML_STATUS_ALLOC_FAILED
+    status: int = lib.GGML_STATUS_ALLOC_FAILED
 
 
 class UnsupportedError(GgmlError, NotImplementedError):
     """Valid, but not implemented for this type, operation or backend."""
 
-    status = lib.GGML_STATUS_UNSUPPORTED
+    status: int = lib.GGML_STATUS_UNSUPPORTED
 
 
 class DeviceError(GgmlError, RuntimeError):
     """A device or its driver reported a failure."""
 
-    status = lib.GGML_STATUS_DEVICE_ERROR
+    status: int = lib.GGML_STATUS_DEVICE_ERROR
 
 
 class StateError(GgmlError, RuntimeError):
     """The object cannot do that now: it is closed, or has no memory yet."""
 
-    status = lib.GGML_STATUS_INVALID_STATE
+    status: int = lib.GGML_STATUS_INVALID_STATE
 
 
 class FileError(GgmlError, OSError):
     """A file could not be opened, read or written, or its content is malformed."""
 
-    status = lib.GGML_STATUS_IO_ERROR
+    status: int = lib.GGML_STATUS_IO_ERROR
 
 
 class PerformanceWarning(UserWarning):
     """A heavy operation runs on a device of lower priority than it could, because the others do not take it. Given once for each plan by
     schedulers of several devices; ``warnings.filterwarnings`` rules what becomes of it."""
 
+
+for _public in (GgmlError, *GgmlError.__subclasses__(), PerformanceWarning):
+    _public.__module__ = "ggml_backend"  # where users find it, and what tracebacks show
 
 _BY_STATUS: dict[int, type[GgmlError]] = {
     c.status: c
@@ -90,7 +95,14 @@ def raise_last(prefix: str = "", status: int | None = None) -> NoReturn:
         from ._signals import raise_interrupt
 
         raise_interrupt()
-    message = _string(_last_error()).decode("utf-8", "replace")
+    message = plain(_string(_last_error()).decode("utf-8", "replace"))
+    raise_as(status, message, prefix)
+
+
+def raise_as(status: int, message: str, prefix: str = "") -> NoReturn:
+    """Raises the exception of a status. A message that says what was called already gets no prefix."""
+    if prefix and message.startswith(prefix.partition(".")[0] + "."):
+        prefix = ""
     if not message:
         message = "failed with status " + _string(lib.ggml_status_to_string(status)).decode()
     error = _BY_STATUS.get(status, GgmlError)(f"{prefix}: {message}" if prefix else message)
@@ -111,7 +123,15 @@ def non_null(pointer: Any, prefix: str = "") -> Any:
     return pointer
 
 
+def expect_int(value: Any, what: str) -> int:
+    """TypeError unless the argument is an integer."""
+    try:
+        return operator.index(value)
+    except TypeError:
+        raise TypeError(f"{what} must be an int, not {kind_of(value)}") from None
+
+
 def expect(value: object, kind: type, what: str) -> None:
     """TypeError unless the argument is one."""
     if not isinstance(value, kind):
-        raise TypeError(f"{what} must be a {kind.__name__}, not {type(value).__name__}")
+        raise TypeError(f"{what} must be a {kind.__name__}, not {kind_of(value)}{maker_hint(kind.__name__, value)}")

@@ -12,6 +12,7 @@ from typing import Any
 
 from ._errors import PerformanceWarning, check
 from ._ffi import ffi, lib
+from ._messages import plain
 from ._pictures.data import size_text
 from .buffer import text
 
@@ -50,7 +51,7 @@ def heavy_fallbacks(sched: Any, backends: Sequence[tuple[Any, str, bool]]) -> li
         ((refused_by, is_cpu),) = ((name, cpu) for b, name, cpu in backends if b == f.refused_by)
         if f.is_heavy and not is_cpu:
             work = (float(f.flops), int(f.n_copies), int(f.copied_bytes))
-            found.append(Fallback(text(f.name), text(lib.ggml_op_name(f.op)), *work, backend, refused_by, text(f.reason)))
+            found.append(Fallback(text(f.name), text(lib.ggml_op_name(f.op)), *work, backend, refused_by, plain(text(f.reason))))
     return found
 
 

@@ -55,6 +55,9 @@ class UnknownType(DType):
     that are passed on as they are."""
 
     __slots__ = ()
+    name: str
+    ggml_name: str
+    numpy: np.dtype[Any]
 
     def __init__(self, type_id: int) -> None:
         self.id = type_id

@@ -121,7 +121,7 @@ class Writer:
     """
 
     def __init__(self, path: str | os.PathLike[str], *, alignment: int | None = None) -> None:
-        self.path = os.fsdecode(path)
+        self.path: str = os.fsdecode(path)
         self._ctx: Any = ffi.gc(non_null(lib.gguf_init_empty(), "Writer"), lib.gguf_free)
         self._entries: list[_Entry] = []
         if alignment is not None:

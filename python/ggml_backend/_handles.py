@@ -63,6 +63,9 @@ class Core:
     """A handle and the pointer in it; ``parents``: what else must stay."""
 
     __slots__ = ("__weakref__", "h", "parents", "ptr")
+    h: Any
+    parents: tuple[Core, ...]
+    ptr: Any
 
     def __init__(self, h: Any, kind: str, parents: tuple[Core, ...] = ()) -> None:
         self.h = h
@@ -116,6 +119,8 @@ class ContextCore(Core):
     were given to the context."""
 
     __slots__ = ("adopted", "keeping", "serial", "transposed")
+    keeping: Any
+    serial: int
     counter: ClassVar[Iterator[int]] = itertools.count()
 
     def __init__(self, h: Any, parents: tuple[Core, ...] = ()) -> None:

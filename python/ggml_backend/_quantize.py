@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from ._data import to_array
 from ._errors import InvalidArgumentError, UnsupportedError, clear_error, raise_last
 from ._ffi import ffi, lib
 from .dtypes import DType, DTypeLike, as_dtype, dtypes
@@ -44,7 +45,7 @@ def _run(work: Callable[[int, int], None], n: int, step: int, n_threads: int | N
 
 def _floats(array: Any, what: str) -> Array:
     """An array of floats with at least one dimension; the dtype is left alone."""
-    source = np.asarray(array)
+    source = np.asarray(to_array(array, what))
     if not isinstance(array, np.ndarray) and source.dtype.kind in "iub":
         source = source.astype(np.float32)
     if source.dtype.kind != "f" and source.dtype.name != "bfloat16":

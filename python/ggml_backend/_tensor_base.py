@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from ._errors import StateError, check
+from ._errors import InvalidArgumentError, StateError, check, expect
 from ._ffi import ffi, lib
 from .buffer import text
 from .dtypes import DType, dtype_of_id
@@ -15,10 +15,23 @@ if TYPE_CHECKING:
     from .tensor import TensorPool
 
 MAX_DIMS: int = lib.GGML_MAX_DIMS
+MAX_NAME = 63  # bytes
 
 _ndim = lib.gbpy_ndim
 _unpack = ffi.unpack
 _T = TypeVar("_T", bound="TensorInfo")
+
+
+def name_bytes(name: str, what: str) -> bytes:
+    """A name as C keeps it: UTF-8, at most 63 bytes, cut between two characters."""
+    expect(name, str, what)
+    if "\0" in name:
+        raise InvalidArgumentError(f"{what}: a name cannot hold NUL: {name!r:.60}")
+    try:
+        full = name.encode()
+    except UnicodeEncodeError:
+        raise InvalidArgumentError(f"{what}: {name!r:.60} holds a surrogate, which is no text") from None
+    return full if len(full) <= MAX_NAME else full[:MAX_NAME].decode("utf-8", "ignore").encode()
 
 
 class TensorInfo:
@@ -47,7 +60,7 @@ class TensorInfo:
 
     @name.setter
     def name(self, name: str) -> None:
-        lib.ggml_set_name(self._live(), name.encode())
+        lib.ggml_set_name(self._live(), name_bytes(name, "Tensor.name"))
 
     def named(self: _T, name: str) -> _T:
         """Sets the name and returns the tensor."""

@@ -7,10 +7,11 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from ._data import array_at, exact_array, layout, read_tensor
+from ._data import array_at, exact_array, layout, read_tensor, to_array
 from ._errors import GgmlError, InvalidArgumentError, StateError, raise_last
 from ._ffi import ffi, lib
 from ._handles import new_handle, new_pin
+from ._messages import kind_of
 from ._quantize import OnInvalid, quantize
 from ._tensor_base import TensorInfo
 from .buffer import Buffer, BufferCore
@@ -92,7 +93,8 @@ class TensorData(TensorInfo):
         elif element.name == "bfloat16" and dtype.name == "bfloat16":
             return array.view(dtype)
         if element.is_quantized and dtype != array.dtype:
-            raise GgmlError(f"numpy: {element.name} cannot be converted to {dtype}")
+            hint = f"gb.dequantize(t.numpy(), {element.name!r}) makes float32 of them"
+            raise InvalidArgumentError(f"numpy: {element.name} comes as bytes, not as {dtype}; {hint}")
         if copy is False and array.dtype != dtype:
             raise StateError(f"numpy: {element.name} as {dtype} takes a copy")
         return array.astype(dtype, copy=False)
@@ -123,7 +125,7 @@ class TensorData(TensorInfo):
         shape, _ = layout(p, dtype)
         if array.shape != shape:
             if array.ndim or isinstance(value, np.ndarray):
-                raise InvalidArgumentError(f"set: {self.describe()} cannot take an array of shape {array.shape}")
+                raise self._wrong_shape(array.shape, shape)
             array = np.broadcast_to(array, shape)
         if not array.flags.c_contiguous:
             array = np.ascontiguousarray(array)
@@ -132,10 +134,17 @@ class TensorData(TensorInfo):
             raise_last(f"set: {self.describe()}", status)
         return self
 
+    def _wrong_shape(self, given: tuple[int, ...], shape: tuple[int, ...]) -> InvalidArgumentError:
+        if self.dtype.is_quantized and shape != self.shape:
+            hint = f"; the bytes of its rows have the shape {shape}"
+        else:
+            hint = "; array.T has its shape" if given[::-1] == shape else ""
+        return InvalidArgumentError(f"set: {self.describe()} cannot take an array of shape {given}{hint}")
+
     def _quantized(self, value: Any, dtype: DType, on_invalid: OnInvalid) -> np.ndarray[Any, Any]:
-        array = np.asarray(value.numpy() if isinstance(value, TensorData) else value)
+        array = to_array(value.numpy() if isinstance(value, TensorData) else value, f"set: {self.describe()}")
         if array.shape != self.shape:
-            raise InvalidArgumentError(f"set: {self.describe()} cannot take an array of shape {array.shape}")
+            raise self._wrong_shape(array.shape, self.shape)
         try:
             blocks = quantize(array, dtype, on_invalid=on_invalid)
         except GgmlError as error:
@@ -157,8 +166,13 @@ class TensorData(TensorInfo):
 
     def copy_from(self: _T, source: TensorData) -> _T:
         """Copies the data of a tensor of the same dtype and layout, wherever the two are. Returns this tensor."""
+        if not isinstance(source, TensorData):
+            raise TypeError(f"copy_from: source must be a Tensor, not {kind_of(source)}; set(array) writes an array")
         to, of = self._live(), source._live()
         status = lib.gbpy_copy(self._k, to, source._k, of, b"it")
+        if status and (source.dtype, source.ne, source.nb) != (self.dtype, self.ne, self.nb):
+            shown = f"{source.describe()} and {self.describe()}"
+            raise InvalidArgumentError(f"copy_from: dtype, shape and strides must be the same, not those of {shown}")
         if status:
             raise_last(f"copy_from: {source.describe()} to {self.describe()}", status)
         return self
@@ -174,14 +188,18 @@ class TensorData(TensorInfo):
         return self.numpy(np.float32 if self.dtype.name == "bfloat16" else None).tolist()
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
-        array = self.numpy(dtype)
-        return array.copy() if copy else array
+        try:
+            return self.numpy(dtype, copy=copy)
+        except StateError as error:
+            if copy is not False or "takes a copy" not in str(error):
+                raise
+            raise InvalidArgumentError(str(error)) from None  # a ValueError, as NumPy has it
 
     def __dlpack__(self, **options: Any) -> Any:
         if not self.is_host:
             raise BufferError(f"{self.describe()} is in device memory; use numpy() for a copy")
         if self.dtype.is_quantized or self.dtype.name == "bfloat16":
-            raise BufferError(f"DLPack through NumPy has no {self.dtype.name}")
+            raise BufferError(f"DLPack through NumPy has no {self.dtype.name}; numpy() has its bits")
         return self.numpy().__dlpack__(**options)
 
     def __dlpack_device__(self) -> tuple[int, int]:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
-from ._errors import InvalidArgumentError, StateError, check
+from ._errors import InvalidArgumentError, StateError, check, expect
 from ._ffi import ffi, lib
 from ._handles import Core, Handle, Use, fail, new_handle
 from .backend import Backend
@@ -16,7 +15,9 @@ from .tensor import Tensor
 __all__ = ["GraphAllocator", "TensorAllocator"]
 
 
-def _buffer_type(target: Backend | BufferType) -> BufferType:
+def _buffer_type(target: Backend | BufferType, what: str) -> BufferType:
+    if type(target) is not BufferType:
+        expect(target, Backend, what)
     return target.buffer_type if isinstance(target, Backend) else target
 
 
@@ -52,12 +53,12 @@ class TensorAllocator(Handle):
         if measure:
             if isinstance(target, Buffer) or size is not None:
                 raise InvalidArgumentError("TensorAllocator: to measure it takes a backend or buffer type, and no size")
-            self._core = _TallocrCore(None, _buffer_type(target))
+            self._core = _TallocrCore(None, _buffer_type(target, "TensorAllocator: target"))
             return
         if not isinstance(target, Buffer):
             if size is None:
                 raise InvalidArgumentError("TensorAllocator: needs a size, or a Buffer")
-            target = _buffer_type(target).alloc(size)
+            target = _buffer_type(target, "TensorAllocator: target").alloc(size)
         elif size is not None:
             raise InvalidArgumentError("TensorAllocator: the size is that of the buffer")
         self._core = _TallocrCore(target._live(), None)
@@ -88,6 +89,7 @@ class TensorAllocator(Handle):
         """Gives the tensor memory (when measuring: only counts). Raises :class:`AllocationError` when the buffer is
         full. Returns the tensor."""
         core = self._live()
+        expect(tensor, Tensor, "TensorAllocator.alloc: tensor")
         pointer = tensor._live()
         buffer = self._buffer._live() if self._buffer is not None else None
         status = lib.gbpy_tallocr_alloc(core.h, buffer.h if buffer is not None else ffi.NULL, tensor._k, pointer)
@@ -120,7 +122,7 @@ class GraphAllocator(Handle):
     __slots__ = ("__weakref__", "_buffer", "_buft", "_core", "_graph")
 
     def __init__(self, target: Backend | BufferType) -> None:
-        self._buft = _buffer_type(target)
+        self._buft = _buffer_type(target, "GraphAllocator: target")
         self._core: _GallocrCore | None = _GallocrCore()
         self._buffer: Buffer | None = None
         self._graph: GraphCore | None = None  # keeps what its tensors lie in
@@ -141,6 +143,7 @@ class GraphAllocator(Handle):
     def measure(self, graph: Graph) -> int:
         """Bytes that the graph needs. Its tensors are left alone."""
         core = self._live()
+        expect(graph, Graph, "GraphAllocator.measure: graph")
         graph_core = graph._live()
         size = ffi.new("size_t *")
         status = lib.gbpy_gallocr_measure(core.h, self._buft._ptr, graph_core.h, size)
@@ -156,6 +159,7 @@ class GraphAllocator(Handle):
         ``ctx.graph(..., keep=[...])`` keeps them.
         """
         core = self._live()
+        expect(graph, Graph, "GraphAllocator.allocate: graph")
         graph_core = graph._live()
         buffer = self._buffer
         if buffer is not None and not buffer.closed and self._graph is not None:

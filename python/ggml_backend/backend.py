@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import operator
 import os
+import re
 import threading
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, SupportsIndex
 
-from ._errors import InvalidArgumentError, StateError, check, non_null
+from ._errors import InvalidArgumentError, StateError, check, expect, non_null
 from ._ffi import ffi, lib
 from ._handles import Core, Handle, Use, fail, new_handle
+from ._messages import close_matches, kind_of, plain
 from ._signals import watch
-from .buffer import Buffer, BufferType, text
+from .buffer import Buffer, BufferType, expect_tensor, text
 
 if TYPE_CHECKING:
     from .tensor import Tensor
@@ -120,6 +123,9 @@ class BackendCore(Core):
     """A ``ggml_backend``. ``stop`` lets any thread end a running computation (CPU only)."""
 
     __slots__ = ("abort", "is_cpu", "name", "stop")
+    is_cpu: bool
+    name: str
+    stop: Any
 
     def __init__(self, spec: str) -> None:
         watch()
@@ -165,8 +171,9 @@ class Backend(Handle):
 
     __slots__ = ("__weakref__", "_core", "_name")
 
-    def __init__(self, name: str, *, n_threads: int | None = None, level: str | None = None, **params: object) -> None:
+    def __init__(self, name: str, /, *, n_threads: int | None = None, level: str | None = None, **params: object) -> None:
         self._core: BackendCore | None = None
+        expect(name, str, "Backend: name")
         spec = name
         if params:
             joined = ",".join(_parameter(k, v) for k, v in params.items())
@@ -175,8 +182,10 @@ class Backend(Handle):
         if base.lower() not in (n.lower() for n in _registered()):
             registry = backends()  # loads what is not loaded yet
             if base.lower() not in (n.lower() for n in registry):
-                why = "".join(f" ({kind}: {reason})" for kind, reason in registry.missing.items() if base.upper().startswith(kind))
-                raise InvalidArgumentError(f"Backend: no backend {base!r}; there are {', '.join(registry)}{why}")
+                meant = re.fullmatch(r"(CUDA|GPU|NVIDIA)[:\d]*", base.upper())
+                why = "".join([f" ({kind}: {reason})" for kind, reason in registry.missing.items() if meant])
+                guess = "" if meant else close_matches(base, registry)
+                raise InvalidArgumentError(f"Backend: there is no backend {base!r}; there are {', '.join(registry)}{why}{guess}")
         self._core = core = BackendCore(spec)
         self._name = core.name
         if core.is_cpu:
@@ -185,6 +194,9 @@ class Backend(Handle):
             if n_threads is not None:
                 self.n_threads = n_threads
             if level is not None:
+                usable = [repr(known) for known, can in cpu_levels().items() if can]
+                if repr(level) not in usable:
+                    raise InvalidArgumentError(f"Backend: level must be one of {', '.join(usable)}, not {level!r}")
                 check(lib.ggml_backend_cpu_set_level(core.ptr, level.encode()), "Backend")
         elif n_threads is not None or level is not None:
             raise InvalidArgumentError(f"Backend: n_threads and level are for the CPU, not for {self._name}")
@@ -218,6 +230,9 @@ class Backend(Handle):
     @n_threads.setter
     def n_threads(self, n: int) -> None:
         core = self._cpu()
+        if isinstance(n, bool) or not isinstance(n, SupportsIndex):
+            raise TypeError(f"Backend: n_threads must be an int, not {kind_of(n)}")
+        n = operator.index(n)
         if n < 1:
             raise InvalidArgumentError(f"Backend: n_threads must be at least 1, not {n}")
         with Use("Backend", core):
@@ -252,14 +267,16 @@ class Backend(Handle):
 
     def supports(self, tensor: Tensor) -> bool:
         """Can it compute the operation that makes ``tensor``?"""
+        expect_tensor(tensor, "Backend.supports: tensor")
         core = self._live()
         return bool(lib.ggml_backend_supports_op(core.ptr, tensor._live()))
 
     def unsupported_reason(self, tensor: Tensor) -> str | None:
         """Why it cannot compute ``tensor``, in words; None when it can."""
+        expect_tensor(tensor, "Backend.unsupported_reason: tensor")
         core = self._live()
         reason = lib.ggml_backend_unsupported_reason(core.ptr, tensor._live())
-        return text(reason) if reason else None
+        return plain(text(reason)) if reason else None
 
     def synchronize(self) -> None:
         """Waits for everything queued on the device; raises for the first failure among it."""

@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ._errors import InvalidArgumentError, StateError, check
+from ._errors import InvalidArgumentError, StateError, check, expect_int
 from ._ffi import ffi, lib
 from ._handles import Core, Handle, fail, new_handle
+from ._messages import kind_of, maker_hint
 
 if TYPE_CHECKING:
     from .backend import Backend
@@ -31,6 +32,12 @@ def usage_id(usage: str) -> int:
 def text(pointer: Any) -> str:
     """A C string, "" for NULL."""
     return ffi.string(pointer).decode("utf-8", "replace") if pointer else ""
+
+
+def expect_tensor(value: object, what: str) -> None:
+    """TypeError unless it is a tensor, whose module comes after this one."""
+    if not hasattr(value, "view_of"):
+        raise TypeError(f"{what} must be a Tensor, not {kind_of(value)}{maker_hint('Tensor', value)}")
 
 
 class BufferType:
@@ -63,15 +70,19 @@ class BufferType:
 
     def supports(self, backend: Backend) -> bool:
         """Can ``backend`` compute on data in this kind of memory?"""
+        if not hasattr(backend, "unsupported_reason"):
+            raise TypeError(f"BufferType.supports: backend must be a Backend, not {kind_of(backend)}{maker_hint('Backend', backend)}")
         return bool(lib.ggml_backend_buft_supports_backend(self._ptr, backend._live().ptr))
 
     def alloc_size(self, tensor: Tensor) -> int:
         """Bytes that ``tensor`` takes in this kind of memory."""
+        expect_tensor(tensor, "BufferType.alloc_size: tensor")
         return int(lib.ggml_backend_buft_get_alloc_size(self._ptr, tensor._live()))
 
     def alloc(self, size: int, usage: str = "any") -> Buffer:
         """Allocates ``size`` bytes. Raises :class:`AllocationError` (a MemoryError) when it cannot."""
         usage_number = usage_id(usage)
+        size = expect_int(size, "BufferType.alloc: size")
         if size < 0:
             raise InvalidArgumentError(f"BufferType.alloc: size {size} is negative")
         h = new_handle()
@@ -139,7 +150,8 @@ class Buffer(Handle):
             view = memoryview(source)
             exporter = ffi.from_buffer(source)
         except (TypeError, ValueError, BufferError) as error:
-            raise InvalidArgumentError(f"Buffer.from_array: {error}") from None
+            reason = f"takes an array, mmap, memoryview or bytes, not {kind_of(array)}" if isinstance(error, TypeError) else str(error)
+            raise InvalidArgumentError(f"Buffer.from_array: {reason}") from None
         if view.nbytes == 0:
             raise InvalidArgumentError("Buffer.from_array: the array is empty")
         h = new_handle()
@@ -212,6 +224,7 @@ class Buffer(Handle):
         """Gives ``tensor`` the memory at ``offset`` bytes from the start. It must have none yet, be no view, and fit.
         Returns the tensor."""
         core = self._live()
+        expect_tensor(tensor, "Buffer.place: tensor")
         pointer = tensor._live()
         size = self.size
         if not 0 <= offset <= size:
@@ -220,8 +233,20 @@ class Buffer(Handle):
             raise InvalidArgumentError("Buffer.place: a buffer made of several parts has no addresses of its own")
         status = lib.gbpy_place(core.h, tensor._k, pointer, offset)
         if status:
-            fail(status, f"Buffer.place({tensor.describe()}, {offset})")
+            self._refuse(tensor, offset, size)
+            fail(status, "Buffer.place")
         return tensor
+
+    def _refuse(self, tensor: Tensor, offset: int, size: int) -> None:
+        """Says why the tensor cannot be placed, if the reason is one of the usual ones."""
+        shown = tensor.describe()
+        if tensor.view_of is not None:
+            raise InvalidArgumentError(f"Buffer.place: {shown} is a view of {tensor.view_of.describe()}: place that")
+        if tensor._p.data:
+            raise StateError(f"Buffer.place: {shown} has memory already")
+        need = self.type.alloc_size(tensor)
+        if offset + need > size:
+            raise InvalidArgumentError(f"Buffer.place: {shown} takes {need} bytes; behind offset {offset} the buffer has {size - offset}")
 
     def close(self) -> None:
         """Gives the memory back (see the class). Closing twice is fine."""

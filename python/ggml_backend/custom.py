@@ -9,6 +9,7 @@ from ._callbacks import CustomOp
 from ._errors import InvalidArgumentError
 from ._ffi import lib
 from ._handles import address
+from ._messages import kind_of
 from .ops import BUILDERS
 from .tensor import Tensor, build
 
@@ -37,7 +38,7 @@ def map_custom(function: Callable[..., Any], *tensors: Tensor, n_tasks: int = 1,
     to who called ``compute``. It must not use the backend or scheduler that is computing.
     """
     if not callable(function):
-        raise TypeError(f"map_custom: the first argument must be callable, not {type(function).__name__}")
+        raise TypeError(f"map_custom: the first argument must be a function, not {kind_of(function)}: map_custom(function, tensor, ...)")
     if not 1 <= len(tensors) <= 3:
         raise InvalidArgumentError(f"map_custom: takes one to three tensors, not {len(tensors)}")
     op = CustomOp(function, n_tasks)

@@ -13,8 +13,13 @@ import numpy as np
 
 from ._errors import InvalidArgumentError
 from ._ffi import ffi, lib
+from ._messages import close_matches
 
-__all__ = ["DType", "DTypeLike", "as_dtype", "dtypes"]
+__all__ = [
+    "DType", "DTypeLike", "as_dtype", "bfloat16", "float16", "float32", "float64", "int8", "int16", "int32", "int64", "iq1_m", "iq1_s",
+    "iq2_s", "iq2_xs", "iq2_xxs", "iq3_s", "iq3_xxs", "iq4_nl", "iq4_xs", "mxfp4", "nvfp4", "q2_k", "q3_k", "q4_0", "q4_1", "q4_k", "q5_0",
+    "q5_1", "q5_k", "q6_k", "q8_0", "q8_1", "q8_k", "tq1_0", "tq2_0",
+]  # fmt: skip
 
 
 class DType:
@@ -23,13 +28,13 @@ class DType:
     __slots__ = ("_numpy", "block_size", "ggml_name", "id", "is_quantized", "itemsize", "name", "numpy", "typestr")
 
     def __init__(self, name: str, type_id: int, numpy: str | None) -> None:
-        self.name = name
-        self.id = type_id
+        self.name: str = name
+        self.id: int = type_id
         self.ggml_name: str = ffi.string(lib.ggml_type_name(type_id)).decode() if lib.ggml_type_name(type_id) else name
         self.block_size: int = lib.ggml_blck_size(type_id)
         self.itemsize: int = lib.ggml_type_size(type_id)
         self.is_quantized: bool = self.block_size > 1
-        self.typestr = numpy or "|u1"  # how NumPy sees the memory
+        self.typestr: str = numpy or "|u1"  # how NumPy sees the memory
         self.numpy: np.dtype[Any] = np.dtype(self.typestr)
         """The NumPy dtype of ``Tensor.numpy()``: uint16 bits for bfloat16, bytes for quantized formats."""
         self._numpy = np.dtype(numpy) if numpy and name != "bfloat16" else None
@@ -68,7 +73,7 @@ class DType:
         return (as_dtype, (self.name,))
 
 
-DTypeLike = Union[DType, str, type, "np.dtype[Any]"]
+DTypeLike = Union[DType, str, "type[Any]", "np.dtype[Any]"]
 
 _NUMPY = {
     "float32": "<f4", "float16": "<f2", "float64": "<f8", "bfloat16": "<u2",
@@ -123,14 +128,45 @@ def as_dtype(value: DTypeLike) -> DType:
         found = _by_numpy.get(dtype)
         if found is not None and not (isinstance(value, type) and value in (float, int)):
             return found
-    raise TypeError(f"no element format for {value!r}; there are {', '.join(dtypes)}")
+    shown = value if isinstance(value, str) else getattr(value, "__name__", str(value))
+    if value is float or value is int:
+        hint = f"; it could be {'float32 or float16' if value is float else 'int32 or int64'}: say which"
+    else:
+        hint = close_matches(shown, dtypes) or f"; there are {', '.join(_NUMPY)} and quantized ones, as in gb.dtypes.dtypes"
+    raise TypeError(f"there is no dtype {shown!r}{hint}")
 
 
-float32 = dtypes["float32"]
-float16 = dtypes["float16"]
-float64 = dtypes["float64"]
-bfloat16 = dtypes["bfloat16"]
-int8 = dtypes["int8"]
-int16 = dtypes["int16"]
-int32 = dtypes["int32"]
-int64 = dtypes["int64"]
+# Written out, so that type checkers and editors see them; a test compares them with `dtypes`.
+float32: DType = dtypes["float32"]
+float16: DType = dtypes["float16"]
+bfloat16: DType = dtypes["bfloat16"]
+float64: DType = dtypes["float64"]
+int8: DType = dtypes["int8"]
+int16: DType = dtypes["int16"]
+int32: DType = dtypes["int32"]
+int64: DType = dtypes["int64"]
+q4_0: DType = dtypes["q4_0"]
+q4_1: DType = dtypes["q4_1"]
+q5_0: DType = dtypes["q5_0"]
+q5_1: DType = dtypes["q5_1"]
+q8_0: DType = dtypes["q8_0"]
+q8_1: DType = dtypes["q8_1"]
+q2_k: DType = dtypes["q2_k"]
+q3_k: DType = dtypes["q3_k"]
+q4_k: DType = dtypes["q4_k"]
+q5_k: DType = dtypes["q5_k"]
+q6_k: DType = dtypes["q6_k"]
+q8_k: DType = dtypes["q8_k"]
+iq2_xxs: DType = dtypes["iq2_xxs"]
+iq2_xs: DType = dtypes["iq2_xs"]
+iq3_xxs: DType = dtypes["iq3_xxs"]
+iq1_s: DType = dtypes["iq1_s"]
+iq4_nl: DType = dtypes["iq4_nl"]
+iq3_s: DType = dtypes["iq3_s"]
+iq2_s: DType = dtypes["iq2_s"]
+iq4_xs: DType = dtypes["iq4_xs"]
+iq1_m: DType = dtypes["iq1_m"]
+tq1_0: DType = dtypes["tq1_0"]
+tq2_0: DType = dtypes["tq2_0"]
+mxfp4: DType = dtypes["mxfp4"]
+nvfp4: DType = dtypes["nvfp4"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ._errors import StateError, check
+from ._errors import StateError, check, expect
 from ._ffi import lib
 from ._handles import Core, Handle, Use, fail, new_handle
 from .backend import Backend, BackendCore
@@ -21,7 +21,7 @@ class EventCore(Core):
         if status:
             fail(status, "Event")
         super().__init__(h, "struct ggml_backend_event *", (backend,))
-        self.backend = backend
+        self.backend: BackendCore = backend
 
     def record(self) -> None:
         check(lib.ggml_backend_event_record(self.ptr), "Event.record")
@@ -42,6 +42,7 @@ class Event(Handle):
 
     def __init__(self, backend: Backend) -> None:
         self._core: EventCore | None = None
+        expect(backend, Backend, "Event: backend")
         self._backend = backend
         self._core = EventCore(backend._live())
 
@@ -63,6 +64,7 @@ class Event(Handle):
 
     def wait(self, backend: Backend) -> None:
         """What is queued on ``backend`` from now on waits for the mark. The host waits instead if that device cannot."""
+        expect(backend, Backend, "Event.wait: backend")
         core, other = self._live(), backend._live()
         with Use("Event.wait", core.backend, other):
             check(lib.ggml_backend_event_wait(other.ptr, core.ptr), "Event.wait")

@@ -51,14 +51,14 @@ class Part:
     __slots__ = ("ctx", "data", "data_offset", "name")
 
     def __init__(self, source: Any, name: str) -> None:
-        self.name = name
+        self.name: str = name
         self.data: Array = np.frombuffer(source, np.uint8)
         params = ffi.new("struct gguf_init_params *", {"no_alloc": True, "ctx": ffi.NULL})
         clear_error()
         pointer = lib.gguf_init_from_buffer(ffi.from_buffer(self.data) if self.data.size else ffi.NULL, self.data.nbytes, params[0])
         if not pointer:
             raise_last(name)
-        self.ctx = ffi.gc(pointer, lib.gguf_free)
+        self.ctx: Any = ffi.gc(pointer, lib.gguf_free)
         self.data_offset: int = lib.gguf_get_data_offset(pointer)
 
 
@@ -222,9 +222,9 @@ class Weights(Mapping[str, Tensor]):
     __slots__ = ("_tensors", "buffers", "context", "in_place")
 
     def __init__(self, context: Context) -> None:
-        self.context = context
+        self.context: Context = context
         self.buffers: list[Buffer] = []
-        self.in_place = 0
+        self.in_place: int = 0
         self._tensors: dict[str, Tensor] = {}
 
     def __getitem__(self, name: str) -> Tensor:
@@ -275,8 +275,8 @@ class GGUFFile:
         self._closed = False
         self.version: int = lib.gguf_get_version(parts[0].ctx)
         self.alignment: int = lib.gguf_get_alignment(parts[0].ctx)
-        self.metadata = Metadata(self)
-        self.tensors = Tensors(self)
+        self.metadata: Metadata = Metadata(self)
+        self.tensors: Tensors = Tensors(self)
 
     def _live(self) -> list[Part]:
         if self._closed:

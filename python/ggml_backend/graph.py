@@ -12,9 +12,11 @@ import numpy as np
 
 from ._callbacks import Compare, CustomOp, Run, customs_of, raise_abort_errors, raise_kept
 from ._data import read_device
-from ._errors import InvalidArgumentError, StateError, check, expect, non_null, raise_last
+from ._errors import InvalidArgumentError, StateError, check, expect, expect_int, non_null, raise_last
 from ._ffi import ffi, lib
 from ._handles import ContextCore, Core, fail, handles_of, new_handle
+from ._messages import kind_of
+from ._tensor_base import name_bytes
 from .backend import Backend, BackendCore
 from .tensor import Tensor, TensorPool
 
@@ -54,6 +56,7 @@ class Context(TensorPool):
     __slots__ = ()
 
     def __init__(self, mem_size: int = 0, *, no_alloc: bool = True) -> None:
+        mem_size = expect_int(mem_size, "Context: mem_size")
         if mem_size < 0:
             raise InvalidArgumentError(f"Context: mem_size {mem_size} is negative")
         h = new_handle()
@@ -62,22 +65,27 @@ class Context(TensorPool):
             fail(status, "Context")
         super().__init__(ContextCore(h))
 
-    def graph(self, *outputs: Tensor, keep: Sequence[Tensor] = (), keep_inputs: bool = True) -> Graph:
+    def graph(self, *outputs: Tensor | Sequence[Tensor], keep: Sequence[Tensor] = (), keep_inputs: bool = True) -> Graph:
         """The graph that computes these tensors. They become outputs: their memory can be read after the graph has run.
 
+        outputs: tensors, or one list of them
         keep: results in between that can be read, too. Of others the memory is used again while the graph runs, and reading them raises
             :class:`StateError`
         keep_inputs: tensors without memory that the graph starts from keep theirs from one run to the next; False lets a scheduler
             use it again after their last use, so that they must be set before every run.
         """
         core = self._live()
-        if not outputs:
-            raise InvalidArgumentError("Context.graph: needs at least one tensor")
-        for t in (*outputs, *keep):
-            core.adopt(t._ctx._live())
-        size = max(_SMALL_GRAPH, 2 * len(outputs))
+        tensors = _outputs_of(outputs)
+        for t in keep:
+            expect(t, Tensor, "Context.graph: keep: each")
+        for t in (*tensors, *keep):
+            other = t._ctx._core
+            if other is None:
+                raise StateError("Context.graph: the context of an output is closed")
+            core.adopt(other)
+        size = max(_SMALL_GRAPH, 2 * len(tensors))
         pointer = non_null(lib.ggml_new_graph_custom(core.ptr, size, False), "Context.graph")
-        for t in outputs:
+        for t in tensors:
             output = t._live()
             check(lib.ggml_build_forward_expand(pointer, output), "Context.graph")
             check(lib.ggml_set_output(output), "Context.graph")
@@ -89,7 +97,7 @@ class Context(TensorPool):
                 raise InvalidArgumentError(f"Context.graph: keep: {t.describe()} is not computed on the way to the outputs; pass it as an output")
             check(lib.ggml_set_output(kept), "Context.graph")
         lib.gbpy_flag_leafs(pointer, keep_inputs)
-        return Graph(self, GraphCore(pointer, core), (*outputs, *keep))
+        return Graph(self, GraphCore(pointer, core), (*tensors, *keep))
 
     def view(self, tensor: Tensor) -> Tensor:
         """A view of all of a tensor of another context, which belongs to this one, as does then what is made of it alone.
@@ -110,6 +118,18 @@ class Context(TensorPool):
         if core is None:
             return "<Context closed>"
         return f"<Context {int(lib.ggml_used_mem(core.ptr))} bytes used>"
+
+
+def _outputs_of(given: tuple[Tensor | Sequence[Tensor], ...]) -> tuple[Tensor, ...]:
+    """The tensors that a graph is made for."""
+    first = given[0] if len(given) == 1 else None
+    items: Sequence[Any] = first if isinstance(first, (list, tuple)) else given
+    if not items:
+        raise InvalidArgumentError("Context.graph: needs at least one tensor to compute")
+    for item in items:
+        if not isinstance(item, Tensor):
+            raise TypeError(f"Context.graph: each output must be a Tensor, not {kind_of(item)}")
+    return tuple(items)
 
 
 def _of(tensor: Tensor, what: str) -> tuple[ContextCore, Any]:
@@ -206,7 +226,7 @@ class Graph:
     def get(self, name: str) -> Tensor | None:
         """The node or leaf of that name."""
         core = self._live()
-        pointer = lib.ggml_graph_get_tensor(core.ptr, name.encode())
+        pointer = lib.ggml_graph_get_tensor(core.ptr, name_bytes(name, "Graph.get: name"))
         return Tensor(self._ctx, pointer, core.h) if pointer else None
 
     def __getitem__(self, name: str) -> Tensor:
@@ -220,8 +240,9 @@ class Graph:
 
         Returns True; or False when :meth:`Backend.stop` or an abort callback ended it early.
         """
-        device = backend._core
+        device = backend._core if isinstance(backend, Backend) else None
         if device is None or self._ctx._core is None:
+            expect(backend, Backend, "Graph.compute: backend")
             self._live()
             device = backend._live()
         core = self._core
@@ -232,7 +253,11 @@ class Graph:
         if status == 0:
             return True
         if status != ABORTED:
-            raise_last("", status)
+            unplaced = [t for t in (*self.leafs, *self.nodes) if not t.is_placed] if status == lib.GGML_STATUS_INVALID_STATE else []
+            if unplaced:
+                shown = unplaced[0].describe()
+                raise StateError(f"Graph.compute: {shown} has no memory; Scheduler.compute(graph) gives each tensor some")
+            raise_last("Graph.compute", status)
         return False
 
     def to_dot(self) -> str:
@@ -271,6 +296,7 @@ class Graph:
     def copy(self, backend: Backend) -> Graph:
         """A deep copy of a graph whose tensors have memory, with their data, on ``backend``. It can be run and read, not built on."""
         core = self._live()
+        expect(backend, Backend, "Graph.copy: backend")
         device = backend._live()
         h = new_handle()
         status = lib.gbpy_open_copy(h, core.h, device.h)
@@ -304,6 +330,8 @@ class Graph:
         """
         core = self._live()
         pool, keeping = self._ctx, core.h
+        expect(backend1, Backend, "Graph.compare: backend1")
+        expect(backend2, Backend, "Graph.compare: backend2")
         first = backend1._live()
         if not lib.gbpy_graph_is_within_reach(core.h, first.h):
             return self.copy(backend1).compare(backend1, backend2, callback)
@@ -345,6 +373,8 @@ class CopyContext(ContextCore):
     """The contexts of a copied graph; they are the copy's."""
 
     __slots__ = ("owner",)
+    ptr: Any
+    owner: CopyCore
 
     def __init__(self, owner: CopyCore) -> None:
         super().__init__(owner.h, (owner,))

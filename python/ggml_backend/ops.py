@@ -17,16 +17,47 @@ tensors, TypeError for what is no tensor, and :class:`StateError` if the context
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, TypeVar, Union
+from functools import reduce
+from typing import Any, Literal, TypeVar, Union, overload
+from typing import cast as cast_to
 
 from ._errors import InvalidArgumentError, check
 from ._ffi import ffi, lib
+from ._messages import close_matches, kind_of
 from ._tensor_base import MAX_DIMS
 from .dtypes import DTypeLike, as_dtype
-from .tensor import OF_FIRST, OF_PRODUCT, OF_SECOND, Tensor, build, build_1, build_2, ne_of, newest, raw_view, repeat_to, shape_tuple
+from .tensor import (
+    OF_FIRST,
+    OF_PRODUCT,
+    OF_SECOND,
+    Tensor,
+    build,
+    build_1,
+    build_2,
+    ne_of,
+    newest,
+    raw_view,
+    repeat_to,
+    resolve_shape,
+    shape_tuple,
+)
+
+# Written out, so that type checkers and editors see it; a test compares it with `OPERATIONS`.
+__all__ = [
+    "abs", "acc", "add", "add1", "add_cast", "add_rel_pos", "alibi", "argmax", "argsort", "cast", "clamp", "concat", "cont", "conv_1d",
+    "conv_2d", "conv_depthwise_2d", "conv_transpose_1d", "conv_transpose_2d", "cpy", "cross_entropy_loss", "cross_entropy_loss_back",
+    "diag", "diag_mask_inf", "diag_mask_zero", "div", "dup", "elu", "empty_like", "flash_attn", "flash_attn_back", "flash_ff", "gelu",
+    "gelu_erf", "gelu_quick", "get_rel_pos", "get_rows", "get_rows_back", "group_norm", "hardsigmoid", "hardswish", "im2col", "leaky_relu",
+    "log", "mean", "mul", "mul_mat", "mul_mat_id", "neg", "norm", "out_prod", "pad", "permute", "pool_1d", "pool_2d", "relu", "repeat",
+    "repeat_back", "reshape", "rms_norm", "rms_norm_back", "rope", "rope_back", "scale", "set", "sgn", "silu", "silu_back", "soft_max",
+    "soft_max_back", "sqr", "sqrt", "step", "sub", "sum", "sum_rows", "tanh", "top_k", "transpose", "unary", "upscale", "view", "win_part",
+    "win_unpart",
+]  # fmt: skip
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 IntPair = Union[int, "tuple[int, int]"]
+MAX_MATRICES = 8
+"""Of :func:`mul_mat_id`."""
 
 BUILDERS: dict[str, Callable[..., Any]] = {}
 """The Python function through which each C builder is reached."""
@@ -66,11 +97,19 @@ def _pair(op: str, name: str, value: IntPair) -> tuple[int, int]:
     return int(value[0]), int(value[1])
 
 
+def _dims(op: str, t: Any, label: str = "a") -> int:
+    """``t.ndim``; TypeError if it is no tensor."""
+    if not isinstance(t, Tensor):
+        newest(op, (t,), (label,))
+    return int(t.ndim)
+
+
 def _choice(op: str, name: str, value: str, choices: dict[str, int]) -> int:
     try:
         return choices[value]
     except KeyError:
-        raise InvalidArgumentError(f"{op}: {name} must be one of {', '.join(map(repr, choices))}, not {value!r}") from None
+        guess = close_matches(value, choices) if isinstance(value, str) else ""
+        raise InvalidArgumentError(f"{op}: {name} must be one of {', '.join(map(repr, choices))}, not {value!r}{guess}") from None
 
 
 # ---------------------------------------------------------------------------------------------------------- elementwise, unary
@@ -251,7 +290,7 @@ def div(a: Tensor, b: Tensor, inplace: bool = False) -> Tensor:
 
 
 def _region(a: Tensor, nb1: int | None, nb2: int | None, nb3: int | None) -> tuple[int, int, int]:
-    nb = a.nb
+    nb = a.nb if isinstance(a, Tensor) else (0, 0, 0, 0)
     return nb1 if nb1 is not None else nb[1], nb2 if nb2 is not None else nb[2], nb3 if nb3 is not None else nb[3]
 
 
@@ -261,7 +300,7 @@ def acc(
 ) -> Tensor:
     """``a`` with ``b`` added to a region: the one with the shape of ``b`` that begins ``offset`` bytes into ``a`` and has ggml's byte
     strides ``nb1, nb2, nb3`` (default: those of ``a``). Contiguous."""
-    return build("acc", _pick("acc", inplace), (a, b), *_region(a, nb1, nb2, nb3), offset, ndim=a.ndim)
+    return build("acc", _pick("acc", inplace), (a, b), *_region(a, nb1, nb2, nb3), offset, ndim=_dims("acc", a))
 
 
 @builds("ggml_set", "ggml_set_inplace", "ggml_set_1d", "ggml_set_1d_inplace", "ggml_set_2d", "ggml_set_2d_inplace")
@@ -271,9 +310,9 @@ def set(
     """``a`` with a region replaced by ``b``; the region as for :func:`acc`."""
     if nb2 is None and nb3 is None:
         if nb1 is None:
-            return build("set", _pick("set_1d", inplace), (a, b), offset, ndim=a.ndim)
-        return build("set", _pick("set_2d", inplace), (a, b), nb1, offset, ndim=a.ndim)
-    return build("set", _pick("set", inplace), (a, b), *_region(a, nb1, nb2, nb3), offset, ndim=a.ndim)
+            return build("set", _pick("set_1d", inplace), (a, b), offset, ndim=_dims("set", a))
+        return build("set", _pick("set_2d", inplace), (a, b), nb1, offset, ndim=_dims("set", a))
+    return build("set", _pick("set", inplace), (a, b), *_region(a, nb1, nb2, nb3), offset, ndim=_dims("set", a))
 
 
 # --------------------------------------------------------------------------- reductions, repetition, concatenation, ordering
@@ -322,16 +361,46 @@ def repeat_back(a: Tensor, like: Tensor | Sequence[int]) -> Tensor:
     return build("repeat_back", lib.ggml_repeat_back, (a,), template, ndim=len(shape))
 
 
+@overload
+def concat(a: Tensor, b: Tensor, axis: int = -3) -> Tensor: ...
+@overload
+def concat(a: Sequence[Tensor], b: int | None = None, *, axis: int = -3) -> Tensor: ...
 @builds("ggml_concat")
-def concat(a: Tensor, b: Tensor, axis: int = -3) -> Tensor:
-    """``a`` and ``b`` one after the other along an axis; all other sizes are equal. float32 or int32.
+def concat(a: Tensor | Sequence[Tensor], b: Tensor | int | None = None, axis: int = -3) -> Tensor:
+    """``a`` and ``b`` one after the other along an axis; all other sizes are equal. float32 or int32. Also ``concat([a, b, c], axis=0)``.
 
-    ggml concatenates along axis -3 (its dimension 2). Along another axis the tensors are rearranged first, with copies.
+    ggml concatenates along axis -3 (its dimension 2), the default here: matrices are stacked. Along another axis the tensors are
+    rearranged first, with copies.
     """
+    if isinstance(a, (list, tuple)):
+        if not a:
+            raise InvalidArgumentError("concat: needs at least one tensor")
+        along = axis if b is None else b
+        if not isinstance(along, int):
+            raise TypeError(f"concat: after a list of tensors comes the axis, not {kind_of(along)}")
+        newest("concat", a, labels=[f"tensors[{i}]" for i in range(len(a))])
+        from_end = along if along < 0 else along - max(max(t.ndim for t in a), 1)  # the same axis, also after a result of more axes
+        joined: Tensor = reduce(lambda first, second: _concat(first, second, from_end), a)
+        return joined
+    newest("concat", (a, b))
+    return _concat(cast_to(Tensor, a), cast_to(Tensor, b), axis)
+
+
+def _concat(a: Tensor, b: Tensor, axis: int) -> Tensor:
     n = max(a.ndim, b.ndim)
     from_end = axis if axis < 0 else axis - n
+    named = f"concat: a {a.describe()}, b {b.describe()}"
     if not -n <= from_end < 0 and from_end != -3:
-        raise InvalidArgumentError(f"concat: a {a.describe()}, b {b.describe()}: there is no axis {axis}")
+        raise InvalidArgumentError(f"{named}: there is no axis {axis}")
+    if a.dtype != b.dtype:
+        raise InvalidArgumentError(f"{named}: a and b must have the same dtype; b.astype({a.dtype.name!r}) converts")
+    differ = [d for d in range(-1, -MAX_DIMS - 1, -1) if d != from_end and a.ne[-1 - d] != b.ne[-1 - d]]
+    if differ:
+        d = differ[0]
+        others = [e for e in range(-n, 0) if all(a.ne[-1 - o] == b.ne[-1 - o] for o in range(-MAX_DIMS, 0) if o != e)]
+        hint = f"; axis={others[0] + n} would do" if others else ""
+        sizes = f"axis {d} has {a.ne[-1 - d]} and {b.ne[-1 - d]} elements"
+        raise InvalidArgumentError(f"{named}: along axis {from_end} all other axes must be equal, but {sizes}{hint}")
     if from_end == -3:
         return build("concat", lib.ggml_concat, (a, b), ndim=max(n, 3))
     to = list(range(MAX_DIMS))
@@ -418,9 +487,11 @@ def mul_mat_id(matrices: Sequence[Tensor], ids: Tensor, id: int, b: Tensor) -> T
     matrices: 1 to 8 tensors ``(m, k)``; ids: int32 ``(n, choices)``; ``b (..., n, k)``; the result is ``(..., n, m)``:
     row ``(..., i)`` is ``matrices[ids[i, id]] @ b[..., i]``, in every batch with the same ids.
     """
+    if isinstance(matrices, Tensor):
+        raise TypeError("mul_mat_id: matrices must be a list of tensors, not one Tensor")
     matrices = tuple(matrices)
-    if not matrices:
-        raise InvalidArgumentError("mul_mat_id: needs at least one matrix")
+    if not 1 <= len(matrices) <= MAX_MATRICES:
+        raise InvalidArgumentError(f"mul_mat_id: takes 1 to {MAX_MATRICES} matrices, not {len(matrices)}")
     tensors = (*matrices, ids, b)
     labels = (*(f"matrices[{i}]" for i in range(len(matrices))), "ids", "b")
     newest("mul_mat_id", tensors, labels)
@@ -474,14 +545,8 @@ def reshape(a: Tensor, shape: Tensor | int | Sequence[int]) -> Tensor:
     """A view of a contiguous tensor with another shape (or that of a tensor). One size may be -1."""
     if isinstance(shape, Tensor):
         return build("reshape", lib.ggml_reshape, (a, shape), ndim=shape.ndim, labels=("a", "shape"))
-    size = list(shape_tuple(shape))
-    if size.count(-1) == 1:
-        known = 1
-        for n in size:
-            known *= n if n != -1 else 1
-        if known == 0 or a.size % known:
-            raise InvalidArgumentError(f"reshape: a {a.describe()} cannot become {tuple(size)}")
-        size[size.index(-1)] = a.size // known
+    newest("reshape", (a,))
+    size = resolve_shape(a, shape_tuple(shape))
     n = len(size) or 1
     ne = ne_of(size, "reshape")
     function = (lib.ggml_reshape_1d, lib.ggml_reshape_2d, lib.ggml_reshape_3d, lib.ggml_reshape_4d)[n - 1]
@@ -502,14 +567,14 @@ def permute(a: Tensor, axis0: int, axis1: int, axis2: int, axis3: int) -> Tensor
     """ggml's permutation, in ggml's order of dimensions (0 is the last axis of ``shape``): dimension ``i`` of ``a`` becomes dimension
     ``axis_i`` of the view. :meth:`Tensor.transpose` is NumPy's."""
     axes = (axis0, axis1, axis2, axis3)
-    ndim = max((axes[d] + 1 for d in range(min(a.ndim, MAX_DIMS)) if 0 <= axes[d] < MAX_DIMS), default=1)
+    ndim = max((axes[d] + 1 for d in range(min(_dims("permute", a), MAX_DIMS)) if 0 <= axes[d] < MAX_DIMS), default=1)
     return build("permute", lib.ggml_permute, (a,), *axes, ndim=ndim)
 
 
 @builds("ggml_transpose")
 def transpose(a: Tensor) -> Tensor:
     """A view with the last two axes exchanged."""
-    return build("transpose", lib.ggml_transpose, (a,), ndim=max(a.ndim, 2))
+    return build("transpose", lib.ggml_transpose, (a,), ndim=max(_dims("transpose", a), 2))
 
 
 @builds("ggml_get_rows")
@@ -529,7 +594,7 @@ def get_rows_back(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
 @builds("ggml_diag")
 def diag(a: Tensor) -> Tensor:
     """``(..., 1, n)`` as the diagonal of ``(..., n, n)``, zeros elsewhere."""
-    return build("diag", lib.ggml_diag, (a,), ndim=max(a.ndim, 2))
+    return build("diag", lib.ggml_diag, (a,), ndim=max(_dims("diag", a), 2))
 
 
 @builds("ggml_dup_tensor")
@@ -637,7 +702,7 @@ def rope(
     if xpos_base is not None:
         if not inplace or number != 0 or (freq_base, freq_scale, ext_factor, attn_factor) != (10000.0, 1.0, 0.0, 1.0):
             raise InvalidArgumentError("rope: xpos needs inplace=True, mode 'normal' and no other scaling")
-        return build("rope", lib.ggml_rope_xpos_inplace, (a, positions), n, xpos_base, xpos_down, ndim=a.ndim, labels=labels)
+        return build("rope", lib.ggml_rope_xpos_inplace, (a, positions), n, xpos_base, xpos_down, ndim=_dims("rope", a), labels=labels)
     if (n_orig_ctx, freq_base, freq_scale, ext_factor, attn_factor) == (0, 10000.0, 1.0, 0.0, 1.0):
         return build_2("rope", _pick("rope", inplace), a, positions, n, number, n_ctx, ndim=OF_FIRST, labels=labels)
     scaling = (n_orig_ctx, freq_base, freq_scale, ext_factor, attn_factor, beta_fast, beta_slow)
@@ -666,7 +731,8 @@ def rope_back(
     n = a.shape[-1] if n_dims is None and isinstance(a, Tensor) and a.ndim else n_dims or 0
     arguments = (n_orig_ctx, freq_base, freq_scale, ext_factor, attn_factor, beta_fast, beta_slow, xpos_base, xpos_down)
     number = _rope_mode("rope_back", mode)
-    return build("rope_back", lib.ggml_rope_back, (a, positions), n, number, n_ctx, *arguments, ndim=a.ndim, labels=("a", "positions"))
+    ndim = _dims("rope_back", a)
+    return build("rope_back", lib.ggml_rope_back, (a, positions), n, number, n_ctx, *arguments, ndim=ndim, labels=("a", "positions"))
 
 
 # --------------------------------------------------------------------------------------- convolution, pooling, resampling
@@ -694,7 +760,7 @@ def im2col(
 def conv_1d(kernel: Tensor, data: Tensor, stride: int = 1, padding: int | Literal["half"] = 0, dilation: int = 1) -> Tensor:
     """``kernel (oc, ic, k)`` float16 over ``data (n, ic, w)``: ``(n, oc, ow)`` (cross-correlation, as in deep learning).
     padding="half" is ``k // 2``. The data is rounded to float16 (:func:`im2col`): beyond 65504 it becomes infinite."""
-    ndim = max(data.ndim, 2)
+    ndim = max(_dims("conv_1d", data, "data"), 2)
     if padding == "half":
         return build("conv_1d", lib.ggml_conv_1d_ph, (kernel, data), stride, dilation, ndim=ndim, labels=_KERNEL)
     return build("conv_1d", lib.ggml_conv_1d, (kernel, data), stride, padding, dilation, ndim=ndim, labels=_KERNEL)
@@ -713,7 +779,7 @@ def conv_2d(
     stride="kernel" (with padding 0): windows side by side, as for patches. padding="half" (with stride 1): the size of the kernel halved.
     The data is rounded to float16 (:func:`im2col`): beyond 65504 it becomes infinite.
     """
-    ndim = max(data.ndim, 3)
+    ndim = max(_dims("conv_2d", data, "data"), 3)
     if stride == "kernel":
         if padding != 0 or dilation != 1:
             raise InvalidArgumentError("conv_2d: stride='kernel' needs padding 0 and dilation 1")
@@ -736,21 +802,21 @@ def _conv(op: str, function: Any, kernel: Tensor, data: Tensor, stride: IntPair,
 def conv_depthwise_2d(kernel: Tensor, data: Tensor, stride: IntPair = 1, padding: IntPair = 0, dilation: IntPair = 1) -> Tensor:
     """A kernel for each channel: ``kernel (c, 1, kh, kw)`` float16 over ``data (n, c, h, w)``: ``(n, c, oh, ow)``. The data is rounded to
     float16 (:func:`im2col`): beyond 65504 it becomes infinite."""
-    ndim = max(data.ndim, 3)
+    ndim = max(_dims("conv_depthwise_2d", data, "data"), 3)
     return _conv("conv_depthwise_2d", lib.ggml_conv_depthwise_2d, kernel, data, stride, padding, dilation, ndim)
 
 
 @builds("ggml_conv_transpose_1d")
 def conv_transpose_1d(kernel: Tensor, data: Tensor, stride: int = 1, padding: int = 0, dilation: int = 1) -> Tensor:
     """``kernel (ic, oc, k)`` float16 or float32, ``data (ic, w)``: ``(oc, (w - 1) stride + k)``. Padding 0 and dilation 1 only."""
-    ndim = max(data.ndim, 2)
+    ndim = max(_dims("conv_transpose_1d", data, "data"), 2)
     return build("conv_transpose_1d", lib.ggml_conv_transpose_1d, (kernel, data), stride, padding, dilation, ndim=ndim, labels=_KERNEL)
 
 
 @builds("ggml_conv_transpose_2d_p0")
 def conv_transpose_2d(kernel: Tensor, data: Tensor, stride: int = 1) -> Tensor:
     """``kernel (ic, oc, kh, kw)`` float16, ``data (n, ic, h, w)``: ``(n, oc, (h - 1) stride + kh, (w - 1) stride + kw)``."""
-    ndim = max(data.ndim, 3)
+    ndim = max(_dims("conv_transpose_2d", data, "data"), 3)
     return build("conv_transpose_2d", lib.ggml_conv_transpose_2d_p0, (kernel, data), stride, ndim=ndim, labels=_KERNEL)
 
 
@@ -784,7 +850,7 @@ def pool_2d(
 @builds("ggml_upscale")
 def upscale(a: Tensor, factor: int) -> Tensor:
     """Each element of the last two axes ``factor`` times, in both directions: ``(..., h, w)`` gives ``(..., h f, w f)``."""
-    return build("upscale", lib.ggml_upscale, (a,), factor, ndim=max(a.ndim, 2))
+    return build("upscale", lib.ggml_upscale, (a,), factor, ndim=max(_dims("upscale", a), 2))
 
 
 @builds("ggml_pad")
@@ -793,8 +859,10 @@ def pad(a: Tensor, amounts: int | Sequence[int]) -> Tensor:
     size = shape_tuple(amounts)
     if len(size) > MAX_DIMS:
         raise InvalidArgumentError(f"pad: {len(size)} amounts, at most {MAX_DIMS} axes are possible")
+    if any(amount < 0 for amount in size):
+        raise InvalidArgumentError(f"pad: amounts are not negative, but {size}")
     p = [*reversed(size), *[0] * (MAX_DIMS - len(size))]
-    return build("pad", lib.ggml_pad, (a,), *p, ndim=max(a.ndim, len(size)))
+    return build("pad", lib.ggml_pad, (a,), *p, ndim=max(_dims("pad", a), len(size)))
 
 
 # ------------------------------------------------------------------------------------ attention, windows, relative positions
@@ -823,7 +891,7 @@ def flash_attn_back(q: Tensor, k: Tensor, v: Tensor, d: Tensor, masked: bool = F
 def flash_ff(a: Tensor, b0: Tensor, b1: Tensor, c0: Tensor, c1: Tensor) -> Tensor:
     """A feed-forward block in one node: ``gelu(a @ b0.T + b1) @ c0.T + c1``. ``a (..., n, d)``, ``b0 (..., h, d)``, ``c0 (..., d, h)``
     float16, ``b1 (h,)``, ``c1 (d,)`` float32."""
-    return build("flash_ff", lib.ggml_flash_ff, (a, b0, b1, c0, c1), ndim=a.ndim, labels=("a", "b0", "b1", "c0", "c1"))
+    return build("flash_ff", lib.ggml_flash_ff, (a, b0, b1, c0, c1), ndim=_dims("flash_ff", a), labels=("a", "b0", "b1", "c0", "c1"))
 
 
 @builds("ggml_win_part")
@@ -848,7 +916,7 @@ def get_rel_pos(a: Tensor, qh: int, kh: int) -> Tensor:
 def add_rel_pos(a: Tensor, pw: Tensor, ph: Tensor, inplace: bool = False) -> Tensor:
     """Adds decomposed relative positions to ``a (b, q, k*k)``: ``ph[.., y] + pw[.., x]`` to element ``y k + x``;
     ``pw, ph (b, qh, qw, k)``."""
-    return build("add_rel_pos", _pick("add_rel_pos", inplace), (a, pw, ph), ndim=a.ndim, labels=("a", "pw", "ph"))
+    return build("add_rel_pos", _pick("add_rel_pos", inplace), (a, pw, ph), ndim=_dims("add_rel_pos", a), labels=("a", "pw", "ph"))
 
 
 # ---------------------------------------------------------------------------------------------------------------------- losses
@@ -888,5 +956,3 @@ BUILDERS["ggml_new_i32"] = BUILDERS["ggml_new_f32"] = Tensor
 
 OPERATIONS: dict[str, Callable[..., Any]] = {f.__name__: f for f in BUILDERS.values() if f is not Tensor}
 """The public operations by name."""
-
-__all__ = sorted(OPERATIONS)

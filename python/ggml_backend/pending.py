@@ -26,9 +26,9 @@ class Fetch:
 
     def __init__(self, tensor: Tensor) -> None:
         pointer = tensor._live()
-        self.tensor = tensor
+        self.tensor: Tensor = tensor
         self.array: np.ndarray[Any, Any] | None = None
-        self.bytes = np.empty(lib.ggml_nbytes(pointer), np.uint8)
+        self.bytes: np.ndarray[Any, Any] = np.empty(lib.ggml_nbytes(pointer), np.uint8)
 
     def finished(self) -> np.ndarray[Any, Any]:
         if self.array is None:

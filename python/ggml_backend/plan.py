@@ -115,9 +115,9 @@ class Plan(PlanPictures):
     ) -> None:
         self._scheduler = scheduler
         self._graph = graph
-        self.arenas = arenas
-        self.splits = splits
-        self.copies = copies
+        self.arenas: tuple[ArenaPlan, ...] = arenas
+        self.splits: tuple[SplitInfo, ...] = splits
+        self.copies: tuple[CopyInfo, ...] = copies
 
     @property
     def graph(self) -> Graph:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from ._errors import check as _check
 from ._fallbacks import heavy_fallbacks, warn_of
 from ._ffi import ffi, lib
 from ._handles import Core, Handle, Use, fail, handles_of, new_handle
+from ._messages import plain
 from .backend import Backend, BackendCore
 from .buffer import BufferType, text
 from .graph import ABORTED, Graph, GraphCore
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
 __all__ = ["Memory", "Scheduler", "Split"]
 
 _POLICIES = {name: getattr(lib, f"GGML_BACKEND_SCHED_POLICY_{name.upper()}") for name in ("weights", "sources", "cost")}
+MAX_COPIES = 64  # as C has it
 _compute = lib.gbpy_sched_compute
 _PLANNED: int = lib.GBPY_PLANNED
 _A = TypeVar("_A")
@@ -40,6 +43,7 @@ class SchedCore(Core):
     """A ``ggml_backend_sched``. What it has planned and what is on its way is known to C."""
 
     __slots__ = ("graph", "may_warn", "run")
+    may_warn: bool
 
     def __init__(self, backends: tuple[BackendCore, ...], buffer_types: Sequence[BufferType] | None) -> None:
         h = new_handle()
@@ -101,7 +105,7 @@ class Split:
 class Scheduler(Handle):
     """Runs graphs on several backends: assigns nodes to them, cuts the graph into splits, gives tensors memory, copies what crosses.
 
-    backends: in order of priority, the highest first; the last is the fallback, usually the CPU
+    backends: one; or several in order of priority, the highest first: the last is the fallback, usually the CPU
     buffer_types: one for each backend; default: the backend's own
     policy: where nodes go that ``set_backend`` says nothing about: ``"weights"``: to where their weights are, and their neighbours with
         them; ``"sources"``: to where their best source is; ``"cost"``: so that the graph takes the least time, without costs as
@@ -132,7 +136,7 @@ class Scheduler(Handle):
 
     def __init__(
         self,
-        backends: Sequence[Backend],
+        backends: Backend | Sequence[Backend],
         buffer_types: Sequence[BufferType] | None = None,
         *,
         policy: Literal["weights", "sources", "cost"] = "weights",
@@ -142,7 +146,7 @@ class Scheduler(Handle):
         check: bool = False,
     ) -> None:
         self._core: SchedCore | None = None
-        self._backends = tuple(backends)
+        self._backends = (backends,) if isinstance(backends, (Backend, str)) else tuple(backends)
         if not self._backends:
             raise InvalidArgumentError("Scheduler: needs at least one backend")
         if buffer_types is not None and len(buffer_types) != len(self._backends):
@@ -257,7 +261,7 @@ class Scheduler(Handle):
         """As :meth:`explain`, in the plan of this graph."""
         expect(node, Tensor, "Plan.explain: tensor")
         pointer = node._live()
-        return self._asked(graph, lib.GBPY_PLAN_ONLY, lambda core, _: text(lib.ggml_backend_sched_explain(core.ptr, pointer)))
+        return self._asked(graph, lib.GBPY_PLAN_ONLY, lambda core, _: plain(text(lib.ggml_backend_sched_explain(core.ptr, pointer))))
 
     def reserve(self, graph: Graph) -> None:
         """Allocates what the graph needs, inputs included, and touches no tensor. Graphs of the same structure whose tensors are no larger
@@ -300,7 +304,7 @@ class Scheduler(Handle):
             return True
         if status == ABORTED:
             return False
-        raise_last("", status)
+        raise_last("Scheduler.compute", status)
 
     @staticmethod
     def _compute_with_callbacks(core: SchedCore, graph_core: GraphCore, graph: Graph, wish: Any, how: Any) -> int:
@@ -315,7 +319,7 @@ class Scheduler(Handle):
         raise_abort_errors(core.backends)
         return status
 
-    def compute_async(self, graph: Graph, results: Sequence[Tensor] = ()) -> Pending:
+    def compute_async(self, graph: Graph, results: Tensor | Sequence[Tensor] = ()) -> Pending:
         """Starts the computation and returns. ``synchronize`` waits for it, and so does whatever needs its results.
 
         results: outputs of the graph to be fetched behind this run: ``pending.results()`` returns them
@@ -325,6 +329,9 @@ class Scheduler(Handle):
         ``results``; ``numpy()`` waits for all runs and shows the last one's. With ``n_copies`` runs on their way this waits for the first.
         """
         core, graph_core = self._live(), self._graph_of(graph, "Scheduler.compute_async: graph")
+        results = (results,) if isinstance(results, Tensor) else tuple(results)
+        for t in results:
+            expect(t, Tensor, "Scheduler.compute_async: each result")
         fetches = [Fetch(t) for t in results]
         run = Run(core.backends, core, graph_core.customs) if graph_core.customs else None
         tensors, where = fetch_arrays(fetches)
@@ -338,7 +345,7 @@ class Scheduler(Handle):
         if status:
             if run is not None:
                 run.finish()
-            raise_last("", status)
+            raise_last("Scheduler.compute_async", status)
         return Pending(core, int(number[0]), fetches, run)
 
     def synchronize(self) -> bool:
@@ -358,7 +365,8 @@ class Scheduler(Handle):
         expect(backend, Backend, "Scheduler: backend")
         core = backend._live()
         if core not in self._live().backends:
-            raise InvalidArgumentError(f"Scheduler: {backend!r} is not one of its backends")
+            own = ", ".join([b.name for b in self._backends])
+            raise InvalidArgumentError(f"Scheduler: {backend.name} is not one of its backends, which are {own}")
         return core
 
     def set_backend(self, node: Tensor, backend: Backend | None) -> None:
@@ -390,7 +398,7 @@ class Scheduler(Handle):
         core = self._live()
         expect(node, Tensor, "Scheduler.explain: node")
         with Use("Scheduler", core, nested=True):
-            return text(lib.ggml_backend_sched_explain(core.ptr, node._live()))
+            return plain(text(lib.ggml_backend_sched_explain(core.ptr, node._live())))
 
     # ------------------------------------------------------------------------------------------------------ what it does, in numbers
 
@@ -448,6 +456,8 @@ class Scheduler(Handle):
     @n_copies.setter
     def n_copies(self, n: int) -> None:
         core = self._live()
+        if not 1 <= operator.index(n) <= MAX_COPIES:
+            raise InvalidArgumentError(f"Scheduler: n_copies must be 1 to {MAX_COPIES}, not {n}")
         status = lib.gbpy_sched_set_n_copies(core.h, n)
         if status:
             raise_last("Scheduler.n_copies", status)

@@ -10,19 +10,20 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Iterator, Sequence
-from typing import Any, NoReturn, SupportsIndex, Union
+from typing import TYPE_CHECKING, Any, NoReturn, SupportsIndex, Union
 
 import numpy as np
 
-from ._data import dtype_of_array, exact_array
-from ._errors import InvalidArgumentError, StateError, raise_last
+from ._data import dtype_of_array, exact_array, to_array
+from ._errors import InvalidArgumentError, StateError, expect, raise_as, raise_last
 from ._ffi import ffi, lib
 from ._handles import ContextCore, Core, Handle, address, fail, new_handle
-from ._tensor_base import MAX_DIMS
+from ._messages import broadcast_reason, hint_of, kind_of, plain, product_hint, reason_of, tensor_hint
+from ._tensor_base import MAX_DIMS, name_bytes
 from ._tensor_data import TensorData
 from .backend import Backend
 from .buffer import Buffer, BufferCore, BufferType, usage_id
-from .dtypes import DTypeLike, as_dtype, float32
+from .dtypes import DType, DTypeLike, as_dtype, float32
 
 __all__ = ["Tensor", "TensorLike"]
 
@@ -46,21 +47,64 @@ _ZEROS = ((0, 0, 0, 0), (0, 0, 0), (0, 0), (0,), ())  # what makes n numbers fou
 def ne_of(shape: Sequence[int], what: str) -> Any:
     """A shape in NumPy order as ``int64_t[4]``."""
     if len(shape) > MAX_DIMS:
-        raise InvalidArgumentError(f"{what}: {len(shape)} dimensions {tuple(shape)}, at most {MAX_DIMS} are possible")
+        raise InvalidArgumentError(f"{what}: the shape {tuple(shape)} has {len(shape)} axes, at most {MAX_DIMS} are possible")
     try:
         return ffi.new("int64_t[4]", [operator.index(n) for n in reversed(shape)] + [1] * (MAX_DIMS - len(shape)))
     except OverflowError:
-        raise InvalidArgumentError(f"{what}: shape {tuple(shape)} is too large") from None
+        raise InvalidArgumentError(f"{what}: the shape {tuple(shape)} is too large") from None
+
+
+def _refuse_shape(what: str, shape: tuple[int, ...], dtype: DType) -> None:
+    """Raises for a shape that no tensor of this dtype can have, if that is the reason why there is none."""
+    if any(n < 0 for n in shape):
+        raise InvalidArgumentError(f"{what}: the shape {shape} has a negative size")
+    if (shape[-1] if shape else 1) % dtype.block_size:
+        raise InvalidArgumentError(
+            f"{what}: {dtype.name} stores rows in blocks of {dtype.block_size} elements; the last axis of the shape {shape} is no multiple"
+        )
+    if math.prod(shape) * dtype.itemsize // dtype.block_size >= 2**63:
+        raise InvalidArgumentError(f"{what}: the shape {shape} is too large")
+
+
+def _shape_of(shape: Any) -> tuple[int, ...]:
+    """The shape that ``Context.tensor`` was given."""
+    try:
+        return shape_tuple(shape)
+    except TypeError:
+        if isinstance(shape, np.ndarray) or hasattr(shape, "__array__"):
+            hint = "; ctx.from_numpy(array) makes a tensor over an array, ctx.constant(array) one with a fixed value"
+        elif isinstance(shape, str):
+            hint = "; the order is tensor(shape, dtype, name)"
+        else:
+            hint = ""
+        what = repr(shape) if isinstance(shape, (str, float, tuple, list)) else f"a {kind_of(shape)}"
+        raise TypeError(f"Context.tensor: shape must be an int or a sequence of ints, not {what}{hint}") from None
+
+
+def _dtype_of(dtype: Any, size: tuple[int, ...]) -> DType:
+    """The dtype that ``Context.tensor`` was given."""
+    try:
+        return as_dtype(dtype)
+    except TypeError as error:
+        reason = str(error)
+        if isinstance(dtype, int):
+            reason = f"{dtype} is no dtype; a shape of several sizes is a tuple: tensor(({', '.join([*map(str, size), str(dtype)])}))"
+        elif isinstance(dtype, str) and "did you mean" not in reason:
+            reason = f"there is no dtype {dtype!r}; a name is given as tensor(shape, name={dtype!r})"
+        raise TypeError(f"Context.tensor: {reason}") from None
 
 
 def shape_tuple(shape: Any) -> tuple[int, ...]:
     """An int or a sequence of ints as a tuple."""
-    if isinstance(shape, (tuple, list)):
-        return tuple(operator.index(n) for n in shape)
     try:
+        if isinstance(shape, (tuple, list)):
+            return tuple(operator.index(n) for n in shape)
         return (operator.index(shape),)
     except TypeError:
-        return tuple(operator.index(n) for n in shape)
+        try:
+            return tuple(operator.index(n) for n in shape)
+        except TypeError:
+            raise TypeError(f"an int or a sequence of ints is needed, not {shape!r:.60}") from None
 
 
 # ---------------------------------------------------------------------------------------------------------------- contexts
@@ -88,19 +132,34 @@ class TensorPool(Handle):
         It gets memory from ``Context.allocate``, ``Buffer.place``, an allocator, or the scheduler that runs its graph.
         """
         core = self._live()
-        size = shape_tuple(shape)
-        element = as_dtype(dtype)
+        size = _shape_of(shape)
+        element = _dtype_of(dtype, size)
+        named = None if name is None else name_bytes(name, "Context.tensor: name")
         ne = ne_of(size, "Context.tensor")
         pointer = lib.ggml_new_tensor(core.ptr, element.id, MAX_DIMS, ne)
         if not pointer:
+            _refuse_shape("Context.tensor", size, element)
             raise_last(f"Context.tensor({size}, {element.name})")
-        return self._wrap(core, pointer, len(size), name)
+        if named is not None:
+            lib.ggml_set_name(pointer, named)
+        _set_ndim(pointer, len(size))
+        return Tensor(self, pointer, core.h)
 
     def from_numpy(self, array: Any, name: str | None = None, usage: str = "any") -> Tensor:
         """A tensor over the memory of a C-contiguous NumPy array (or memory map), without a copy. The array is kept alive."""
-        source: np.ndarray[Any, Any] = np.asanyarray(array)
+        source = to_array(array, "Context.from_numpy")
+        dtype = dtype_of_array(source, "Context.from_numpy")
+        if source.ndim > MAX_DIMS:
+            ne_of(source.shape, "Context.from_numpy")
+        if not source.flags.c_contiguous:
+            raise InvalidArgumentError("Context.from_numpy: the array is not C-contiguous; np.ascontiguousarray(array) is")
+        if source.size == 0:
+            raise InvalidArgumentError(f"Context.from_numpy: the array of shape {source.shape} is empty: there is no memory to use")
         buffer = Buffer.from_array(source, usage)
-        return buffer.place(self.tensor(source.shape, dtype_of_array(source), name))
+        tensor = self.tensor(source.shape, dtype, name)
+        if tensor._p.data:
+            raise StateError("Context.from_numpy: with no_alloc=False each tensor of the context gets memory of its own; use gb.Context()")
+        return buffer.place(tensor)
 
     def constant(self, value: Any, dtype: DTypeLike | None = None, name: str | None = None) -> Tensor:
         """A tensor with a fixed value: a number, list or array. The value is written whenever the tensor is given memory, so it works on
@@ -108,12 +167,14 @@ class TensorPool(Handle):
         core = self._live()
         if dtype is not None:
             element = as_dtype(dtype)
-            array = exact_array(value, element, f"constant: {element.name}")
+            array = exact_array(value, element, f"Context.constant: {element.name}")
         else:
-            array = np.asarray(value)
+            array = to_array(value, "Context.constant")
+            if array.dtype.kind not in "biuf" and array.dtype.name != "bfloat16":
+                raise InvalidArgumentError(f"Context.constant: takes numbers, not {value!r:.60}")
             if not isinstance(value, (np.ndarray, np.generic)):
                 array = array.astype(np.float32 if array.dtype.kind == "f" else np.int32)
-            element = dtype_of_array(array)
+            element = dtype_of_array(array, "Context.constant")
         tensor = self.tensor(array.shape, element, name)
         lib.ggml_set_input(tensor._p)
         lib.ggml_set_output(tensor._p)
@@ -137,6 +198,8 @@ class TensorPool(Handle):
             parent = backend._live()
             buft = lib.ggml_backend_get_default_buffer_type(parent.ptr)
         else:
+            if type(backend) is not BufferType:
+                expect(backend, Backend, "Context.allocate: backend")
             parent, buft = backend._parent, backend._ptr
         h = new_handle()
         status = lib.gbpy_open_context_buffer(h, core.h, buft, number, parent.h if parent is not None else ffi.NULL)
@@ -159,7 +222,7 @@ class TensorPool(Handle):
     def get(self, name: str) -> Tensor | None:
         """The first tensor of that name."""
         core = self._live()
-        pointer = lib.ggml_get_tensor(core.ptr, name.encode())
+        pointer = lib.ggml_get_tensor(core.ptr, name_bytes(name, "Context.get: name"))
         return Tensor(self, pointer, core.h) if pointer else None
 
     def __getitem__(self, name: str) -> Tensor:
@@ -181,12 +244,6 @@ class TensorPool(Handle):
         """
         self._core = None
         self._shapes = None
-
-    def _wrap(self, core: ContextCore, pointer: Any, ndim: int, name: str | None = None) -> Tensor:
-        _set_ndim(pointer, ndim)
-        if name is not None:
-            lib.ggml_set_name(pointer, name.encode())
-        return Tensor(self, pointer, core.h)
 
     def _transposed(self, tensor: Tensor) -> Tensor:
         """The transposed view of a matrix, made once: graph after graph writes ``x @ w.T``."""
@@ -229,12 +286,31 @@ _LABELS = "abcdefgh"
 
 
 def _fail(op: str, tensors: Sequence[Tensor | None], labels: Sequence[str], error: Exception | None) -> NoReturn:
+    status, marked = lib.ggml_last_status(), ffi.string(lib.gbpy_last_reason()).decode("utf-8", "replace")
+    message = ffi.string(lib.ggml_last_error()).decode("utf-8", "replace")
     newest(op, tensors, labels)  # a context that cannot be built on is the better reason
-    parts = [describe(label, t) for label, t in zip(labels, tensors, strict=False)]
-    prefix = f"{op}: {', '.join(parts)}"
+    named = [(label, t) for label, t in zip(labels, tensors, strict=False) if t is not None]
+    prefix = f"{op}: {', '.join([describe(label, t) for label, t in named])}"
     if error is not None:
-        raise InvalidArgumentError(f"{prefix}: {error}") from None
-    raise_last(prefix)
+        hint = "; mul multiplies by a tensor" if op == "scale" and "Tensor" in str(error) else ""
+        raise InvalidArgumentError(f"{prefix}: {_parameter_error(error)}{hint}") from None
+    if not marked:
+        raise_as(status, plain(message), prefix)
+    names = [label for label, _ in named]
+    reason = reason_of(marked, op, names, [t.ndim for _, t in named])
+    raise_as(status, reason + hint_of(op, marked, names, [t.shape for _, t in named]), prefix)
+
+
+def _parameter_error(error: Exception) -> str:
+    """What cffi says of an argument that C cannot take, without its terms."""
+    text = str(error)
+    if text.startswith("must be real number, not "):
+        return f"a number is needed, not {text.rpartition(' ')[2]}"
+    if text == "an integer is required":
+        return "an integer is needed, where something else was given"
+    if text.startswith("integer ") and "does not fit" in text:
+        return f"{text.split()[1]} is too large"
+    return text
 
 
 def newest(op: str, tensors: Sequence[Any], labels: Sequence[str] = _LABELS) -> TensorPool:
@@ -246,11 +322,10 @@ def newest(op: str, tensors: Sequence[Any], labels: Sequence[str] = _LABELS) -> 
             label = labels[i] if i < len(labels) else f"argument {i}"
             if t is None and label == "mask":
                 continue
-            hint = "; ctx.constant or ctx.from_numpy makes one" if isinstance(t, (np.ndarray, float, int)) else ""
-            raise TypeError(f"{op}: {label} must be a Tensor, not {type(t).__name__}{hint}")
+            raise TypeError(f"{op}: {label} must be a Tensor, not {kind_of(t)}{tensor_hint(t)}")
         core = t._ctx._core
         if core is None:
-            raise StateError(f"{op}: the context of a tensor is closed")
+            raise StateError(f"{op}: the context of {labels[i] if i < len(labels) else 'a tensor'} is closed")
         if core.serial > serial:
             pool, serial = t._ctx, core.serial
     if pool is None:
@@ -363,18 +438,21 @@ class Tensor(TensorData):
     """
 
     __slots__ = ()
-    __array_ufunc__ = None  # array + tensor is the tensor's business
+    if not TYPE_CHECKING:  # for checkers there is no such thing
+
+        def __array_ufunc__(self, ufunc, method, *inputs, **options):
+            """``array + tensor`` and ``np.add(tensor, array)`` are nodes; other functions of NumPy compute at once, on data."""
+            return _numpy_function(ufunc, method, inputs, options)
+
+        def __setitem__(self, index, value):
+            raise TypeError("x[...] = value: a tensor has no item assignment; x[...].set(value) writes its data, gb.set(x, b) is a node")
 
     def reshape(self, *shape: SupportsIndex | Sequence[int]) -> Tensor:
         """Same elements, another shape; one size may be -1. A view if the tensor is contiguous, else a copy node."""
         if 0 < len(shape) <= MAX_DIMS and (found := _attempt(self, _reshape, len(shape), *shape, *_ZEROS[len(shape)])) is not None:
             return found
         new = shape_tuple(shape[0] if len(shape) == 1 else shape)
-        if -1 in new:
-            known = math.prod(n for n in new if n != -1)
-            if new.count(-1) > 1 or known == 0 or self.size % known:
-                raise InvalidArgumentError(f"reshape: {self.describe()} cannot become {new}")
-            new = tuple(self.size // known if n == -1 else n for n in new)
+        new = resolve_shape(self, new)
         ne = ne_of(new, "reshape")
         function = lib.ggml_reshape_4d if self.is_contiguous else lib.ggml_cont_4d
         return build("reshape", function, (self,), *ne, ndim=len(new))
@@ -440,30 +518,34 @@ class Tensor(TensorData):
         return (self[i] for i in range(len(self)))
 
     def __add__(self, other: TensorLike) -> Tensor:
-        return _binary("add", lib.ggml_add, self, other, commutes=True)
+        return _binary("a + b", lib.ggml_add, self, other, commutes=True)
 
-    __radd__ = __add__
+    def __radd__(self, other: TensorLike) -> Tensor:
+        return _binary("a + b", lib.ggml_add, other, self, commutes=True)
 
     def __mul__(self, other: TensorLike) -> Tensor:
         if isinstance(other, (int, float)) and not isinstance(other, bool):
             return build_1("scale", lib.ggml_scale, self, other)
-        return _binary("mul", lib.ggml_mul, self, other, commutes=True)
+        return _binary("a * b", lib.ggml_mul, self, other, commutes=True)
 
-    __rmul__ = __mul__
+    def __rmul__(self, other: TensorLike) -> Tensor:
+        if isinstance(other, (int, float)) and not isinstance(other, bool):
+            return build_1("scale", lib.ggml_scale, self, other)
+        return _binary("a * b", lib.ggml_mul, other, self, commutes=True)
 
     def __sub__(self, other: TensorLike) -> Tensor:
-        return _binary("sub", lib.ggml_sub, self, other)
+        return _binary("a - b", lib.ggml_sub, self, other)
 
     def __rsub__(self, other: TensorLike) -> Tensor:
-        if isinstance(other, (int, float)):
+        if isinstance(other, (int, float)) and not isinstance(other, bool):
             return -self + other
-        return _binary("sub", lib.ggml_sub, other, self)
+        return _binary("a - b", lib.ggml_sub, other, self)
 
     def __truediv__(self, other: TensorLike) -> Tensor:
-        return _binary("div", lib.ggml_div, self, other)
+        return _binary("a / b", lib.ggml_div, self, other)
 
     def __rtruediv__(self, other: TensorLike) -> Tensor:
-        return _binary("div", lib.ggml_div, other, self)
+        return _binary("a / b", lib.ggml_div, other, self)
 
     def __neg__(self) -> Tensor:
         return build_1("neg", lib.ggml_neg, self)
@@ -479,14 +561,16 @@ class Tensor(TensorData):
             return build_1("sqr", lib.ggml_sqr, self)
         if exponent == 0.5:
             return build_1("sqrt", lib.ggml_sqrt, self)
+        if isinstance(exponent, (int, float)):
+            raise TypeError(f"a ** b: the exponents 2 and 0.5 are possible, not {exponent}; a * a * a is a third power")
         return NotImplemented
 
     def __matmul__(self, other: TensorLike) -> Tensor:
         """The matrix product as in NumPy. ``x @ w.T`` costs no transposition: it is ``mul_mat(w, x)``."""
-        return _matmul(self, _coerce(other, self, "matmul"))
+        return _matmul(self, _coerce(other, self, "a @ b", "b"))
 
     def __rmatmul__(self, other: TensorLike) -> Tensor:
-        return _matmul(_coerce(other, self, "matmul"), self)
+        return _matmul(_coerce(other, self, "a @ b", "a"), self)
 
     def __bool__(self) -> bool:
         raise TypeError("a tensor has no truth value: its data is known only after its graph has run")
@@ -495,23 +579,74 @@ class Tensor(TensorData):
 # ------------------------------------------------------------------------------------------------------ what operators mean
 
 
-def _coerce(value: Any, like: Tensor, op: str) -> Tensor:
+_NUMPY_BINARY = {
+    np.add: ("__add__", "__radd__"), np.subtract: ("__sub__", "__rsub__"), np.multiply: ("__mul__", "__rmul__"),
+    np.true_divide: ("__truediv__", "__rtruediv__"), np.matmul: ("__matmul__", "__rmatmul__"),
+}  # fmt: skip
+_NUMPY_UNARY = {np.negative: "__neg__", np.positive: "__pos__", np.absolute: "__abs__"}
+
+
+def _numpy_function(ufunc: Any, method: str, inputs: tuple[Any, ...], options: dict[str, Any]) -> Any:
+    """What NumPy's elementwise functions do with tensors: the operators are the tensors', the rest is refused."""
+    if method == "__call__" and not options:
+        if ufunc in _NUMPY_BINARY:
+            forward, reflected = _NUMPY_BINARY[ufunc]
+            a, b = inputs
+            return getattr(a, forward)(b) if isinstance(a, Tensor) else getattr(b, reflected)(a)
+        if ufunc in _NUMPY_UNARY:
+            return getattr(inputs[0], _NUMPY_UNARY[ufunc])()
+        if ufunc in (np.equal, np.not_equal):  # as of tensors: is it the same one?
+            same = isinstance(inputs[0], Tensor) and inputs[0] == inputs[1]
+            return same if ufunc is np.equal else not same
+    name = f"np.{ufunc.__name__}" + ("" if method == "__call__" else f".{method}")
+    if "out" in options:
+        raise TypeError(f"{name}: the result for a tensor is a node, which an array cannot take; write a = a + b, not a += b")
+    raise TypeError(f"{name}: NumPy computes at once, a tensor has data when its graph has run: use the functions of gb, or x.numpy()")
+
+
+def resolve_shape(t: Tensor, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """The shape that ``t`` is to have, without -1. Raises if it cannot have it."""
+    known = math.prod(n for n in shape if n != -1)
+    if shape.count(-1) > 1:
+        reason = "only one size may be -1"
+    elif any(n < -1 for n in shape):
+        reason = "sizes are not negative"
+    elif -1 not in shape:
+        reason = "" if known == t.size else f"it has {t.size} elements, that shape {known}"
+    elif known == 0:
+        reason = "beside a size of 0, -1 could be anything"
+    else:
+        reason = f"its {t.size} elements are no multiple of {known}" if t.size % known else ""
+    if reason:
+        raise InvalidArgumentError(f"reshape: {t.describe()} cannot become {shape}: {reason}")
+    shape = tuple(t.size // known if n == -1 else n for n in shape)
+    _refuse_shape("reshape", shape, t.dtype)
+    return shape
+
+
+def _coerce(value: Any, like: Tensor, op: str, label: str) -> Tensor:
     """A number or array as a constant in the context of ``like``."""
     if isinstance(value, Tensor):
         return value
-    if isinstance(value, (bool, str, bytes)) or value is None:
-        raise TypeError(f"{op}: cannot take {type(value).__name__}")
-    if isinstance(value, (int, float)):
+    if like._ctx._core is None:
+        raise StateError(f"{op}: the context of {'a' if label == 'b' else 'b'} is closed")
+    if isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool):
         return like._ctx.constant(float(value), float32)
     if isinstance(value, (np.ndarray, np.generic)):
+        if value.dtype.kind in "iuf" and value.dtype != np.float32 and like.dtype.name == "float32" and value.dtype.name != "float16":
+            raise InvalidArgumentError(f"{op}: {label} is an array of {value.dtype}, where float32 is needed: {label}.astype(np.float32)")
         return like._ctx.constant(value)
     if isinstance(value, (list, tuple)):
         return like._ctx.constant(value, like.dtype if not like.dtype.is_quantized else None)
-    raise TypeError(f"{op}: cannot take {type(value).__name__}")
+    hint = tensor_hint(value) if not isinstance(value, bool) else ""
+    raise TypeError(f"{op}: {label} must be a tensor, a number or an array, not {kind_of(value)}{hint}")
 
 
 def repeat_to(tensor: Tensor, shape: tuple[int, ...]) -> Tensor:
     """Tiles a tensor to a shape of which its own sizes are divisors."""
+    own = (1,) * (len(shape) - tensor.ndim) + tensor.shape
+    if len(own) != len(shape) or any((n % m if m else n) for n, m in zip(shape, own, strict=True)):
+        raise InvalidArgumentError(f"repeat: a {tensor.describe()} cannot become {shape}: each size must be a multiple of that of a")
     pool = newest("repeat", (tensor,))
     return build("repeat", lib.ggml_repeat, (tensor,), pool._template(shape, "repeat"), ndim=len(shape))
 
@@ -519,12 +654,12 @@ def repeat_to(tensor: Tensor, shape: tuple[int, ...]) -> Tensor:
 def _binary(op: str, function: Any, a: Any, b: Any, commutes: bool = False) -> Tensor:
     """ggml repeats b over a only; where NumPy would repeat a, the operands change places or a is repeated first."""
     if not isinstance(a, Tensor):
-        a = _coerce(a, b, op)
+        a = _coerce(a, b, op, "a")
     elif not isinstance(b, Tensor):
-        b = _coerce(b, a, op)
+        b = _coerce(b, a, op, "b")
     core_a, core_b = a._ctx._core, b._ctx._core  # in these variables they stay open
     if core_a is None or core_b is None:
-        raise StateError(f"{op}: the context of a tensor is closed")
+        raise StateError(f"{op}: the context of {'a' if core_a is None else 'b'} is closed")
     how = _broadcast(a._p, b._p)
     if how > MAX_DIMS:
         if how < lib.GBPY_REPEAT and commutes:
@@ -532,22 +667,24 @@ def _binary(op: str, function: Any, a: Any, b: Any, commutes: bool = False) -> T
         else:
             a = repeat_to(a, np.broadcast_shapes(a.shape, b.shape))
     elif how < 0:
-        raise InvalidArgumentError(f"{op}: {describe('a', a)} and {describe('b', b)} do not broadcast")
+        reason = broadcast_reason(op[2], a.shape, b.shape)
+        raise InvalidArgumentError(f"{op}: {describe('a', a)}, {describe('b', b)}: {reason}")
     return build_2(op, function, a, b, ndim=how & 7)
 
 
 def _matmul(a: Tensor, b: Tensor) -> Tensor:
     """a @ b: ggml multiplies rows by rows, mul_mat(B, A) = A B^T, so B is the transposed b."""
+    if a._ctx._core is None or b._ctx._core is None:
+        newest("a @ b", (a, b))
     n_a, n_b = a.ndim, b.ndim
     if n_a == 0 or n_b == 0:
-        raise InvalidArgumentError(f"matmul: {describe('a', a)}, {describe('b', b)}: needs at least one axis")
+        raise InvalidArgumentError(f"a @ b: {describe('a', a)}, {describe('b', b)}: a tensor without axes has no products of rows; use *")
     inner = b.shape[-2] if n_b > 1 else b.shape[0]
-    if a.shape[-1] != inner and n_b == 2 and b.op == "TRANSPOSE":
-        return build("mul_mat", lib.ggml_mul_mat, (b.sources[0], a))  # says why not, in terms of what was transposed
     if a.shape[-1] != inner:
+        which = f"the {'last but one' if n_b > 1 else 'only'} axis of b ({inner})"
         raise InvalidArgumentError(
-            f"matmul: {describe('a', a)}, {describe('b', b)}: the last axis of a and the "
-            f"{'last but one' if n_b > 1 else 'only'} axis of b differ"
+            f"a @ b: {describe('a', a)}, {describe('b', b)}: the last axis of a ({a.shape[-1]}) and {which} differ"
+            + product_hint(a.shape, b.shape)
         )
     if n_b == 1:
         rows = b
@@ -564,7 +701,8 @@ def _matmul(a: Tensor, b: Tensor) -> Tensor:
     try:
         batch = np.broadcast_shapes(batch_a, batch_b)
     except ValueError:
-        raise InvalidArgumentError(f"matmul: {describe('a', a)}, {describe('b', b)}: the batch axes do not broadcast") from None
+        reason = f"the batch axes {batch_a} and {batch_b} do not broadcast"
+        raise InvalidArgumentError(f"a @ b: {describe('a', a)}, {describe('b', b)}: {reason}") from None
     if n_a == 1 and n_b > 2:
         a = a.reshape(*(1,) * (n_b - 1), a.shape[0])
         batch_a = a.shape[:-2]
@@ -600,9 +738,9 @@ def _index(t: Tensor, index: Any) -> Tensor:
     item_bytes = t.dtype.itemsize
     used = sum(1 for i in items if i is not None and i is not ...)
     if used > len(shape):
-        raise InvalidArgumentError(f"index: too many indices for {t.describe()}")
+        raise InvalidArgumentError(f"x[...]: too many indices, {used} for the {len(shape)} axes of {t.describe()}")
     if sum(1 for i in items if i is ...) > 1:
-        raise InvalidArgumentError("index: only one ... is possible")
+        raise InvalidArgumentError("x[...]: only one ... is possible")
     if not any(i is ... for i in items):
         items = (*items, ...)
     new_shape: list[int] = []
@@ -625,10 +763,10 @@ def _index(t: Tensor, index: Any) -> Tensor:
         if isinstance(item, slice):
             start, stop, step = item.indices(n)
             if step < 0:
-                raise InvalidArgumentError(f"index: a negative step is not possible ({t.describe()})")
+                raise InvalidArgumentError(f"x[...]: steps are positive, not {step}, in a view of {t.describe()}")
             count = max(0, -(-(stop - start) // step))
             if last_quantized and (start, count) != (0, n):
-                raise InvalidArgumentError(f"index: blocks of {t.dtype.name} cannot be cut")
+                raise InvalidArgumentError(_blocks_cut(t))
             offset += start * stride if count else 0
             new_shape.append(count)
             new_strides.append(stride * step)
@@ -636,14 +774,19 @@ def _index(t: Tensor, index: Any) -> Tensor:
             try:
                 position = operator.index(item)
             except TypeError:
-                raise TypeError(
-                    f"a tensor is indexed by integers, slices, ... and None, not by {type(item).__name__}; see get_rows"
-                ) from None
-            if not -n <= position < n or last_quantized:
-                raise IndexError(f"index {position} is out of range for axis {axis} of {t.describe()}")
+                hint = "; gb.get_rows(x, ids) picks rows by int32 indices" if isinstance(item, (Tensor, list, np.ndarray)) else ""
+                raise TypeError(f"x[...]: a tensor is indexed by integers, slices, ... and None, not by {kind_of(item)}{hint}") from None
+            if last_quantized:
+                raise IndexError(_blocks_cut(t))
+            if not -n <= position < n:
+                raise IndexError(f"x[...]: index {position} is out of range for axis {axis} of {t.describe()}")
             offset += (position % n) * stride
         axis += 1
     return _strided_view(t, new_shape, new_strides, offset, item_bytes)
+
+
+def _blocks_cut(t: Tensor) -> str:
+    return f"x[...]: rows of {t.describe()} are blocks of {t.dtype.block_size} elements, which cannot be cut: take whole rows"
 
 
 def _strided_view(t: Tensor, shape: list[int], strides: list[int], offset: int, item_bytes: int) -> Tensor:
@@ -654,15 +797,15 @@ def _strided_view(t: Tensor, shape: list[int], strides: list[int], offset: int, 
     if direct:
         if shape and shape[-1] == 1:
             strides = [*strides[:-1], item_bytes]
-        return raw_view("index", t, shape or [1], strides or [item_bytes], offset, ndim=len(shape))
+        return raw_view("x[...]", t, shape or [1], strides or [item_bytes], offset, ndim=len(shape))
     if len(shape) == MAX_DIMS:
         keep = [i for i, n in enumerate(shape) if n != 1]
         if len(keep) == MAX_DIMS:
-            raise InvalidArgumentError(f"index: a step on the last axis of {t.describe()} would take five dimensions")
+            raise InvalidArgumentError(f"x[...]: a step on the last axis of {t.describe()} would take five dimensions")
         packed_shape, packed_strides = [shape[i] for i in keep], [strides[i] for i in keep]
     else:
         packed_shape, packed_strides = shape, strides
-    view = raw_view("index", t, [*packed_shape, 1], [*packed_strides, item_bytes], offset, ndim=len(packed_shape) + 1)
+    view = raw_view("x[...]", t, [*packed_shape, 1], [*packed_strides, item_bytes], offset, ndim=len(packed_shape) + 1)
     return view.reshape(shape)
 
 
@@ -688,4 +831,18 @@ def raw_view(
         below = nb[-1] * ne[len(nb)] if nb else t.dtype.row_size(ne[0])
         nb.append(strides[i] if strides[i] > 0 or shape[i] > 1 else below)
     function = (lib.ggml_view_1d, lib.ggml_view_2d, lib.ggml_view_3d, lib.ggml_view_4d)[n - 1]
-    return build(op, function, (t,), *[ne[i] for i in range(n)], *nb, offset, ndim=n if ndim is None else ndim)
+    try:
+        return build(op, function, (t,), *[ne[i] for i in range(n)], *nb, offset, ndim=n if ndim is None else ndim)
+    except InvalidArgumentError:
+        _refuse_view(op, t, tuple(shape), strides, offset)
+        raise
+
+
+def _refuse_view(op: str, t: Tensor, shape: tuple[int, ...], strides: Sequence[int], offset: int) -> None:
+    """Says why there is no such view, if the reason is one of the usual ones."""
+    if min([offset, *shape, *strides]) < 0:
+        raise InvalidArgumentError(f"{op}: shape {shape}, strides {tuple(strides)} and offset {offset} must not be negative") from None
+    end = offset + t.dtype.row_size(shape[-1]) + sum((n - 1) * stride for n, stride in zip(shape[:-1], strides[:-1], strict=True))
+    if end > t.nbytes:
+        reason = f"a view of shape {shape} would reach {end} bytes into {t.describe()}, which has {t.nbytes}"
+        raise InvalidArgumentError(f"{op}: {reason}") from None

@@ -3,6 +3,7 @@
 // right at the edge is here.
 #include <float.h>
 
+#include "base/status.h"
 #include "test.h"
 
 #if defined(__GNUC__)
@@ -60,6 +61,35 @@ static void whole_message(void) {
     CHECK_STR(
         ggml_last_error(),
         "ggml_mul_mat: a 'w' f32 [128, 64], b 'x' f32 [120, 16]: dimension 0 of a and b must be equal (128 != 120)");
+    CHECK_STR(gb_last_reason(), "{a,b.0} must be equal (128 != 120)");
+    ggml_clear_error();
+    CHECK_STR(gb_last_reason(), "");
+}
+
+// What another interface puts in its own words is marked in the reason, and not in the message.
+static void marks(void) {
+    TENSOR(a, F32, 4, 3, 2);
+    TENSOR(b, F32, 5, 5);
+    TENSOR(k, F16, 3, 3, 2, 8);
+    TENSOR(image, F32, 8, 8, 4);
+    struct ggml_tensor * t = ggml_set_name(ggml_transpose(ctx, a), "t");
+    CHECK(ggml_reshape(ctx, a, b) == NULL);
+    CHECK_STR(gb_last_reason(), "24 elements cannot have the shape {@[5, 5, 1, 1]}");
+    CHECK(ggml_soft_max(ctx, t) == NULL);
+    CHECK_STR(gb_last_reason(), "{a} must be contiguous{!, has strides [16, 4, 48, 96] in bytes: see ggml_cont}");
+    CHECK_ERROR(GGML_STATUS_INVALID_ARGUMENT, "a must be contiguous, has strides [16, 4, 48, 96] in bytes: see ggml_cont");
+    CHECK(ggml_get_rows(ctx, a, b) == NULL);
+    CHECK_STR(gb_last_reason(), "{b} must be {#i32}, is {#f32}");
+    CHECK_ERROR(GGML_STATUS_INVALID_ARGUMENT, "b must be i32, is f32");
+    CHECK(ggml_argmax(ctx, a) == NULL);
+    CHECK_STR(gb_last_reason(), "{a} must be a matrix, {~a.2} is 2");
+    CHECK_ERROR(GGML_STATUS_INVALID_ARGUMENT, "a must be a matrix, dimension 2 is 2");
+    CHECK(ggml_flash_attn(ctx, b, b, a, false) == NULL);
+    CHECK(strchr(ggml_last_error(), '{') == NULL && strchr(ggml_last_error(), '}') == NULL);
+    CHECK(ggml_conv_2d(ctx, k, image, 0, 1, 0, 0, 1, 1) == NULL);
+    CHECK(strchr(ggml_last_error(), '{') == NULL);
+    CHECK(ggml_new_tensor_1d(ctx, GGML_TYPE_F32, -1) == NULL); // of another kind: no reason of an earlier failure is left
+    CHECK_STR(gb_last_reason(), "");
     ggml_clear_error();
 }
 
@@ -709,6 +739,7 @@ static void losses(void) {
         ggml_free(ctx);                                           \
     }
 CASE(whole_message)
+CASE(marks)
 CASE(views)
 CASE(unary)
 CASE(binary)
@@ -741,6 +772,6 @@ static void operands_without_a_type(void) {
     ggml_free(own);
 }
 
-TEST_MAIN(TEST(operands_without_a_type), RUN(whole_message), RUN(views), RUN(unary), RUN(binary), RUN(add_cast), RUN(regions), RUN(reductions),
+TEST_MAIN(TEST(operands_without_a_type), RUN(whole_message), RUN(marks), RUN(views), RUN(unary), RUN(binary), RUN(add_cast), RUN(regions), RUN(reductions),
           RUN(copies), RUN(products), RUN(experts), RUN(norms), RUN(soft_max_and_masks), RUN(ropes), RUN(convolutions),
           RUN(pooling), RUN(attention), RUN(windows), RUN(custom), RUN(losses))

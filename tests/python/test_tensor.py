@@ -516,12 +516,12 @@ def test_matmul_is_that_of_numpy(ctx, cpu, rng, a_shape, b_shape, form):
 
 @pytest.mark.parametrize(("a", "b"), [((3, 4), (5, 4)), ((3,), (4,)), ((2, 3, 4), (3, 4, 5)), ((), (3,))])
 def test_matmul_refuses(ctx, a, b):
-    with pytest.raises(gb.InvalidArgumentError, match="matmul"):
+    with pytest.raises(gb.InvalidArgumentError, match=r"^a @ b: "):
         ctx.tensor(a) @ ctx.tensor(b)
 
 
-def test_a_wrong_product_is_told_in_terms_of_what_was_transposed(ctx):
-    with pytest.raises(gb.InvalidArgumentError, match=r"mul_mat: a 'v' float32 \(64, 100\), b 'x' float32 \(16, 128\)"):
+def test_a_wrong_product_is_told_in_the_order_of_the_caller(ctx):
+    with pytest.raises(gb.InvalidArgumentError, match=r"^a @ b: a 'x' float32 \(16, 128\), b 'v \(transposed\)' float32 \(100, 64\): the last axis of a \(128\)"):
         ctx.tensor((16, 128), name="x") @ ctx.tensor((64, 100), name="v").T
 
 

@@ -11,6 +11,7 @@ struct error_state {
     enum ggml_status status;
     uint64_t         count;
     char             message[GB_ERROR_SIZE];
+    char             reason[GB_REASON_SIZE];
 };
 
 static _Thread_local struct error_state error_state;
@@ -44,10 +45,19 @@ enum ggml_status gb_fail(enum ggml_status status, const char * fmt, ...) {
 enum ggml_status gb_fail_quietly(enum ggml_status status, const char * message) {
     error_state.status = status;
     error_state.count++;
+    error_state.reason[0] = '\0';
     if (message != error_state.message) {
         snprintf(error_state.message, sizeof(error_state.message), "%s", message);
     }
     return status;
+}
+
+void gb_fail_reason(const char * reason) {
+    snprintf(error_state.reason, sizeof(error_state.reason), "%s", reason);
+}
+
+const char * gb_last_reason(void) {
+    return error_state.reason;
 }
 
 void gb_fail_null(const char * func, const char * argument) {
@@ -88,6 +98,7 @@ const char * ggml_last_error(void) {
 void ggml_clear_error(void) {
     error_state.status     = GGML_STATUS_SUCCESS;
     error_state.message[0] = '\0';
+    error_state.reason[0]  = '\0';
 }
 
 const char * ggml_status_to_string(enum ggml_status status) {

@@ -10,7 +10,8 @@
 
 #include "ggml.h"
 
-#define GB_ERROR_SIZE 2048 // bytes of a message, with its NUL; longer ones are cut
+#define GB_ERROR_SIZE  2048 // bytes of a message, with its NUL; longer ones are cut
+#define GB_REASON_SIZE 512
 
 // Records the failure for this thread, sends it to the log, returns `status`.
 GGML_ATTRIBUTE_FORMAT(2, 3) enum ggml_status gb_fail(enum ggml_status status, const char * fmt, ...);
@@ -18,6 +19,11 @@ enum ggml_status gb_vfail(enum ggml_status status, const char * fmt, va_list arg
 
 // Records without logging: for a failure that was logged where it happened (another thread, a replay).
 enum ggml_status gb_fail_quietly(enum ggml_status status, const char * message);
+
+// Beside the failure just recorded: its reason in a form that another interface can put in its own words (tensor/rule.h).
+// Kept until the next failure.
+void         gb_fail_reason(const char * reason);
+const char * gb_last_reason(void); // "" if the last failure has none
 
 // A builder got NULL: keeps the message of the failure that most likely caused it, else reports the argument.
 void gb_fail_null(const char * func, const char * argument);

@@ -30,7 +30,7 @@ bool gb_check_no_grad(const char * func, gb_ct a) {
 static bool rule_blocks(const struct gb_call * c, enum ggml_type type, int64_t ne0) {
     const int block = ggml_blck_size(type);
     return (block > 0 && ne0 % block == 0) ||
-           gb_rule_broken(c, "dimension 0 of a %s result must be a multiple of %d, is %lld", ggml_type_name(type),
+           gb_rule_broken(c, "{~.0} of a {#%s} result must be a multiple of %d, is %lld", ggml_type_name(type),
                           block, (long long) ne0);
 }
 
@@ -44,7 +44,7 @@ static bool rule_count(const struct gb_call * c, const int64_t ne[4]) {
         }
     }
     return (want == have ||
-            gb_rule_broken(c, "%lld elements cannot have the shape [%lld, %lld, %lld, %lld]", (long long) have,
+            gb_rule_broken(c, "%lld elements cannot have the shape {@[%lld, %lld, %lld, %lld]}", (long long) have,
                            (long long) ne[0], (long long) ne[1], (long long) ne[2], (long long) ne[3])) &&
            rule_blocks(c, c->list[0].t->type, ne[0]);
 }
@@ -95,7 +95,7 @@ bool gb_check_type(const char * func, gb_ct a, enum ggml_type type) {
 bool gb_check_get_rows(const char * func, gb_ct a, gb_ct b) {
     const struct gb_call c = GB_CALL_2(func, a, b);
     return gb_rule_given(&c) && gb_rule_type(&c, 1, GGML_TYPE_I32) && gb_rule_equal(&c, 0, 2, 1, 1) &&
-           gb_rule_max_dims(&c, 1, 3) && gb_rule_at_least(&c, "dimension 3 of a", a->ne[3], b->ne[2]);
+           gb_rule_max_dims(&c, 1, 3) && gb_rule_at_least(&c, "{a.3}", a->ne[3], b->ne[2]);
 }
 
 bool gb_check_get_rows_back(const char * func, gb_ct a, gb_ct b, gb_ct c) {
@@ -128,7 +128,7 @@ bool gb_check_add_cast(const char * func, gb_ct a, gb_ct b, enum ggml_type type)
         return false;
     }
     return ggml_is_quantized(a->type) || a->type == GGML_TYPE_F16 || a->type == GGML_TYPE_BF16 ||
-           gb_rule_broken(&c, "a must be quantized, f16 or bf16");
+           gb_rule_broken(&c, "{a} must be quantized, {#f16} or {#bf16}");
 }
 
 bool gb_check_add1(const char * func, gb_ct a, gb_ct b) {
@@ -181,7 +181,7 @@ static bool rule_region(const struct gb_call * c, gb_ct a, gb_ct b, const struct
     size_t       end   = SIZE_MAX;
     if (!region_end(a, b, r, &end) || end > limit) {
         return gb_rule_broken(c,
-                              "the region of b (offset %zu, strides %zu, %zu, %zu) must end within the %zu bytes of a",
+                              "the region of {b} (offset %zu, strides %zu, %zu, %zu) must end within the %zu bytes of {a}",
                               r->offset, r->nb1, r->nb2, r->nb3, limit);
     }
     return region_is_aligned(a, b, r) ||
@@ -201,7 +201,7 @@ bool gb_check_set(const char * func, gb_ct a, gb_ct b, const struct gb_region * 
         return false;
     }
     const bool quantized = ggml_is_quantized(a->type) || ggml_is_quantized(b->type);
-    return (!quantized || gb_rule_broken(&c, "a and b must not be quantized")) &&
+    return (!quantized || gb_rule_broken(&c, "{a} and {b} must not be quantized")) &&
            rule_region(&c, a, b, region, inplace);
 }
 
@@ -212,13 +212,13 @@ bool gb_check_mean(const char * func, gb_ct a) {
 }
 
 static bool rule_indexable(const struct gb_call * c, gb_ct a) { // positions in a row are I32
-    return gb_rule_in_range(c, "dimension 0 of a", a->ne[0], 0, INT32_MAX);
+    return gb_rule_in_range(c, "{a.0}", a->ne[0], 0, INT32_MAX);
 }
 
 bool gb_check_argmax(const char * func, gb_ct a) {
     const struct gb_call c = GB_CALL_1(func, a);
     return gb_rule_given(&c) && gb_rule_no_grad(&c) && gb_rule_max_dims(&c, 0, 2) &&
-           gb_rule_in_range(&c, "dimension 0 of a", a->ne[0], 1, INT32_MAX);
+           gb_rule_in_range(&c, "{a.0}", a->ne[0], 1, INT32_MAX);
 }
 
 bool gb_check_argsort(const char * func, gb_ct a, enum ggml_sort_order order) {
@@ -275,7 +275,7 @@ bool gb_check_mul_mat_id(const char * func, struct ggml_tensor * const as[], int
         gb_fail_null(func, "as");
         return false;
     }
-    if (!gb_rule_given(&c) || !gb_rule_in_range(&c, "n_as", n_as, 1, GGML_MAX_SRC - 2)) {
+    if (!gb_rule_given(&c) || !gb_rule_in_range(&c, "{$n_as}", n_as, 1, GGML_MAX_SRC - 2)) {
         return false;
     }
     for (int i = 0; i < n_as; i++) {
@@ -370,12 +370,12 @@ static bool rule_rope_dims(const struct gb_call * c, gb_ct a, const struct gb_ro
     }
     if ((r->mode & GB_ROPE_GLM) != 0) {
         return a->ne[0] == 2 * (int64_t) r->n_dims ||
-               gb_rule_broken(c, "mode %d needs dimension 0 of a to be 2 n_dims (%lld != %d)", (int) r->mode,
+               gb_rule_broken(c, "mode %d needs {a.0} to be 2 n_dims (%lld != %d)", (int) r->mode,
                               (long long) a->ne[0], 2 * (int) r->n_dims);
     }
     // neighbours are rotated in pairs, also those beyond n_dims
     return (r->mode & (GB_ROPE_NEOX | GGML_ROPE_EXACT)) != 0 || a->ne[0] % 2 == 0 ||
-           gb_rule_broken(c, "mode %d needs an even dimension 0 of a, has %lld", (int) r->mode, (long long) a->ne[0]);
+           gb_rule_broken(c, "mode %d needs an even {a.0}, has %lld", (int) r->mode, (long long) a->ne[0]);
 }
 
 static bool rule_rope_mode(const struct gb_call * c, int mode) {
@@ -409,12 +409,12 @@ static bool rule_attention(const struct gb_call * c, gb_ct q, gb_ct k) {
            gb_rule_equal(c, 0, 3, 1, 3) && gb_rule_equal(c, 0, 3, 2, 3) && gb_rule_equal(c, 2, 0, 1, 1) &&
            gb_rule_equal(c, 2, 1, 0, 0) &&
            (k->ne[1] >= q->ne[1] ||
-            gb_rule_broken(c, "k must have at least as many positions as q (dimension 1: %lld < %lld)",
+            gb_rule_broken(c, "{k} must have at least as many positions as {q} ({~k.1}: %lld < %lld)",
                            (long long) k->ne[1], (long long) q->ne[1]));
 }
 
 static bool rule_heads(const struct gb_call * c, gb_ct v) { // a head of q looks for its v by a remainder
-    return gb_rule_at_least(c, "dimension 2 of v", v->ne[2], 1);
+    return gb_rule_at_least(c, "{v.2}", v->ne[2], 1);
 }
 
 bool gb_check_flash_attn(const char * func, gb_ct q, gb_ct k, gb_ct v) {
@@ -457,7 +457,7 @@ bool gb_check_map_rows(const char * func, gb_ct a, gb_ct b, int n, bool has_fun)
             return false;
         }
     }
-    return gb_rule_in_range(&c, "dimension 0 of a", a->ne[0], 0, INT32_MAX); // fun takes an int
+    return gb_rule_in_range(&c, "{a.0}", a->ne[0], 0, INT32_MAX); // fun takes an int
 }
 
 bool gb_check_map_custom(const char * func, gb_ct a, gb_ct b, gb_ct c, int n, bool has_fun, int n_tasks) {
@@ -465,7 +465,7 @@ bool gb_check_map_custom(const char * func, gb_ct a, gb_ct b, gb_ct c, int n, bo
     call.n              = n;
     return gb_rule_given(&call) && rule_fun(&call, has_fun) &&
            (n_tasks > 0 || n_tasks == GGML_N_TASKS_MAX ||
-            gb_rule_broken(&call, "n_tasks must be at least 1, or GGML_N_TASKS_MAX (-1), is %d", n_tasks));
+            gb_rule_broken(&call, "n_tasks must be at least 1, or {!GGML_N_TASKS_MAX (}-1{!)}, is %d", n_tasks));
 }
 
 // -------------------------------------------------------------------------------------------------------------- losses

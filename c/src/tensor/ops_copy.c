@@ -23,7 +23,7 @@ struct ggml_tensor * ggml_cpy(struct ggml_context * ctx, struct ggml_tensor * a,
     }
     struct ggml_tensor * node = gb_op_like(ctx, __func__, GGML_OP_CPY, b, true);
     if (b->name[0] != '\0') {
-        gb_tensor_name_after(node, b, "copy of", a);
+        gb_tensor_name_after(node, b, "copy", a);
     } else {
         gb_tensor_name_after(node, a, "copy", NULL);
     }

@@ -65,7 +65,17 @@ struct gb_call {
         }                                                 \
     }
 
-// Reports "func: operands: reason"; returns false.
+// Reports "func: operands: reason"; returns false. What another interface calls by other names is marked in the reason
+// (gb_last_reason):
+//
+//   mark       what it is                                          in the message
+//   {a}        an operand by its role                              a
+//   {a.1}      a dimension of it; {a,b.1}: of several              dimension 1 of a; dimension 1 of a and b
+//   {~a.1}     the same, where it is clear whose                   dimension 1
+//   {#f32}     a type                                              f32
+//   {@[2, 3]}  a shape                                             [2, 3]
+//   {$s0}      a parameter                                         s0
+//   {!words}   words for callers in C only                         words
 GGML_ATTRIBUTE_FORMAT(2, 3) bool gb_rule_broken(const struct gb_call * call, const char * fmt, ...);
 
 bool gb_rule_given(const struct gb_call * call);                               // no operand is NULL or of no type

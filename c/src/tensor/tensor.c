@@ -422,13 +422,15 @@ struct ggml_tensor * gb_tensor_name_after(struct ggml_tensor * t, const struct g
     char   name[GGML_MAX_NAME] = { 0 }, old[GGML_MAX_NAME];
     size_t n = 0;
     append(name, &n, gb_tensor_read_name(src, old));
-    append(name, &n, " (");
-    append(name, &n, suffix);
-    if (other != NULL) {
-        append(name, &n, " ");
-        append(name, &n, gb_tensor_read_name(other, old));
+    if (n > 0) {
+        append(name, &n, " (");
+        append(name, &n, suffix);
+        if (other != NULL && *gb_tensor_read_name(other, old) != '\0') {
+            append(name, &n, " of ");
+            append(name, &n, old);
+        }
+        append(name, &n, ")");
     }
-    append(name, &n, ")");
     gb_tensor_write_name(t, name);
     return t;
 }

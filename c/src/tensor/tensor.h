@@ -84,7 +84,8 @@ static inline bool gb_view_is_bound(const struct ggml_tensor * t) {
 const char * gb_tensor_read_name(const struct ggml_tensor * t, char text[GGML_MAX_NAME]);
 void         gb_tensor_write_name(struct ggml_tensor * t, const char text[GGML_MAX_NAME]); // likewise; all bytes of text count
 
-// Names `t` "SRC (SUFFIX)", or with a second tensor "SRC (SUFFIX OTHER)". Returns t; NULL for NULL.
+// Names `t` "SRC (SUFFIX)", or with a second tensor that has a name "SRC (SUFFIX of OTHER)". What is made from a tensor without a name has
+// none. Returns t; NULL for NULL.
 struct ggml_tensor * gb_tensor_name_after(struct ggml_tensor * t, const struct ggml_tensor * src, const char * suffix,
                                           const struct ggml_tensor * other);
 

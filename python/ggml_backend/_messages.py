@@ -1,0 +1,212 @@
+"""What the C library says, in the words of this package, and hints for what is likely meant.
+
+The library speaks of its own functions, of types by short names, and of shapes in its order of dimensions (``ne``). Here that becomes
+argument names, dtypes, axes and shapes in NumPy order. Nothing here runs unless something has failed.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+import re
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+__all__ = ["add_note", "close_matches", "hint_of", "kind_of", "plain", "reason_of"]
+
+_DTYPES = {
+    "f32": "float32", "f16": "float16", "f64": "float64", "bf16": "bfloat16", "i8": "int8", "i16": "int16", "i32": "int32", "i64": "int64",
+}  # fmt: skip
+
+# What the parameters of C functions are called here.
+_PARAMETERS = {
+    "s0": "stride", "s1": "stride", "p0": "padding", "p1": "padding", "d0": "dilation", "d1": "dilation", "k0": "kernel", "k1": "kernel",
+    "scale_factor": "factor", "w": "window", "w0": "width", "h0": "height", "n_as": "the number of matrices",
+}  # fmt: skip
+
+
+def _dtype(c_name: str) -> str:
+    return _DTYPES.get(c_name, c_name.lower())
+
+
+def _shape(ne: str) -> str:
+    """``"128, 64"`` in C's order as ``"(64, 128)"``."""
+    sizes = [int(n) for n in re.split(r",\s*", ne)]
+    return str(tuple(reversed(sizes)))
+
+
+# ---------------------------------------------------------------------------------------------------------- messages as a whole
+
+_FUNCTION = re.compile(r"^(?:(?:ggml|gguf|gb)_\w+: )+")
+_DESCRIPTION = re.compile(r"('[^']*') ([a-z]\w*) \[(\d+(?:, \d+)*)\]")  # 'x' f32 [128, 16]
+_POSITION = re.compile(r"\bat \[(\d+(?:, ?\d+)*)\]")
+_WORD = re.compile(rf"'[^']*'|\bsrc\[(\d+)\]|\b({'|'.join(_DTYPES)})\b")  # a name is left alone
+
+
+def _described(match: re.Match[str]) -> str:
+    name, dtype, ne = match.groups()
+    shown = f"{_dtype(dtype)} {_shape(ne)}"
+    return shown if name == "''" else f"{name} {shown}"
+
+
+def plain(message: str) -> str:
+    """A message of C without the names of C functions, with tensors, dtypes and positions as Python describes them."""
+    text = _DESCRIPTION.sub(_described, _FUNCTION.sub("", message))
+    text = _WORD.sub(_translated, text)
+    return _POSITION.sub(lambda match: f"at {_shape(match[1])}", text)
+
+
+def _translated(match: re.Match[str]) -> str:
+    if match[1] is not None:
+        return f"sources[{match[1]}]"
+    return _dtype(match[2]) if match[2] is not None else match[0]
+
+
+# ------------------------------------------------------------------------------------------------------------- broken rules
+
+_MARK = re.compile(r"\{([^}]*)\}")
+_EXPERT = re.compile(r"as\[(\d)\]")
+
+
+def _label(role: str, labels: Sequence[str]) -> str:
+    """What Python calls the operand that C calls ``role``."""
+    if role in labels:
+        return role
+    expert = _EXPERT.fullmatch(role)
+    if expert:
+        return f"matrices[{expert[1]}]"
+    position = "abcdefgh".find(role) if len(role) == 1 else -1
+    return labels[position] if 0 <= position < len(labels) else role
+
+
+def reason_of(marked: str, op: str, labels: Sequence[str], ndims: Sequence[int]) -> str:
+    """The reason of a broken rule in the words of Python. ``marked``: as c/src/tensor/rule.h says."""
+    missing = False
+
+    def axis(roles: list[str], dim: int, bare: bool) -> str:
+        nonlocal missing
+        names = [_label(role, labels) for role in roles]
+        missing = missing or any(name in labels and dim >= ndims[list(labels).index(name)] for name in names)
+        return f"axis {-1 - dim}" if bare else f"axis {-1 - dim} of {' and '.join(names)}"
+
+    def said(match: re.Match[str]) -> str:
+        mark = match[1]
+        kind, rest = mark[:1], mark[1:]
+        if kind == "!":
+            return ""
+        if kind == "#":
+            return _dtype(rest)
+        if kind == "@":
+            return _shape(rest.strip("[]"))
+        if kind == "$":
+            return "amounts" if op == "pad" else _PARAMETERS.get(rest, rest)
+        roles, dot, dim = (rest if kind == "~" else mark).partition(".")
+        if not dot:
+            return _label(roles, labels)
+        return axis(roles.split(",") if roles else [], int(dim), kind == "~")
+
+    text = _MARK.sub(said, marked)
+    return f"{text}; missing axes count as 1" if missing else text
+
+
+# -------------------------------------------------------------------------------------------------------------------- hints
+
+
+def _repeats(a: Sequence[int], b: Sequence[int]) -> bool:
+    """Is every size of ``a`` a multiple of that of ``b``, as ggml repeats b over a?"""
+    if len(b) > len(a) and math.prod(b[: len(b) - len(a)]) != 1:
+        return False
+    return all(x % y == 0 if y else x == 0 for x, y in zip(reversed(a), reversed(b), strict=False))
+
+
+def _broadcasts(a: Sequence[int], b: Sequence[int]) -> bool:
+    """By NumPy's rules."""
+    return all(x == y or 1 in (x, y) for x, y in zip(reversed(a), reversed(b), strict=False))
+
+
+_SYMBOLS = {"add": "+", "sub": "-", "mul": "*", "div": "/"}
+
+
+def hint_of(op: str, marked: str, labels: Sequence[str], shapes: Sequence[tuple[int, ...]]) -> str:
+    """What is likely meant, as a clause to append; "" where nothing is likely."""
+    role = re.match(r"\{(\w+)\} must (?:be contiguous|not be transposed)", marked)
+    if role:
+        name = _label(role[1], labels)
+        if op == "reshape":
+            return f"; {name}.reshape(...) copies where it must"
+        return f"; {name}.contiguous() makes a copy that is"
+    if marked.startswith("{b} must be {#i32}"):
+        name = _label("b", labels)
+        wrong = marked.rpartition("{#")[2]
+        return f"; make {name} with dtype gb.int32{' (integers of NumPy are int64 by default)' if wrong.startswith('i64') else ''}"
+    if op in _SYMBOLS and len(shapes) == 2:
+        a, b = shapes
+        if _broadcasts(a, b):
+            return f"; b repeats over a, not a over b: a {_SYMBOLS[op]} b broadcasts as NumPy does"
+    if op == "mul_mat" and "{a,b.0} must be equal" in marked:
+        return "; mul_mat(a, b) multiplies rows by rows: it is b @ a.T"
+    if op == "get_rows" and marked.startswith("{a.2}"):
+        return "; reshape b to one axis to pick rows of one matrix"
+    return ""
+
+
+def product_hint(a: tuple[int, ...], b: tuple[int, ...]) -> str:
+    """For ``a @ b`` whose inner sizes differ."""
+    if len(b) > 1 and a[-1] == b[-1]:
+        return f"; did you mean a @ {'b.T' if len(b) == 2 else 'b.swapaxes(-1, -2)'}?"
+    if len(a) > 1 and len(b) > 1 and a[-2] == b[-2]:
+        return f"; did you mean {'a.T' if len(a) == 2 else 'a.swapaxes(-1, -2)'} @ b?"
+    return ""
+
+
+def broadcast_reason(symbol: str, a: tuple[int, ...], b: tuple[int, ...]) -> str:
+    """Why ``a + b`` is not possible, for shapes that NumPy does not broadcast."""
+    axis, x, y = next((-1 - i, x, y) for i, (x, y) in enumerate(zip(reversed(a), reversed(b), strict=False)) if x != y and 1 not in (x, y))
+    names = {"+": "add", "-": "sub", "*": "mul", "/": "div"}
+    hint = f"; gb.{names[symbol]}(a, b) repeats b over a" if _repeats(a, b) else ""
+    return f"the shapes do not broadcast, axis {axis} has {x} and {y} elements{hint}"
+
+
+def close_matches(wrong: str, known: Iterable[str]) -> str:
+    """``"; did you mean 'q4_0'?"``, or nothing."""
+    names = {name.lower(): name for name in known}
+    begin = [name for name in names if len(wrong) > 1 and name.startswith(wrong.lower())]
+    found = [repr(names[name]) for name in begin[:3] or difflib.get_close_matches(wrong.lower(), list(names), 3, 0.7)]
+    return f"; did you mean {' or '.join(found)}?" if found else ""
+
+
+def kind_of(value: object) -> str:
+    """The type of a value, with the package that it comes from: ``torch.Tensor``, ``numpy.ndarray``, ``str``."""
+    kind = type(value)
+    package = kind.__module__.partition(".")[0]
+    return kind.__qualname__ if package in ("builtins", "ggml_backend", "__main__") else f"{package}.{kind.__qualname__}"
+
+
+def tensor_hint(value: object) -> str:
+    """How one makes a tensor of something that is none."""
+    kind = kind_of(value)
+    if kind == "torch.Tensor":
+        return "; ctx.from_numpy(t.numpy()) makes one over its memory"
+    if kind.startswith("numpy.") or isinstance(value, (int, float, list, tuple)):
+        return "; ctx.constant(value) makes one, and ctx.from_numpy(array) one over its memory"
+    if hasattr(value, "__array__"):
+        return "; ctx.from_numpy(np.asarray(value)) makes one"
+    return ""
+
+
+def maker_hint(wanted: str, value: object) -> str:
+    """How one makes an object of this package of what was given instead, if that is likely meant."""
+    if wanted == "Backend" and isinstance(value, str):
+        return f"; gb.Backend({value!r}) makes one"
+    if wanted == "Graph" and kind_of(value) in ("Tensor", "list", "tuple"):
+        return "; ctx.graph(tensor) makes one"
+    if wanted == "Tensor":
+        return tensor_hint(value)
+    return ""
+
+
+def add_note(error: BaseException, note: str) -> None:
+    """Tells more about an exception of the user's code. Python 3.10 does not show notes."""
+    add: Callable[[str], Any] | None = getattr(error, "add_note", None)
+    if add is not None:
+        add(note)

@@ -1,0 +1,283 @@
+"""The code in README.md and docs: Python runs, in the order in which it is read, and prints what the page says that it prints.
+
+A block is fenced (```` ```python ````) or indented by four spaces. Python blocks of a page share their names; ``BEFORE`` has what a page takes for given.
+A ``text`` block behind a Python block is what that prints; in blocks with ``>>>`` the answers are compared. Every other block is in ``NOT_RUN``, with the
+reason, and each command ``python -m ggml_backend ...`` that a page mentions has the options that the page mentions.
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import io
+import os
+import re
+import subprocess
+import sys
+import traceback
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import ggml_backend as gb
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = ["README.md", "CONTRIBUTING.md", "benchmarks/README.md", *(f"docs/{p.name}" for p in sorted((ROOT / "docs").glob("*.md")))]
+
+BUILD, INSTALL, MEASURES, C, DRAWING = "builds for minutes; `make test` does the same", "installs", "measures for minutes", "C or CMake, tested in tests/consumer", "no code"
+
+#: page, begin of the first line: why the block is not run
+NOT_RUN = {
+    ("README.md", "pip install ."): INSTALL,
+    ("README.md", "make demo"): INSTALL,
+    ("README.md", "cmake -S"): BUILD,
+    ("README.md", "find_package"): C,
+    ("CONTRIBUTING.md", "make test"): BUILD,
+    ("CONTRIBUTING.md", "cmake --preset"): BUILD,
+    ("CONTRIBUTING.md", "pip install"): INSTALL,
+    ("docs/ARCHITECTURE.md", "base  ->"): DRAWING,
+    ("docs/ARCHITECTURE.md", "_ffi (generated)"): "no code; tests/python/test_package.py has the order",
+    ("docs/BACKENDS.md", "GGML_BACKEND_MODULE"): "C, tested in tests/python/test_modules.py",
+    ("docs/BACKENDS.md", "find_package"): C,
+    ("docs/BACKENDS.md", "I=$(python"): "compiles; tests/python/test_modules.py does the same",
+    ("docs/CUDA.md", "cmake -S . -B build -D"): BUILD,
+    ("docs/CUDA.md", "cmake -S . -B build/emulation"): BUILD,
+    ("docs/CUDA.md", "ggml_backend_cuda_init"): "C, tested in tests/cuda",
+    ("docs/CUDA.md", "CUDA: no device"): "the message of a driver",
+    ("docs/CUDA.md", "sh tools/check_cuda.sh"): "needs a device",
+    ("docs/PERFORMANCE.md", "python -m ggml_backend bench"): MEASURES,
+    ("docs/PERFORMANCE.md", "cmake -S"): BUILD,
+    ("docs/PERFORMANCE.md", "cmake --build"): BUILD,
+    ("docs/PERFORMANCE.md", "pip install"): INSTALL,
+    ("docs/PERFORMANCE.md", "python benchmarks/"): MEASURES,
+    ("docs/PERFORMANCE.md", "git clone"): BUILD,
+    ("docs/PLACEMENT.md", "cost of a placement"): "a formula",
+    ("docs/PLACEMENT.md", "python -m ggml_backend calibrate"): MEASURES,
+    ("docs/PLACEMENT.md", "python benchmarks/"): MEASURES,
+    ("docs/PLANNING.md", "python -m ggml_backend plan FILE.csv"): "files are placeholders; tests/python/test_planning.py",
+    ("docs/PLANNING.md", "python -m ggml_backend plan unet"): "runs below",
+    ("docs/PLANS.md", "10 runs"): "times differ from run to run; the lines are compared below",
+    ("docs/PLANS.md", "python -m ggml_backend plan FILE.csv"): "the arguments are placeholders; tests/python/test_planning.py",
+    ("docs/PLANS.md", "python -m ggml_backend plan MODEL.gguf"): "the arguments are placeholders; tests/python/test_plan_memory.py",
+    ("docs/QUANTIZATION.md", "PYTHONPATH=. python benchmarks/"): MEASURES,
+    ("docs/SCHEDULER.md", "backend CPU: spread"): "one line of an answer; tests/python/test_fallbacks.py compares such",
+    ("docs/SCHEDULER.md", "check: step 1"): "the message of a fault that no user can make; tests/c makes it",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Block:
+    page: str
+    line: int  # of its first line
+    kind: str  # of a fence; "" if it has none or is indented
+    text: str
+
+    @property
+    def name(self) -> str:
+        return f"{self.page}:{self.line}"
+
+    @property
+    def first(self) -> str:
+        return self.text.split("\n", 1)[0]
+
+
+def blocks_of(page: str) -> list[Block]:
+    lines = (ROOT / page).read_text(encoding="utf-8").split("\n")
+    found, i = [], 0
+    while i < len(lines):
+        j = i + 1
+        if lines[i].startswith("```"):
+            while not lines[j].startswith("```"):
+                j += 1
+            found.append(Block(page, i + 2, lines[i][3:].strip(), "\n".join(lines[i + 1 : j])))
+            j += 1
+        elif lines[i].startswith("    ") and i and not lines[i - 1].strip():
+            while j < len(lines) and (lines[j].startswith("    ") or (not lines[j].strip() and "".join(lines[j + 1 : j + 2]).startswith("    "))):
+                j += 1
+            found.append(Block(page, i + 1, "", "\n".join(line[4:] for line in lines[i:j])))
+        i = j
+    return found
+
+
+BLOCKS = {page: blocks_of(page) for page in PAGES}
+WITH_PYTHON = [page for page, blocks in BLOCKS.items() if any(b.kind == "python" for b in blocks)]
+
+
+# -------------------------------------------------------------------------------------------- what a page takes for given
+
+
+def _network(names: dict[str, Any], **options: Any) -> None:
+    """A small graph under the usual names, planned by a scheduler of two devices."""
+    cpu, sim = gb.Backend("CPU", n_threads=1), gb.Backend("SIM:name=DEVICE")
+    ctx = gb.Context()
+    x = ctx.constant(np.ones((4, 8), np.float32), name="x") if not options else ctx.tensor((4, 8), name="x").set_input()
+    y = gb.relu(x * 2).named("y")
+    graph = ctx.graph(y)
+    names.update(cpu=cpu, sim=sim, ctx=ctx, x=x, y=y, node=y, graph=graph, sched=gb.Scheduler([sim, cpu], **options))
+    if options:
+        names["sched"].allocate(graph)
+        x.set(np.ones((4, 8), np.float32))
+
+
+def _readme(names: dict[str, Any], folder: Path) -> None:
+    (folder / "model.bin").write_bytes(bytes(4096 + 2 * 1024 * 4096))
+    with gb.gguf.Writer(folder / "model.gguf") as writer:
+        writer.add("general.name", "small").add_tensor("blk.0.attn_q.weight", np.ones((4, 8), np.float32))
+
+
+def _plans(names: dict[str, Any], folder: Path) -> None:
+    _network(names, n_copies=2)
+    names.update(warnings=warnings, batches=[np.full((4, 8), i, np.float32) for i in range(5)], pending=[])
+
+
+def _placement(names: dict[str, Any], folder: Path) -> None:
+    _network(names)
+    ctx = names["ctx"]
+    product = ctx.tensor((1024, 1024), name="a") @ ctx.tensor((1024, 1024), name="b").T
+    names.update(gpu_backend=gb.Backend("SIM:name=GPU"), cpu_backend=names["cpu"], node=product, graph=ctx.graph(product))
+
+
+def _usual(names: dict[str, Any], folder: Path) -> None:
+    _network(names)
+
+
+BEFORE = {"README.md": _readme, "docs/PLANS.md": _plans, "docs/PLACEMENT.md": _placement, "docs/PLANNING.md": _usual, "docs/CUDA.md": _usual}
+
+
+# -------------------------------------------------------------------------------------------------------------------- running
+
+
+@contextlib.contextmanager
+def within(folder: Path) -> Iterator[None]:
+    before = os.getcwd()
+    os.chdir(folder)
+    try:
+        yield
+    finally:
+        os.chdir(before)
+
+
+def execute(block: Block, names: dict[str, Any]) -> str:
+    """Runs a block; what it prints."""
+    out = io.StringIO()
+    code = compile("\n" * (block.line - 1) + block.text, str(ROOT / block.page), "exec")
+    with contextlib.redirect_stdout(out):
+        exec(code, names)
+    return out.getvalue().rstrip("\n")
+
+
+def converse(block: Block, names: dict[str, Any]) -> tuple[list[str], list[str]]:
+    """Runs a block of ``>>>`` lines: what the page says that they answer, and what they do."""
+    said, answered = [], []
+    for part in re.split(r"^>>> ", block.text, flags=re.M)[1:]:
+        source, _, expected = part.partition("\n")
+        said.append(expected.strip("\n"))
+        out = io.StringIO()
+        try:
+            with contextlib.redirect_stdout(out):
+                tree = ast.parse(source)
+                if isinstance(tree.body[-1], ast.Expr):
+                    value = eval(compile(source, block.name, "eval"), names)
+                    if value is not None:
+                        print(repr(value))
+                else:
+                    exec(compile(tree, block.name, "exec"), names)
+            answered.append(out.getvalue().strip("\n"))
+        except Exception as error:
+            last = "".join(traceback.format_exception_only(type(error), error)).strip("\n")
+            answered.append(f"Traceback (most recent call last):\n  ...\n{last}")
+    return said, answered
+
+
+@pytest.mark.parametrize("page", WITH_PYTHON)
+def test_python_of_a_page_runs_and_prints_what_it_says(page, tmp_path):
+    if page == "docs/CUDA.md" and "CUDA0" not in gb.backends():
+        pytest.skip(f"CUDA: {gb.backends().missing.get('CUDA')}")
+    names: dict[str, Any] = {"gb": gb, "np": np}
+    BEFORE[page](names, tmp_path)
+    blocks = BLOCKS[page]
+    with within(tmp_path), warnings.catch_warnings():
+        warnings.simplefilter("always")
+        for block, behind in zip(blocks, [*blocks[1:], None], strict=True):
+            if block.kind != "python":
+                continue
+            if block.text.startswith(">>> "):
+                said, answered = converse(block, names)
+                assert answered == said, block.name
+                continue
+            printed = execute(block, names)
+            if behind is not None and behind.kind == "text":
+                assert printed == behind.text, block.name
+
+
+def test_every_other_block_has_a_reason():
+    left = dict.fromkeys(NOT_RUN, 0)
+    for page, blocks in BLOCKS.items():
+        for block, before in zip(blocks, [None, *blocks], strict=False):
+            if block.kind == "python":
+                continue
+            if block.kind == "text":
+                assert before is not None, block.name
+                assert before.kind == "python", f"{block.name}: output of nothing"
+                continue
+            keys = [key for key in NOT_RUN if key[0] == page and block.first.startswith(key[1])]
+            assert len(keys) == 1, f"{block.name} {block.first!r}: a Python block, or in NOT_RUN with a reason"
+            left[keys[0]] += 1
+    assert [key for key, uses in left.items() if not uses] == [], "NOT_RUN has what is on no page"
+
+
+def test_the_lines_of_statistics_are_those_of_the_page():
+    """Docs say how the counts look: the same lines, whatever the numbers."""
+    names: dict[str, Any] = {}
+    _network(names)
+    with names["sched"].trace():
+        names["sched"].compute(names["graph"])
+    (block,) = [b for b in BLOCKS["docs/PLANS.md"] if b.first.startswith("10 runs")]
+
+    def shape(text: str) -> list[str]:
+        return [re.sub(r"[\d.,]+", "#", line).strip() for line in text.splitlines()]
+
+    page, real = shape(block.text), shape(str(names["sched"].stats))
+    assert page[:5] == real[:5]
+    assert re.fullmatch(r"split # on \w+: # us a run \(# traced\)", page[-1])
+    assert re.fullmatch(r"split # on \w+: # us a run \(# traced\)", real[-1])
+
+
+# ------------------------------------------------------------------------------------------------------------- command lines
+
+_COMMAND = re.compile(r"(?:python -m ggml_backend|ggml-backend)((?: [a-z][a-z-]*)*)([^`\n|#]*)")
+
+
+def mentioned() -> dict[tuple[str, ...], set[str]]:
+    """Subcommands that the pages mention, with the options that they mention."""
+    known = {"info": (), "plan": (), "bench": (), "calibrate": (), "gguf": ("info", "dump", "check", "quantize", "convert")}
+    found: dict[tuple[str, ...], set[str]] = {}
+    for page in PAGES:
+        for match in _COMMAND.finditer((ROOT / page).read_text(encoding="utf-8")):
+            words = match[1].split()
+            if not words or words[0] not in known:
+                assert not words or words[0] in known, f"{page}: there is no command {words[0]!r}"
+                continue
+            command = tuple(words[:2]) if len(words) > 1 and words[1] in known[words[0]] else (words[0],)
+            found.setdefault(command, set()).update(re.findall(r"--[a-z][a-z-]*", match[2]))
+    return found
+
+
+@pytest.mark.parametrize("command", sorted(mentioned()), ids=" ".join)
+def test_commands_that_pages_mention_have_these_options(command):
+    done = subprocess.run([sys.executable, "-m", "ggml_backend", *command, "--help"], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    missing = {option for option in mentioned()[command] if option not in done.stdout}
+    assert not missing, f"{' '.join(command)}: {missing}"
+
+
+@pytest.mark.parametrize("arguments", [["info"], ["plan", "unet", "--reorder"]], ids=" ".join)
+def test_commands_that_are_cheap_run(arguments, tmp_path):
+    done = subprocess.run([sys.executable, "-m", "ggml_backend", *arguments], capture_output=True, text=True, timeout=120, cwd=tmp_path, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout

