@@ -20,20 +20,14 @@ struct job {
 
 // As integers, positive floats have their order, with NaN above all. Simple loops, for compilers to vectorize.
 bool gb_any_above(const float * x, int64_t n, float limit) {
-    const int32_t bound    = (int32_t) gb_f32_bits(limit);
-    int32_t       lanes[8] = { 0 }, any = 0;
-    int64_t       i        = 0;
-    for (; i + 32 <= n; i += 32) {
-        int32_t bits[32];
-        memcpy(bits, x + i, sizeof(bits));
-        for (int j = 0; j < 32; j += 8) {
-            for (int k = 0; k < 8; k++) {
-                lanes[k] |= bound - (bits[j + k] & 0x7fffffff);
-            }
+    enum { STEP = 64 };
+    const int32_t bound = (int32_t) gb_f32_bits(limit);
+    int32_t       any   = 0; // negative as soon as one difference is
+    int64_t       i     = 0;
+    for (; i + STEP <= n; i += STEP) {
+        for (int k = 0; k < STEP; k++) {
+            any |= bound - (int32_t) (gb_f32_bits(x[i + k]) & 0x7fffffffu);
         }
-    }
-    for (int k = 0; k < 8; k++) {
-        any |= lanes[k];
     }
     for (; i < n; i++) {
         any |= bound - (int32_t) (gb_f32_bits(x[i]) & 0x7fffffffu);
