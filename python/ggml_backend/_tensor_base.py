@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from ._errors import StateError, check
 from ._ffi import ffi, lib
+from ._names import as_name
 from .buffer import text
 from .dtypes import DType, dtype_of_id
 
@@ -42,12 +43,13 @@ class TensorInfo:
 
     @property
     def name(self) -> str:
-        """At most 63 bytes of UTF-8; longer names are cut between two characters."""
-        return text(lib.ggml_get_name(self._live()))
+        """At most 63 bytes of UTF-8; longer names are cut between two characters. Bytes that are no UTF-8 come as surrogates, as in
+        ``os.fsdecode``."""
+        return str(ffi.string(lib.ggml_get_name(self._live())), "utf-8", "surrogateescape")
 
     @name.setter
     def name(self, name: str) -> None:
-        lib.ggml_set_name(self._live(), name.encode())
+        lib.ggml_set_name(self._live(), as_name(name, "Tensor.name"))
 
     def named(self: _T, name: str) -> _T:
         """Sets the name and returns the tensor."""

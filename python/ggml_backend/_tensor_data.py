@@ -76,13 +76,15 @@ class TensorData(TensorInfo):
         if view.host:
             array = array_at(p, pin, view.readonly)
             if copy:
-                array = array.copy()
+                with reading(array):
+                    array = array.copy()
         else:
             if copy is False:
                 raise StateError(f"numpy: {self.describe()} is in device memory, which takes a copy")
             array = read_tensor(self._k, p)
         if dtype is not None:
-            array = self._converted(array, np.dtype(dtype), copy)
+            with reading(array):
+                array = self._converted(array, np.dtype(dtype), copy)
         return array
 
     def _converted(self, array: np.ndarray[Any, Any], dtype: np.dtype[Any], copy: bool | None) -> np.ndarray[Any, Any]:
@@ -126,7 +128,8 @@ class TensorData(TensorInfo):
                 raise InvalidArgumentError(f"set: {self.describe()} cannot take an array of shape {array.shape}")
             array = np.broadcast_to(array, shape)
         if not array.flags.c_contiguous:
-            array = np.ascontiguousarray(array)
+            with reading(array, "set"):
+                array = np.ascontiguousarray(array)
         status = _write_all(self._k, p, _from_buffer(array), array.nbytes, b"it") if array.nbytes else _write(self._k, p, b"", 0, 0, b"it")
         if status:
             raise_last(f"set: {self.describe()}", status)
@@ -175,7 +178,10 @@ class TensorData(TensorInfo):
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
         array = self.numpy(dtype)
-        return array.copy() if copy else array
+        if not copy:
+            return array
+        with reading(array):
+            return array.copy()
 
     def __dlpack__(self, **options: Any) -> Any:
         if not self.is_host:

@@ -18,6 +18,7 @@ from ._data import dtype_of_array, exact_array
 from ._errors import InvalidArgumentError, StateError, raise_last
 from ._ffi import ffi, lib
 from ._handles import ContextCore, Core, Handle, address, fail, new_handle
+from ._names import as_name
 from ._tensor_base import MAX_DIMS
 from ._tensor_data import TensorData
 from .backend import Backend
@@ -91,10 +92,11 @@ class TensorPool(Handle):
         size = shape_tuple(shape)
         element = as_dtype(dtype)
         ne = ne_of(size, "Context.tensor")
+        label = None if name is None else as_name(name, "Context.tensor")
         pointer = lib.ggml_new_tensor(core.ptr, element.id, MAX_DIMS, ne)
         if not pointer:
             raise_last(f"Context.tensor({size}, {element.name})")
-        return self._wrap(core, pointer, len(size), name)
+        return self._wrap(core, pointer, len(size), label)
 
     def from_numpy(self, array: Any, name: str | None = None, usage: str = "any") -> Tensor:
         """A tensor over the memory of a C-contiguous NumPy array (or memory map), without a copy. The array is kept alive."""
@@ -159,7 +161,7 @@ class TensorPool(Handle):
     def get(self, name: str) -> Tensor | None:
         """The first tensor of that name."""
         core = self._live()
-        pointer = lib.ggml_get_tensor(core.ptr, name.encode())
+        pointer = lib.ggml_get_tensor(core.ptr, as_name(name, "Context.get"))
         return Tensor(self, pointer, core.h) if pointer else None
 
     def __getitem__(self, name: str) -> Tensor:
@@ -182,10 +184,10 @@ class TensorPool(Handle):
         self._core = None
         self._shapes = None
 
-    def _wrap(self, core: ContextCore, pointer: Any, ndim: int, name: str | None = None) -> Tensor:
+    def _wrap(self, core: ContextCore, pointer: Any, ndim: int, name: bytes | None = None) -> Tensor:
         _set_ndim(pointer, ndim)
         if name is not None:
-            lib.ggml_set_name(pointer, name.encode())
+            lib.ggml_set_name(pointer, name)
         return Tensor(self, pointer, core.h)
 
     def _transposed(self, tensor: Tensor) -> Tensor:
