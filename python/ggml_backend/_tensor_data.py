@@ -11,6 +11,7 @@ from ._data import array_at, exact_array, layout, read_tensor
 from ._errors import GgmlError, InvalidArgumentError, StateError, raise_last
 from ._ffi import ffi, lib
 from ._handles import new_handle, new_pin
+from ._mapped import reading
 from ._quantize import OnInvalid, quantize
 from ._tensor_base import TensorInfo
 from .buffer import Buffer, BufferCore
