@@ -14,6 +14,8 @@ PYTHON ?= python3
 JOBS   ?= $(shell nproc 2>/dev/null || echo 2)
 CMAKE_ARGS ?=
 export CMAKE_ARGS
+# What programs keep for the next time (downloads, quantized weights, measured costs) stays in the tree, too.
+export XDG_CACHE_HOME := $(CURDIR)/build/cache
 
 venv := build/venv
 py   := $(venv)/bin/python

@@ -10,6 +10,7 @@ FOLDER: ``plan.html``, a picture of the memory and the copies, and ``trace.json`
 from __future__ import annotations
 
 import argparse
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -84,4 +85,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except (OSError, gb.GgmlError) as error:  # a folder that cannot be written to
+        sys.exit(f"two_devices: {' '.join(str(error).split())}")

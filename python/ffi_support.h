@@ -16,6 +16,7 @@
 #include "cpu/limits.h"
 #include "data.h"
 #include "ffi_build.h"
+#include "ffi_mapped.h"
 
 #ifndef GBPY_VERSION
 #    define GBPY_VERSION "0"
@@ -121,13 +122,17 @@ static inline bool gbpy_can_dequantize(enum ggml_type type) {
 static inline void gbpy_dequantize(enum ggml_type type, const void * src, float * dst, int64_t n) {
     const ggml_to_float_t to_float = gb_to_float_of(type);
     if (to_float == NULL) {
+        gb_mapped_enter();
         memcpy(dst, src, (size_t) n * sizeof(float));
+        gb_mapped_leave();
         return;
     }
+    gb_mapped_enter();
     for (int64_t i = 0; i < n; i += 1 << 20) { // a multiple of every block
         const int part = n - i < 1 << 20 ? (int) (n - i) : 1 << 20;
         to_float((const char *) src + (size_t) (i / ggml_blck_size(type)) * ggml_type_size(type), dst + i, part);
     }
+    gb_mapped_leave();
 }
 
 // Strings with their lengths: they may contain NUL. The caller has checked key_id and type.

@@ -11,6 +11,7 @@ import numpy as np
 
 import ggml_backend as gb
 
+from ..command import count, plain, run, save_array
 from .model import Embedder, FloatArray, model_dir
 from .quantized import cached_file
 
@@ -28,7 +29,8 @@ def similarity_table(texts: list[str], vectors: FloatArray) -> str:
     similarity = vectors @ vectors.T
     width = min(56, max(len(t) for t in texts))
     head = " " * (width + 4) + "".join(f"{i + 1:>7}" for i in range(len(texts)))
-    rows = [f"{i + 1:>2}  {t[:width]:<{width}}" + "".join(f"{s:7.3f}" for s in similarity[i]) for i, t in enumerate(texts)]
+    shown = [plain(t.replace("\n", " "))[:width] for t in texts]
+    rows = [f"{i + 1:>2}  {t:<{width}}" + "".join(f"{s:7.3f}" for s in similarity[i]) for i, t in enumerate(shown)]
     return "\n".join([head, *rows])
 
 
@@ -56,12 +58,15 @@ def read_texts(args: argparse.Namespace) -> list[str]:
     texts = list(args.sentence)
     if args.file:
         texts += [line.strip() for line in Path(args.file).read_text(encoding="utf-8").splitlines() if line.strip()]
-    return texts or SENTENCES
+    return [t.encode("utf-8", "replace").decode() for t in texts] or SENTENCES  # arguments may hold bytes that are no text
 
 
 def with_bar(batches: Iterable[range]) -> Iterable[range]:
-    from tqdm import tqdm
-
+    try:
+        from tqdm import tqdm
+    except ImportError:
+        yield from batches
+        return
     yield from tqdm(batches, unit="batch", disable=not sys.stderr.isatty())
 
 
@@ -70,11 +75,13 @@ def main() -> None:
     parser.add_argument("sentence", nargs="*", help="texts to embed (default: a handful of examples)")
     parser.add_argument("--file", help="a text file, one sentence a line")
     parser.add_argument("--devices", default="CPU", help="registry names in order of priority, e.g. SIM,CPU (default: %(default)s)")
-    parser.add_argument("--batch", type=int, default=32, help="sentences a batch (default: %(default)s)")
-    parser.add_argument("--threads", type=int, help="CPU threads (default: what the machine has)")
+    parser.add_argument("--batch", type=count(), default=32, help="sentences a batch (default: %(default)s)")
+    parser.add_argument("--threads", type=count(512), help="CPU threads (default: what the machine has)")
     parser.add_argument("--type", default="f32", help="type of the weights: f32, q8_0, q6_k, q4_k, ... (default: %(default)s)")
     parser.add_argument("--out", help="write the vectors to this .npy file")
     args = parser.parse_args()
+    if args.out and not Path(args.out).absolute().parent.is_dir():
+        parser.error(f"--out {args.out}: there is no such folder")
 
     texts = read_texts(args)
     embedder = Embedder(args.devices.split(","), n_threads=args.threads, dtype=args.type)
@@ -99,9 +106,9 @@ def main() -> None:
     if args.type not in ("f32", "float32"):
         print(compare_with_f32(texts, vectors, args))
     if args.out:
-        np.save(args.out, vectors)
+        save_array(Path(args.out), vectors)
         print(f"wrote {args.out}: {vectors.shape} float32")
 
 
 if __name__ == "__main__":
-    main()
+    run(main, "python -m examples.embed")

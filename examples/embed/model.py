@@ -170,8 +170,10 @@ class Embedder:
     def __init__(
         self, devices: Sequence[str] = ("CPU",), n_threads: int | None = None, max_tokens: int = 256, dtype: str = "f32"
     ) -> None:
-        from tokenizers import Tokenizer
-
+        try:
+            from tokenizers import Tokenizer
+        except ImportError:
+            raise SystemExit("the tokenizer is not installed: pip install tokenizers (or ggml_backend[demo])") from None
         folder = model_dir()
         self.config = Config.load(folder)
         self.max_tokens = min(max_tokens, self.config.max_tokens)

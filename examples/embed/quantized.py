@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -22,17 +22,32 @@ def cache_dir() -> Path:
     return (Path(root) if root else Path.home() / ".cache") / "ggml_backend"
 
 
+def is_whole(path: Path, shapes: Mapping[str, tuple[int, ...]]) -> bool:
+    """Does the file have all tensors? One that was cut, or is something else, does not."""
+    try:
+        with gb.gguf.open(path) as file:
+            return {name: t.shape for name, t in file.tensors.items()} == shapes
+    except (OSError, gb.GgmlError):
+        return False
+
+
 def cached_file(source: Path, dtype: str, report: Callable[[str], None] = print) -> Path:
     """The GGUF file of ``source`` (safetensors) quantized to ``dtype``; made, and the choice for each tensor reported, if it is not there."""
     wanted = gb.as_dtype(dtype)
+    if not wanted.is_quantized and wanted.name not in ("float16", "bfloat16"):
+        raise ValueError(f"type {wanted.name}: weights are f32, f16, bf16 or of a quantized type")
     path = cache_dir() / f"all-MiniLM-L6-v2-{wanted.name}.gguf"
-    if path.exists() and path.stat().st_mtime >= source.stat().st_mtime:
-        return path
-    path.parent.mkdir(parents=True, exist_ok=True)
-    report(f"quantizing to {path}")
     data = np.memmap(source, np.uint8, "r")
     header_size = int.from_bytes(data[:8].tobytes(), "little")
     header = json.loads(data[8 : 8 + header_size].tobytes())
+    shapes = {name: tuple(info["shape"]) for name, info in header.items() if name != "__metadata__" and info["dtype"] == "F32"}
+    if path.exists():
+        if not path.is_file():
+            raise ValueError(f"{path} is in the way of the quantized weights: it is no file")
+        if path.stat().st_mtime >= source.stat().st_mtime and is_whole(path, shapes):
+            return path
+    path.parent.mkdir(parents=True, exist_ok=True)
+    report(f"quantizing to {path}")
     with gb.gguf.Writer(path) as out:
         out.add("general.architecture", "bert")
         out.add("general.name", f"all-MiniLM-L6-v2 {wanted.name}")

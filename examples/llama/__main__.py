@@ -7,8 +7,7 @@ import codecs
 import sys
 from collections.abc import Iterable
 
-import ggml_backend as gb
-
+from ..command import count, plain, run
 from .model import Llama, Sampler
 from .tokenizer import Tokenizer, tokenizer_of
 
@@ -16,8 +15,8 @@ from .tokenizer import Tokenizer, tokenizer_of
 def show_text(tokenizer: Tokenizer, tokens: Iterable[int]) -> None:
     decoder = codecs.getincrementaldecoder("utf-8")("replace")  # a character may spread over tokens
     for token in tokens:
-        print(decoder.decode(tokenizer.piece(token)), end="", flush=True)
-    print(decoder.decode(b"", final=True))
+        print(plain(decoder.decode(tokenizer.piece(token))), end="", flush=True)
+    print(plain(decoder.decode(b"", final=True)))
 
 
 def show_tokens(tokens: Iterable[int]) -> None:
@@ -31,27 +30,25 @@ def main() -> None:
     parser.add_argument("model", help="the GGUF file; of a split one, its first part")
     parser.add_argument("prompt", nargs="?", default="", help="text to go on from")
     parser.add_argument("--tokens", help="instead of a text: token numbers, separated by commas; prints numbers")
-    parser.add_argument("-n", type=int, default=128, help="tokens to generate at most (default: %(default)s)")
+    parser.add_argument("-n", type=count(), default=128, help="tokens to generate at most (default: %(default)s)")
     parser.add_argument("--temperature", type=float, default=0.0, help="0 takes the likeliest token (default: %(default)s)")
-    parser.add_argument("--top-k", type=int, default=40, help="with a temperature: among so many likeliest (default: %(default)s)")
+    parser.add_argument("--top-k", type=count(), default=40, help="with a temperature: among so many likeliest (default: %(default)s)")
     parser.add_argument("--top-p", type=float, default=0.95, help="... that make up this probability (default: %(default)s)")
     parser.add_argument("--seed", type=int, help="of the random choice")
     parser.add_argument("--devices", default="CPU", help="registry names in order of priority, e.g. SIM,CPU (default: %(default)s)")
-    parser.add_argument("--threads", type=int, help="CPU threads (default: what the machine has)")
-    parser.add_argument("--context", type=int, help="positions of the cache (default: the model's, at most 4096)")
+    parser.add_argument("--threads", type=count(512), help="CPU threads (default: what the machine has)")
+    parser.add_argument("--context", type=count(), help="positions of the cache (default: the model's, at most 4096)")
     args = parser.parse_args()
 
-    try:
-        sampler = Sampler(args.temperature, args.top_k, args.top_p, args.seed)
-        model = Llama(args.model, args.devices.split(","), args.threads, args.context)
-        if args.tokens:
-            show_tokens(model.generate([int(t) for t in args.tokens.split(",")], sampler, args.n))
-        else:
-            tokenizer = tokenizer_of(model.metadata)
-            print(args.prompt, end="", flush=True)
-            show_text(tokenizer, model.generate(tokenizer.encode(args.prompt), sampler, args.n, tokenizer.stop))
-    except (ValueError, OSError, gb.GgmlError) as error:
-        raise SystemExit(f"{parser.prog}: {error}") from None
+    sampler = Sampler(args.temperature, args.top_k, args.top_p, args.seed)
+    model = Llama(args.model, args.devices.split(","), args.threads, args.context)
+    if args.tokens:
+        show_tokens(model.generate([int(t) for t in args.tokens.split(",")], sampler, args.n))
+    else:
+        tokenizer = tokenizer_of(model.metadata, model.config.vocab)
+        prompt = args.prompt.encode("utf-8", "replace").decode()
+        print(plain(prompt), end="", flush=True)
+        show_text(tokenizer, model.generate(tokenizer.encode(prompt), sampler, args.n, tokenizer.stop))
 
     s = model.stats
     parts = []
@@ -64,4 +61,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run(main, "python -m examples.llama")

@@ -20,6 +20,8 @@ import numpy.typing as npt
 
 import ggml_backend as gb
 
+from .keys import Keys
+
 FloatArray = npt.NDArray[np.float32]
 
 WINDOW = 64  # positions: larger ones are built less often, and look at more places that hold nothing yet
@@ -47,40 +49,66 @@ class Config:
 
     @classmethod
     def of(cls, metadata: Mapping[str, Any], tensors: Mapping[str, Any]) -> Config:
+        """ValueError for a file that this network cannot run: nothing in it is trusted, so that what follows can be."""
+        keys = Keys(metadata)
         architecture = metadata.get("general.architecture")
         if architecture != "llama":
-            raise ValueError(f"the architecture of the file is {architecture!r}; this example runs 'llama'")
-        if metadata.get("llama.expert_count", 0):
+            raise ValueError(f"the architecture of the file is {str(architecture)[:60]!r}; this example runs 'llama'")
+        if keys.count("llama.expert_count", 0, least=0):
             raise ValueError("the file holds a mixture of experts; this example runs dense models")
         if "rope_freqs.weight" in tensors:
             raise ValueError("the file scales rotary frequencies one by one (rope_freqs.weight), for which ROPE has no operand")
-
-        def key(name: str, default: Any = None) -> Any:
-            value = metadata.get(f"llama.{name}", default)
-            if value is None:
-                raise ValueError(f"the file has no key llama.{name}")
-            return value
-
-        embd, heads = key("embedding_length"), key("attention.head_count")
+        embd, heads = keys.count("llama.embedding_length"), keys.count("llama.attention.head_count")
+        kv_heads = keys.count("llama.attention.head_count_kv", heads)
         if embd % heads:
             raise ValueError(f"llama.embedding_length {embd} is no multiple of llama.attention.head_count {heads}")
-        scaling = metadata.get("llama.rope.scaling.type", "none")
+        if heads % kv_heads:
+            raise ValueError(f"llama.attention.head_count {heads} is no multiple of llama.attention.head_count_kv {kv_heads}")
+        rope_dims = keys.count("llama.rope.dimension_count", embd // heads)
+        if rope_dims > embd // heads or rope_dims % 2:
+            raise ValueError(f"llama.rope.dimension_count is {rope_dims}: it must be even and at most the size of a head, {embd // heads}")
+        scaling = keys.word("llama.rope.scaling.type", "none")
         if scaling not in ("none", "linear"):
-            raise ValueError(f"llama.rope.scaling.type is {scaling!r}; this example knows 'none' and 'linear'")
-        factor = metadata.get("llama.rope.scaling.factor", 1.0) if scaling == "linear" else 1.0
-        return cls(
-            vocab=tensors["token_embd.weight"].shape[0],
+            raise ValueError(f"llama.rope.scaling.type is {scaling[:60]!r}; this example knows 'none' and 'linear'")
+        factor = keys.real("llama.rope.scaling.factor", 1.0, least=1e-6) if scaling == "linear" else 1.0
+        embedding = tensors.get("token_embd.weight")
+        if embedding is None or len(embedding.shape) != 2:
+            raise ValueError("the file has no matrix token_embd.weight")
+        config = cls(
+            vocab=embedding.shape[0],
             embd=embd,
-            layers=key("block_count"),
+            layers=keys.count("llama.block_count"),
             heads=heads,
-            kv_heads=key("attention.head_count_kv", heads),
-            ff=key("feed_forward_length"),
-            context=key("context_length"),
-            eps=key("attention.layer_norm_rms_epsilon"),
-            rope_dims=key("rope.dimension_count", embd // heads),
-            rope_base=key("rope.freq_base", 10000.0),
+            kv_heads=kv_heads,
+            ff=keys.count("llama.feed_forward_length"),
+            context=keys.count("llama.context_length", most=1 << 31),
+            eps=keys.real("llama.attention.layer_norm_rms_epsilon"),
+            rope_dims=rope_dims,
+            rope_base=keys.real("llama.rope.freq_base", 10000.0, least=1e-6),
             rope_scale=1.0 / factor,
         )
+        for name, shape in config.shapes(with_head="output.weight" in tensors):
+            found = tensors.get(name)
+            if found is None:
+                raise ValueError(f"the file has no tensor {name}")
+            if tuple(found.shape) != shape:
+                raise ValueError(f"{name} has shape {tuple(found.shape)}; the file's metadata says {shape}")
+        return config
+
+    def shapes(self, with_head: bool) -> Iterator[tuple[str, tuple[int, ...]]]:
+        """All tensors that the network uses."""
+        embd, kv = self.embd, self.kv_heads * self.head
+        yield "token_embd.weight", (self.vocab, embd)
+        yield "output_norm.weight", (embd,)
+        if with_head:
+            yield "output.weight", (self.vocab, embd)
+        parts = {
+            "attn_norm": (embd,), "attn_q": (embd, embd), "attn_k": (kv, embd), "attn_v": (kv, embd), "attn_output": (embd, embd),
+            "ffn_norm": (embd,), "ffn_gate": (self.ff, embd), "ffn_up": (self.ff, embd), "ffn_down": (embd, self.ff),
+        }  # fmt: skip
+        for i in range(self.layers):
+            for part, shape in parts.items():
+                yield f"blk.{i}.{part}.weight", shape
 
 
 @dataclass(frozen=True)
@@ -356,8 +384,8 @@ class Sampler:
     """Chooses a token from logits: the likeliest with temperature 0, else at random among the top_k likeliest that make up top_p."""
 
     def __init__(self, temperature: float = 0.0, top_k: int = 40, top_p: float = 0.95, seed: int | None = None) -> None:
-        if temperature < 0 or top_k < 1 or not 0 < top_p <= 1:
-            raise ValueError(f"temperature {temperature} must be >= 0, top_k {top_k} >= 1 and top_p {top_p} in (0, 1]")
+        if not 0 <= temperature < np.inf or top_k < 1 or not 0 < top_p <= 1:
+            raise ValueError(f"temperature {temperature} must be >= 0 and finite, top_k {top_k} >= 1 and top_p {top_p} in (0, 1]")
         self.temperature, self.top_k, self.top_p = temperature, top_k, top_p
         self.random = np.random.default_rng(seed)
 

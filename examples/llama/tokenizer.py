@@ -7,8 +7,11 @@ become byte pieces ``<0x..>``) or ``gpt2`` (byte-level BPE with a list of merges
 from __future__ import annotations
 
 import heapq
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
+
+from .keys import Keys
 
 SPACE = "\u2581"
 NORMAL, CONTROL, BYTE = 1, 3, 6  # tokenizer.ggml.token_type
@@ -35,19 +38,30 @@ class Tokenizer(Protocol):
         ...
 
 
+def _byte_of(piece: str) -> bytes:
+    """Of ``<0x41>``."""
+    found = re.fullmatch(r"<0x([0-9A-Fa-f]{2})>", piece)
+    if found is None:
+        raise ValueError(f"tokenizer.ggml.tokens: {piece[:60]!r} is marked as a byte, and is not of the form <0x41>")
+    return bytes.fromhex(found[1])
+
+
 class SentencePiece:
     """The unigram-scored BPE of SentencePiece: of all neighbours whose union is a piece, the best-scored are merged first, ties from the left."""
 
     def __init__(self, metadata: Mapping[str, Any]) -> None:
-        self.pieces: Sequence[str] = list(metadata["tokenizer.ggml.tokens"])
-        self.scores = [float(s) for s in metadata.get("tokenizer.ggml.scores", [0.0] * len(self.pieces))]
-        self.kinds = [int(t) for t in metadata.get("tokenizer.ggml.token_type", [NORMAL] * len(self.pieces))]
+        keys = Keys(metadata)
+        self.pieces: Sequence[str] = keys.texts("tokenizer.ggml.tokens")
+        self.scores = keys.numbers("tokenizer.ggml.scores", 0.0, len(self.pieces))
+        self.kinds = keys.numbers("tokenizer.ggml.token_type", NORMAL, len(self.pieces))
+        self.bytes = {i: _byte_of(p) for i, (p, k) in enumerate(zip(self.pieces, self.kinds, strict=True)) if k == BYTE}
         self.ids = {p: i for i, p in reversed(list(enumerate(self.pieces)))}
-        self.bos = int(metadata.get("tokenizer.ggml.bos_token_id", 1))
-        self.unknown = int(metadata.get("tokenizer.ggml.unknown_token_id", 0))
-        self.add_bos = bool(metadata.get("tokenizer.ggml.add_bos_token", True))
-        self.add_space = bool(metadata.get("tokenizer.ggml.add_space_prefix", True))
-        self.stop = frozenset({int(metadata.get("tokenizer.ggml.eos_token_id", 2))})
+        last = len(self.pieces) - 1
+        self.add_bos = keys.flag("tokenizer.ggml.add_bos_token", True)
+        self.add_space = keys.flag("tokenizer.ggml.add_space_prefix", True)
+        self.bos = keys.count("tokenizer.ggml.bos_token_id", min(1, last), least=0, most=last)
+        self.unknown = keys.count("tokenizer.ggml.unknown_token_id", 0, least=0, most=last)
+        self.stop = frozenset({keys.count("tokenizer.ggml.eos_token_id", 2, least=0, most=(1 << 32) - 1)})
 
     def _merge(self, text: str) -> Iterable[str]:
         parts: list[str] = list(text)
@@ -86,14 +100,14 @@ class SentencePiece:
             if token is not None:
                 tokens.append(token)
             else:
-                tokens += [self.ids.get(f"<0x{b:02X}>", self.unknown) for b in part.encode()]
+                tokens += [self.ids.get(f"<0x{b:02X}>", self.unknown) for b in part.encode("utf-8", "replace")]
         return tokens
 
     def piece(self, token: int) -> bytes:
         kind, text = self.kinds[token], self.pieces[token]
         if kind == BYTE:
-            return bytes([int(text[3:5], 16)])
-        return b"" if kind == CONTROL else text.replace(SPACE, " ").encode()
+            return self.bytes[token]
+        return b"" if kind == CONTROL else text.replace(SPACE, " ").encode("utf-8", "surrogateescape")
 
 
 class ByteLevel:
@@ -104,13 +118,15 @@ class ByteLevel:
         from tokenizers import Tokenizer as Fast
         from tokenizers.models import BPE
 
-        pre = metadata.get("tokenizer.ggml.pre", "default")
+        keys = Keys(metadata)
+        pre = keys.word("tokenizer.ggml.pre", "default")
         if pre not in PATTERNS:
-            raise ValueError(f"tokenizer.ggml.pre is {pre!r}; known are {', '.join(PATTERNS)}")
-        pieces = list(metadata["tokenizer.ggml.tokens"])
-        kinds = list(metadata.get("tokenizer.ggml.token_type", [NORMAL] * len(pieces)))
-        merges = [tuple(m.split(" ", 1)) for m in metadata["tokenizer.ggml.merges"]]
-        self.fast = Fast(BPE(vocab={p: i for i, p in enumerate(pieces)}, merges=merges, ignore_merges=pre in ("llama-bpe", "llama3")))
+            raise ValueError(f"tokenizer.ggml.pre is {pre[:60]!r}; known are {', '.join(PATTERNS)}")
+        pieces = keys.texts("tokenizer.ggml.tokens")
+        kinds = keys.numbers("tokenizer.ggml.token_type", NORMAL, len(pieces))
+        vocab = {p: i for i, p in enumerate(pieces)}
+        merges = [_pair(m, vocab) for m in keys.texts("tokenizer.ggml.merges")]
+        self.fast = Fast(BPE(vocab=vocab, merges=merges, ignore_merges=pre in ("llama-bpe", "llama3")))
         split = pre_tokenizers.Split(Regex(PATTERNS[pre]), behavior="isolated")
         self.fast.pre_tokenizer = pre_tokenizers.Sequence([split, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
         self.fast.decoder = decoders.ByteLevel()
@@ -118,10 +134,12 @@ class ByteLevel:
         self.control = {i for i, k in enumerate(kinds) if k == CONTROL}
         self.pieces = pieces
         self.bytes = {c: b for b, c in enumerate(_byte_characters())}
-        self.bos = int(metadata.get("tokenizer.ggml.bos_token_id", -1))
-        self.add_bos = bool(metadata.get("tokenizer.ggml.add_bos_token", self.bos >= 0 and pre in ("llama-bpe", "llama3")))
-        ends = (metadata.get(f"tokenizer.ggml.{k}_token_id") for k in ("eos", "eot"))
-        self.stop = frozenset(int(e) for e in ends if e is not None)
+        self.bos = keys.count("tokenizer.ggml.bos_token_id", -1, least=-1, most=len(pieces) - 1)
+        self.add_bos = keys.flag("tokenizer.ggml.add_bos_token", self.bos >= 0 and pre in ("llama-bpe", "llama3"))
+        if self.add_bos and self.bos < 0:
+            raise ValueError("tokenizer.ggml.add_bos_token is true, and there is no tokenizer.ggml.bos_token_id")
+        ends = (f"tokenizer.ggml.{k}_token_id" for k in ("eos", "eot"))
+        self.stop = frozenset(keys.count(e, least=0, most=(1 << 32) - 1) for e in ends if e in metadata)
 
     def encode(self, text: str) -> list[int]:
         return ([self.bos] if self.add_bos else []) + list(self.fast.encode(text, add_special_tokens=False).ids)
@@ -132,6 +150,13 @@ class ByteLevel:
         return bytes(self.bytes[c] for c in self.pieces[token] if c in self.bytes)
 
 
+def _pair(merge: str, vocab: Mapping[str, int]) -> tuple[str, str]:
+    left, _, right = merge.partition(" ")
+    if left not in vocab or right not in vocab or left + right not in vocab:
+        raise ValueError(f"tokenizer.ggml.merges: {merge[:60]!r} does not join two tokens to a third")
+    return left, right
+
+
 def _byte_characters() -> list[str]:
     """The printable character that stands for each byte: itself where it is printable, else one from U+0100 on, in order."""
     printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
@@ -139,11 +164,14 @@ def _byte_characters() -> list[str]:
     return [chr(b) if b in printable else chr(next(others)) for b in range(256)]
 
 
-def tokenizer_of(metadata: Mapping[str, Any]) -> Tokenizer:
-    """The tokenizer that a model file describes. ValueError: it has none, or of an unknown kind."""
+def tokenizer_of(metadata: Mapping[str, Any], vocab: int | None = None) -> Tokenizer:
+    """The tokenizer that a model file describes. ValueError: it has none, of an unknown kind, or not with a piece for each of ``vocab``."""
     kind = metadata.get("tokenizer.ggml.model")
-    if kind == "llama":
-        return SentencePiece(metadata)
-    if kind == "gpt2":
-        return ByteLevel(metadata)
-    raise ValueError("the file holds no tokenizer: give tokens by --tokens" if kind is None else f"unknown tokenizer {kind!r}: not llama or gpt2")
+    if kind is None:
+        raise ValueError("the file holds no tokenizer: give tokens by --tokens")
+    if kind not in ("llama", "gpt2"):
+        raise ValueError(f"unknown tokenizer {str(kind)[:60]!r}: not llama or gpt2")
+    tokenizer: SentencePiece | ByteLevel = SentencePiece(metadata) if kind == "llama" else ByteLevel(metadata)
+    if vocab is not None and len(tokenizer.pieces) != vocab:
+        raise ValueError(f"tokenizer.ggml.tokens has {len(tokenizer.pieces)} pieces, the network {vocab} tokens")
+    return tokenizer

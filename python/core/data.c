@@ -6,6 +6,7 @@
 
 #include "backend/backend.h"
 #include "base/hash.h"
+#include "base/mapped.h"
 #include "base/mem.h"
 #include "base/status.h"
 #include "tensor/tensor.h"
@@ -371,16 +372,20 @@ static int get_bytes(const struct ggml_tensor * t, void * data, size_t size) {
     if (gb_tensor_buffer(t) != NULL) {
         return ggml_backend_tensor_get(t, data, 0, size);
     }
+    gb_mapped_enter();
     memcpy(data, t->data, size);
-    return GGML_STATUS_SUCCESS;
+    gb_mapped_leave();
+    return gb_mapped_check_at("reading", t->data);
 }
 
 static int put_bytes(struct ggml_tensor * t, const void * data, size_t offset, size_t size) {
     if (gb_tensor_buffer(t) != NULL) {
         return ggml_backend_tensor_set(t, data, offset, size);
     }
+    gb_mapped_enter();
     memcpy((char *) t->data + offset, data, size);
-    return GGML_STATUS_SUCCESS;
+    gb_mapped_leave();
+    return gb_mapped_check_at("reading", data);
 }
 
 int gbpy_read(const struct gbpy_handle * context, const struct ggml_tensor * t, void * data, size_t size, const char * what) {
@@ -415,6 +420,7 @@ int gbpy_write(const struct gbpy_handle * context, struct ggml_tensor * t, const
 static void scatter(char * to, const struct ggml_tensor * t, const char * from) {
     const size_t  element = ggml_type_size(t->type);
     const int64_t blocks  = t->ne[0] / ggml_blck_size(t->type);
+    gb_mapped_enter();
     for (int64_t i3 = 0; i3 < t->ne[3]; i3++) {
         for (int64_t i2 = 0; i2 < t->ne[2]; i2++) {
             for (int64_t i1 = 0; i1 < t->ne[1]; i1++) {
@@ -425,13 +431,14 @@ static void scatter(char * to, const struct ggml_tensor * t, const char * from) 
             }
         }
     }
+    gb_mapped_leave();
 }
 
 static int write_gaps(struct ggml_tensor * t, const void * data) {
     if (is_host(t)) {
         scatter(t->data, t, data);
         gb_buffer_changed(gb_tensor_buffer(t));
-        return GGML_STATUS_SUCCESS;
+        return gb_mapped_check_at("reading", data);
     }
     const size_t n       = ggml_nbytes(t); // read what is there, change it, write it back
     char *       staging = gb_malloc(n);
@@ -444,6 +451,7 @@ static int write_gaps(struct ggml_tensor * t, const void * data) {
         status = put_bytes(t, staging, 0, n);
     }
     gb_free(staging);
+    GB_TRY(gb_mapped_check_at("reading", data));
     return status;
 }
 

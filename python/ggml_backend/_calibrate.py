@@ -17,9 +17,8 @@ import os
 import platform
 import re
 import statistics
-import sys
-import tempfile
 import time
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
@@ -30,7 +29,10 @@ import numpy as np
 
 from . import ops
 from ._errors import GgmlError, InvalidArgumentError, UnsupportedError, check
+from ._escape import line
 from ._ffi import ffi, lib
+from ._files import read_text, write_text
+from ._terminal import fail, print_json, say, step_bar
 from .backend import Backend
 from .buffer import text
 from .dtypes import dtypes
@@ -117,6 +119,9 @@ class Costs:
 
     def copy(self, source: int, target: int) -> CopyCost:
         """What a copy from one backend to another costs."""
+        for cost in (*self.copies.values(), *(c for d in self.devices for c in (d.from_host, d.to_host))):
+            if not cost.bytes_per_us > 0:
+                raise InvalidArgumentError(f"Costs: bytes_per_us of a copy is {cost.bytes_per_us}, it must be above 0")
         given = self.copies.get((source, target))
         if given is not None:
             return given
@@ -186,34 +191,71 @@ def _to_json(device: DeviceCosts) -> dict[str, Any]:
     return {k: plain(v) for k, v in asdict(device).items()}
 
 
-def _rates(entry: dict[str, Any]) -> dict[str, Any]:
-    return {k: math.inf if v is None and k.endswith("_per_us") else v for k, v in entry.items()}
+class _Malformed(Exception):
+    """What a file of costs has wrong."""
+
+
+def _entry(value: Any, keys: set[str], what: str) -> dict[str, Any]:
+    if not isinstance(value, dict) or set(value) != keys:
+        raise _Malformed(f"{what} needs {', '.join(sorted(keys))}")
+    return value
+
+
+def _number(entry: dict[str, Any], key: str, what: str) -> float:
+    """Microseconds, or a rate, which is infinite where there is null."""
+    value = entry[key]
+    if value is None and key != "launch_us":
+        return math.inf
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < 1e300:
+        raise _Malformed(f"{what}: {key} is no number from 0 on")
+    if value == 0 and key != "launch_us":
+        raise _Malformed(f"{what}: {key} is 0")
+    return float(value)
+
+
+def _copy_of(value: Any, what: str) -> CopyCost:
+    entry = _entry(value, {"launch_us", "bytes_per_us"}, what)
+    return CopyCost(_number(entry, "launch_us", what), _number(entry, "bytes_per_us", what))
+
+
+def _op_of(value: Any) -> OpCost:
+    entry = _entry(value, {"op_class", "dtype", "launch_us", "bytes_per_us", "flops_per_us"}, "ops: each")
+    kind, dtype = entry["op_class"], entry["dtype"]
+    if not isinstance(kind, str) or kind not in CLASSES or not (dtype is None or (isinstance(dtype, str) and dtype in dtypes)):
+        raise _Malformed(f"ops: there is no class {str(kind)[:40]!r}, or no type {str(dtype)[:40]!r}")
+    return OpCost(kind, dtype, *(_number(entry, k, "ops") for k in ("launch_us", "bytes_per_us", "flops_per_us")))
+
+
+def _costs_of(data: Any) -> DeviceCosts:
+    costs = _entry(data.get("costs"), {"ops", "from_host", "to_host", "host"}, "costs")
+    if not isinstance(costs["ops"], list) or not costs["ops"] or not isinstance(costs["host"], bool):
+        raise _Malformed("costs: ops is no list with entries, or host is neither true nor false")
+    to, back = _copy_of(costs["from_host"], "from_host"), _copy_of(costs["to_host"], "to_host")
+    return DeviceCosts(tuple(_op_of(op) for op in costs["ops"]), to, back, costs["host"])
 
 
 def _read(backend: Backend) -> DeviceCosts | None:
+    """None: not measured yet, or by another version. What is not ours is ignored, with a warning."""
+    path = _path(backend)
     try:
-        data = json.loads(_path(backend).read_text(encoding="utf-8"))
-        if data["format"] != FORMAT or data["device"] != _describe(backend) or data["version"] != text(lib.gbpy_version()):
+        data = json.loads(read_text(path))
+        if not isinstance(data, dict):
+            raise _Malformed("it is no object")
+        if (data.get("format"), data.get("device"), data.get("version")) != (FORMAT, _describe(backend), text(lib.gbpy_version())):
             return None
-        costs = data["costs"]
-        found = tuple(OpCost(**_rates(op)) for op in costs["ops"])
-        return DeviceCosts(found, CopyCost(**_rates(costs["from_host"])), CopyCost(**_rates(costs["to_host"])), bool(costs["host"]))
-    except (OSError, ValueError, KeyError, TypeError):
-        return None  # missing, or not what we wrote: measured again
+        return _costs_of(data)
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, RecursionError, _Malformed) as error:
+        warnings.warn(f"{line(path)} is ignored, as if nothing had been measured: {line(error, 200)}", RuntimeWarning, stacklevel=2)
+        return None
 
 
 def _write(backend: Backend, device: DeviceCosts) -> Path:
     path = _path(backend)
     path.parent.mkdir(parents=True, exist_ok=True)
     data = {"format": FORMAT, "version": text(lib.gbpy_version()), "device": _describe(backend), "costs": _to_json(device)}
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".part")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as f:
-            json.dump(data, f, indent=1)
-        Path(name).replace(path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
+    write_text(path, json.dumps(data, indent=1), regular=True)
     return path
 
 
@@ -351,36 +393,22 @@ def calibrate(
 # ------------------------------------------------------------------------------------------------------------------- command line
 
 
-def _bar(label: str) -> Callable[[int, int, str], None]:
-    """A progress bar on stderr, if that is a terminal."""
-    shown = sys.stderr.isatty()
-
-    def show(done: int, total: int, what: str) -> None:
-        if shown:
-            filled = 30 * done // total
-            line = f"\r{label} [{'#' * filled}{'.' * (30 - filled)}] {100 * done // total:3d} % {what:24}"
-            print(line, end="\n" if done == total else "", file=sys.stderr, flush=True)
-
-    return show
-
-
 def _calibrate(options: argparse.Namespace) -> int:
     results = []
     for name in options.devices or ["CPU"]:
         try:
             backend = Backend(name)
             kept = None if options.force else _read(backend)
-            device = kept or calibrate(backend, size=options.size, progress=_bar(name))
+            device = kept or calibrate(backend, size=options.size, progress=step_bar(name))
         except (GgmlError, OSError) as error:
-            print(f"calibrate: {name}: {error}", file=sys.stderr)
+            fail("calibrate", f"{name}: {error}")
             return 1
         results.append({"device": _describe(backend), "file": str(_path(backend)), "measured": kept is None, **_to_json(device)})
     if options.json:
-        json.dump(results, sys.stdout, indent=2)
-        print()
+        print_json(results)
         return 0
     for r in results:
-        print(f"{r['device']}: {'measured' if r['measured'] else 'known'}, {r['file']}")
+        say(f"{r['device']}: {'measured' if r['measured'] else 'known'}, {r['file']}")
         for op in r["ops"]:
             rates = "".join(f"{op[k] / 1e3:10.2f} {unit}" for k, unit in (("bytes_per_us", "GB/s"), ("flops_per_us", "GFLOP/s")) if op[k])
             print(f"  {op['op_class']:9} {op['dtype'] or '':8} {op['launch_us']:9.2f} us{rates}")
@@ -396,4 +424,4 @@ def add_calibrate_command(commands: Any) -> None:
     parser.add_argument("--size", type=int, default=768, metavar="N", help="rows and columns of the matrices that are measured (768)")
     parser.add_argument("--force", action="store_true", help="measure again what is known")
     parser.add_argument("--json", action="store_true", help="as JSON")
-    parser.set_defaults(run=_calibrate)
+    parser.set_defaults(run=_calibrate, parser=parser)

@@ -9,6 +9,7 @@ import numpy as np
 from ._errors import GgmlError, InvalidArgumentError, check
 from ._ffi import ffi, lib
 from ._handles import fail
+from ._mapped import check_file
 from ._messages import kind_of
 from .dtypes import DType, as_dtype, dtype_of_id
 
@@ -46,6 +47,7 @@ def array_at(pointer: Any, pin: object, readonly: bool) -> np.ndarray[Any, Any]:
     array: np.ndarray[Any, Any] = np.asarray(_Exporter(interface, pin))
     if array.nbytes > nbytes:
         raise GgmlError(f"a tensor of {nbytes} bytes cannot have the shape {tuple(shape)}")
+    check_file(array, "numpy")
     return array
 
 

@@ -5,18 +5,21 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import os
 import sys
 import time
-from collections.abc import Callable
-from fnmatch import fnmatchcase
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
 import numpy as np
 
 from ._errors import GgmlError, InvalidArgumentError
+from ._escape import line
+from ._patterns import Patterns
 from ._quantize import dequantize
 from ._safetensors import SafeTensors
+from ._terminal import Bar, print_json
 from .dtypes import DType, as_dtype, dtypes
 from .gguf import GGUFFile, Writer, fallback_dtype
 from .gguf import open as open_gguf
@@ -24,26 +27,6 @@ from .gguf import open as open_gguf
 __all__ = ["add_gguf_commands"]
 
 _FLOATS = ("float32", "float16", "bfloat16")
-
-
-class Bar:
-    """A progress bar on stderr, if that is a terminal."""
-
-    def __init__(self, label: str) -> None:
-        self.label = label
-        self.shown = sys.stderr.isatty()
-        self.start = self.last = time.monotonic()
-
-    def __call__(self, done: int, total: int) -> None:
-        now = time.monotonic()
-        if not self.shown or (done < total and now - self.last < 0.1):
-            return
-        self.last = now
-        part = done / total if total else 1.0
-        filled = int(30 * part)
-        rate = done / max(now - self.start, 1e-6) / 1e6
-        text = f"\r{self.label} [{'#' * filled}{'.' * (30 - filled)}] {100 * part:3.0f} % {done / 1e6:.0f} MB, {rate:.0f} MB/s"
-        print(text, end="\n" if done >= total else "", file=sys.stderr, flush=True)
 
 
 def _plain(value: Any) -> Any:
@@ -89,43 +72,59 @@ def _info(options: argparse.Namespace) -> int:
                 {"name": t.name, "dtype": t.dtype.name, "shape": list(t.shape), "bytes": t.nbytes, "offset": t.offset}
                 for t in file.tensors.values()
             ]
-            json.dump(summary, sys.stdout, indent=2)
-            print()
+            print_json(summary)
             return 0
-        print(f"{file.name}: GGUF version {file.version}, {_count(file.nbytes)}, {len(file.metadata)} keys, {len(file.tensors)} tensors")
+        sizes = f"{_count(file.nbytes)}, {len(file.metadata)} keys, {len(file.tensors)} tensors"
+        print(f"{line(file.name)}: GGUF version {file.version}, {sizes}")
         for name, row in summary["types"].items():
             print(f"  {name:<10} {row['tensors']:>5} tensors {row['elements']:>14,} elements {_count(row['bytes']):>12}")
         for key, value in file.metadata.items():
-            print(f"{key} ({file.metadata.type(key)}) = {_short(value)}")
+            print(f"{line(key)} ({file.metadata.type(key)}) = {_short(value)}")
     return 0
 
 
 def _dump(options: argparse.Namespace) -> int:
     with open_gguf(options.file) as file:
-        for tensor in file.tensors.values():
-            if options.tensors and not any(fnmatchcase(tensor.name, p) for p in options.tensors):
-                continue
-            print(f"{tensor.name} {tensor.dtype.name} {tensor.shape} {tensor.nbytes} bytes at {tensor.offset}")
+        for name in _fitting(options.tensors, list(file.tensors), "PATTERN") if options.tensors else file.tensors:
+            tensor = file.tensors[name]
+            print(f"{line(tensor.name)} {tensor.dtype.name} {tensor.shape} {tensor.nbytes} bytes at {tensor.offset}")
             if options.values:
                 values = tensor.dequantize() if tensor.dtype.is_quantized or tensor.dtype.name in _FLOATS else tensor.numpy()
                 print(np.array2string(values, threshold=options.values, edgeitems=3))
     return 0
 
 
+def _fitting(patterns: list[str], names: list[str], what: str) -> list[str]:
+    """The names that a pattern fits, in their order. Each pattern has to fit one."""
+    known, chosen = Patterns(names), set[str]()
+    for pattern in patterns:
+        found = list(known.matching(pattern))
+        if not found:
+            raise InvalidArgumentError(f"{what} {pattern!r}: no tensor has such a name")
+        chosen.update(found)
+    return [name for name in names if name in chosen]
+
+
 def _check(options: argparse.Namespace) -> int:
     """Opening checks the structure; then every number of every tensor is looked at."""
     bad = 0
     for path in options.files:
+        faults = []
         try:
             with open_gguf(path) as file:
                 dict(file.metadata)
-                faults = [fault for t in file.tensors.values() for fault in [_not_finite(t)] if fault]
+                bar, done, total = Bar("checking"), 0, sum(t.nbytes for t in file.tensors.values())
+                for tensor in file.tensors.values():
+                    fault = _not_finite(tensor)
+                    faults += [fault] if fault else []
+                    done += tensor.nbytes
+                    bar(done, total)
         except (GgmlError, OSError) as error:
             faults = [str(error)]
         for fault in faults:
-            print(f"{path}: {fault}" if str(path) not in fault else fault, file=sys.stderr)
+            print(line(f"{path}: {fault}" if str(path) not in fault else fault), file=sys.stderr)
         if not faults:
-            print(f"{path}: ok")
+            print(f"{line(path)}: ok")
         bad += bool(faults)
     return 1 if bad else 0
 
@@ -145,28 +144,39 @@ def _not_finite(tensor: Any) -> str | None:
 class _Plan:
     """Which format each tensor gets."""
 
-    def __init__(self, options: argparse.Namespace) -> None:
+    def __init__(self, options: argparse.Namespace, names: list[str]) -> None:
         self.dtype: DType | None = None if options.type is None else as_dtype(options.type)
         if self.dtype is not None and not self.dtype.is_quantized and self.dtype.name not in _FLOATS:
             raise InvalidArgumentError(f"{self.dtype.name} is not a format of floats")
-        self.keep: list[str] = options.keep
-        self.special = [rule.rpartition("=") for rule in options.tensor_type]
-        for pattern, _, name in self.special:
+        self.requantize: bool = options.requantize
+        rules = [rule.rpartition("=") for rule in options.tensor_type]
+        for pattern, _, name in rules:
             if not pattern:
                 raise InvalidArgumentError(f"--tensor-type {name!r}: needs PATTERN=TYPE")
             as_dtype(name)
+        self.keep = set(_fitting(options.keep, names, "--keep"))
+        self.special: dict[str, str] = {}
+        for pattern, _, wanted in rules:
+            for name in _fitting([pattern], names, "--tensor-type"):
+                self.special.setdefault(name, wanted)
         self.importance = None if options.imatrix is None else open_gguf(options.imatrix)
 
     def choose(self, name: str, shape: tuple[int, ...], stored: DType) -> DType:
         """Matrices of floats are converted; vectors (biases, norms), what is kept, and everything else stay."""
         if not shape or not (stored.is_quantized or stored.name in (*_FLOATS, "float64")):
             return stored
-        for pattern, _, wanted in self.special:
-            if fnmatchcase(name, pattern):
-                return fallback_dtype(wanted, shape[-1])
-        if self.dtype is None or len(shape) < 2 or any(fnmatchcase(name, p) for p in self.keep):
+        if name in self.special:
+            chosen = fallback_dtype(self.special[name], shape[-1])
+        elif self.dtype is None or len(shape) < 2 or name in self.keep:
             return stored
-        return fallback_dtype(self.dtype, shape[-1])
+        else:
+            chosen = fallback_dtype(self.dtype, shape[-1])
+        if stored.is_quantized and chosen.is_quantized and chosen != stored and not self.requantize:
+            raise InvalidArgumentError(
+                f"tensor {name!r} is {stored.name} already: as {chosen.name} it would have the errors of both. Quantize the original file, "
+                f"or give --requantize"
+            )
+        return chosen
 
     def weights(self, name: str, shape: tuple[int, ...]) -> Any:
         """Importance of the columns, from the sums of squares that an imatrix file holds; None if it has none."""
@@ -183,7 +193,7 @@ Source = tuple[str, tuple[int, ...], DType, Any]
 
 
 def _write(options: argparse.Namespace, writer: Writer, sources: list[Source], before: int) -> int:
-    plan = _Plan(options)
+    plan = _Plan(options, [source[0] for source in sources])
     for name, shape, stored, data in sources:
         chosen = plan.choose(name, shape, stored)
         weights = plan.weights(name, shape) if chosen.is_quantized and chosen != stored else None
@@ -196,22 +206,33 @@ def _write(options: argparse.Namespace, writer: Writer, sources: list[Source], b
             writer.add_tensor(name, source, chosen, shape=shaped, importance=weights, on_invalid=options.on_invalid)
         if not options.quiet:
             note = f" (rows of {shape[-1]})" if plan.dtype and chosen.is_quantized and chosen not in (plan.dtype, stored) else ""
-            print(f"{name}: {stored.name}" + (f" -> {chosen.name}{note}" if chosen != stored else ""))
+            print(f"{line(name)}: {stored.name}" + (f" -> {chosen.name}{note}" if chosen != stored else ""))
     after = writer.nbytes
     start = time.monotonic()
     writer.close(Bar("writing"))
-    print(f"{options.output}: {_count(after)}, was {_count(before)} ({after / max(before, 1):.3f}), {time.monotonic() - start:.1f} s")
+    print(f"{line(options.output)}: {_count(after)}, was {_count(before)} ({after / max(before, 1):.3f}), {time.monotonic() - start:.1f} s")
     return 0
 
 
+def _refuse_same(output: str, inputs: Iterable[str | None]) -> None:
+    """A file that is read is not written over, by whatever name: somebody who mistypes a name would lose the original."""
+    for path in inputs:
+        if path is not None and os.path.exists(path) and os.path.exists(output) and os.path.samefile(path, output):
+            raise InvalidArgumentError(f"the output {output} is the file that is read, {path}: give it another name")
+
+
 def _quantize(options: argparse.Namespace) -> int:
+    if options.type is None and not options.tensor_type:
+        options.parser.error("--type says which format the matrices get; without it, and without --tensor-type, nothing would change")
     with open_gguf(options.input) as file:
+        _refuse_same(options.output, [*(part.name for part in file._parts), options.imatrix])
         writer = Writer(options.output).copy_from(file, tensors=False)
         sources: list[Source] = [(t.name, t.shape, t.dtype, t) for t in file.tensors.values()]
         return _write(options, writer, sources, file.nbytes)
 
 
 def _convert(options: argparse.Namespace) -> int:
+    _refuse_same(options.output, [*options.inputs, options.imatrix])
     writer = Writer(options.output)
     writer.add("general.architecture", options.arch)
     sources: list[Source] = []
@@ -230,7 +251,7 @@ def _convert(options: argparse.Namespace) -> int:
         key, _, text = pair.partition("=")
         try:
             value = json.loads(text)
-        except ValueError:
+        except (ValueError, RecursionError):
             value = text
         writer.add(key, value)
     return _write(options, writer, sources, total)
@@ -241,6 +262,7 @@ def _conversion(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--type", metavar="TYPE", help=f"format of matrices: {kinds}")
     parser.add_argument("--keep", action="append", default=[], metavar="PATTERN", help="leave these tensors as they are")
     parser.add_argument("--tensor-type", action="append", default=[], metavar="PATTERN=TYPE", help="another format for these tensors")
+    parser.add_argument("--requantize", action="store_true", help="also convert from one quantized format to another")
     parser.add_argument("--imatrix", metavar="FILE", help="importance of columns: a GGUF file with NAME.in_sum2 and NAME.counts")
     parser.add_argument(
         "--on-invalid", choices=("error", "clip", "nan"), default="error",
@@ -257,7 +279,7 @@ def add_gguf_commands(commands: Any) -> None:
 
     def action(name: str, function: Callable[[argparse.Namespace], int], text: str) -> argparse.ArgumentParser:
         made: argparse.ArgumentParser = actions.add_parser(name, help=text, description=text)
-        made.set_defaults(run=partial(_guarded, function))
+        made.set_defaults(run=function, parser=made)
         return made
 
     info = action("info", _info, "keys, values and a summary of the tensors")
@@ -279,12 +301,3 @@ def add_gguf_commands(commands: Any) -> None:
     convert.add_argument("--arch", default="unknown", help="general.architecture")
     convert.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="a key; the value is JSON, or text")
     _conversion(convert)
-
-
-def _guarded(function: Callable[[argparse.Namespace], int], options: argparse.Namespace) -> int:
-    """The exit status; errors become messages."""
-    try:
-        return function(options)
-    except (GgmlError, OSError, TypeError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1

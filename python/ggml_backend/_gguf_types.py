@@ -9,9 +9,10 @@ import numpy as np
 
 from ._errors import InvalidArgumentError, UnsupportedError, check
 from ._ffi import ffi, lib
+from ._names import as_name
 from .dtypes import DType
 
-__all__ = ["ELEMENTS", "Keys", "UnknownType", "decode", "encode", "key_bytes", "store", "type_name"]
+__all__ = ["ELEMENTS", "Keys", "UnknownType", "decode", "encode", "findable", "key_bytes", "store", "type_name"]
 
 ELEMENTS: dict[str, tuple[int, np.dtype[Any]]] = {
     "u8": (lib.GGUF_TYPE_UINT8, np.dtype(np.uint8)), "i8": (lib.GGUF_TYPE_INT8, np.dtype(np.int8)),
@@ -37,12 +38,16 @@ def encode(text: str) -> bytes:
     return text.encode("utf-8", "surrogateescape")
 
 
+def findable(name: str) -> bytes | None:
+    """A name to look for; None: no file can have it."""
+    try:
+        return encode(name) if name and "\0" not in name else None
+    except UnicodeEncodeError:
+        return None
+
+
 def key_bytes(key: str) -> bytes:
-    if not isinstance(key, str):
-        raise TypeError(f"a key is a str, not {type(key).__name__}")
-    if "\0" in key:
-        raise InvalidArgumentError(f"{key!r} contains a NUL")
-    return encode(key)
+    return as_name(key, "GGUF")
 
 
 def type_name(ctx: Any, index: int) -> str:
@@ -93,7 +98,8 @@ class Keys:
         return self._file._live()[0].ctx
 
     def _find(self, key: str) -> int:
-        return -1 if "\0" in key or not key else int(lib.gguf_find_key(self._live(), encode(key)))
+        name = findable(key)
+        return -1 if name is None else int(lib.gguf_find_key(self._live(), name))
 
     def _id(self, key: str) -> int:
         index = self._find(key) if isinstance(key, str) else -1
@@ -200,7 +206,7 @@ def store(ctx: Any, key: str, value: Any, kind: str | None) -> None:
     if isinstance(value, (str, bytes)):
         if kind not in (None, "str"):
             raise TypeError(f"cannot store {type(value).__name__} as {kind}")
-        text = encode(value) if isinstance(value, str) else value
+        text = _text_bytes(value)
         check(lib.gbpy_gguf_set_str(ctx, name, text, len(text)))
     elif isinstance(value, np.ndarray) and value.ndim > 0:
         _store_array(ctx, name, value, kind)
@@ -216,6 +222,13 @@ def store(ctx: Any, key: str, value: Any, kind: str | None) -> None:
         if element == "str":
             raise TypeError(f"cannot store {type(value).__name__} as str")
         check(_SET[element](ctx, name, _exact([value], element)[0].item()))
+
+
+def _text_bytes(value: str | bytes) -> bytes:
+    try:
+        return encode(value) if isinstance(value, str) else value
+    except UnicodeEncodeError:
+        raise InvalidArgumentError(f"{value[:100]!r} has half of a surrogate pair") from None
 
 
 def _store_array(ctx: Any, name: bytes, value: np.ndarray[Any, Any], kind: str | None) -> None:
@@ -239,7 +252,7 @@ def _store_strings(ctx: Any, name: bytes, values: Sequence[Any]) -> None:
     for v in values:
         if not isinstance(v, (str, bytes)):
             raise TypeError(f"cannot store {type(v).__name__} as str")
-        texts.append(encode(v) if isinstance(v, str) else v)
+        texts.append(_text_bytes(v))
     lengths = np.fromiter(map(len, texts), np.uint64, len(texts))
     data = b"".join(t + b"\0" for t in texts)
     check(lib.gbpy_gguf_set_strs(ctx, name, data, ffi.cast("uint64_t *", ffi.from_buffer(lengths)), len(texts)))

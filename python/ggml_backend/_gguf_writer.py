@@ -4,10 +4,9 @@ then takes its place. So a model never has to fit into memory, and a crash leave
 from __future__ import annotations
 
 import contextlib
+import errno
 import math
 import os
-import secrets
-import stat
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -15,7 +14,9 @@ import numpy as np
 
 from ._errors import FileError, GgmlError, InvalidArgumentError, StateError, check, non_null
 from ._ffi import ffi, lib
+from ._files import replace_file
 from ._gguf_types import UnknownType, key_bytes, store
+from ._mapped import check_file, reading, watch_of
 from ._quantize import OnInvalid, dequantize, quantize_part
 from .dtypes import DType, DTypeLike, as_dtype
 from .tensor import Tensor, ne_of, shape_tuple
@@ -72,7 +73,10 @@ class _Entry:
         row = 0
         for piece in pieces:
             array = np.asarray(piece)
+            known = watch_of(array)
             yield from self._raw(array) if self.raw else self._converted(array, row)
+            check_file(array, f"tensor {self.name!r}")
+            del known
             row += array.size // max(1, array.shape[-1]) if array.ndim else 1
 
     def _raw(self, array: Array) -> Iterator[Array]:
@@ -83,7 +87,9 @@ class _Entry:
         if array.flags.c_contiguous:
             yield array.reshape(-1).view(np.uint8)
         else:
-            yield np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+            with reading(array, f"tensor {self.name!r}"):
+                copy = np.ascontiguousarray(array)
+            yield copy.reshape(-1).view(np.uint8)
 
     def _converted(self, array: Array, row: int) -> Iterator[Array]:
         if array.ndim == 0:
@@ -275,7 +281,9 @@ class Writer:
         if self._ctx is None:
             return
         try:
-            _replace(self.path, lambda file: self._write(file, progress))
+            replace_file(self.path, lambda file: self._write(file, progress), durable=True)
+        except IsADirectoryError:
+            raise FileError(f"{self.path}: a directory, not a regular file") from None
         finally:
             self.discard()
 
@@ -293,7 +301,7 @@ class Writer:
                 written += chunk.nbytes
                 if written > entry.nbytes:
                     break
-                file.write(chunk.data)
+                _put(file, chunk, f"tensor {entry.name!r}")
                 if progress is not None:
                     progress(done + written, total)
             if written != entry.nbytes:
@@ -324,6 +332,16 @@ class Writer:
         return f"<Writer of {self.path!r}: {len(self._entries)} tensors{' closed' if self._ctx is None else ''}>"
 
 
+def _put(file: BinaryIO, chunk: Array, what: str) -> None:
+    try:
+        with reading(chunk, what):
+            file.write(chunk.data)
+    except OSError as error:
+        if error.errno == errno.EFAULT:  # the system call came upon a page that is lost
+            raise FileError(f"{what}: the file that its data lies in shrank") from None
+        raise
+
+
 class _Given:
     """Data from a user's function: floats to be converted, or what is the format's own already."""
 
@@ -351,39 +369,3 @@ def _as_floats(source: Any, stored: DType, in_pieces: bool) -> Array | Iterator[
     rows = array.reshape(-1, array.shape[-1])
     step = max(1, _CHUNK // source.shape[-1])
     return (dequantize(rows[i : i + step], stored) for i in range(0, len(rows), step))
-
-
-def _replace(path: str, write: Callable[[BinaryIO], None]) -> None:
-    """Writes beside the target and renames at the end, so that the path shows the old content or all of the new."""
-    target = os.path.realpath(path)
-    mode = 0o666
-    try:
-        info = os.stat(target)
-    except FileNotFoundError:
-        info = None
-    if info is not None:
-        if not stat.S_ISREG(info.st_mode):
-            raise FileError(f"{path}: cannot replace what is not a regular file")
-        mode = stat.S_IMODE(info.st_mode)
-    temporary = f"{target}.{secrets.token_hex(6)}.tmp"
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
-    try:
-        descriptor = os.open(temporary, flags, mode)
-    except OSError as error:
-        raise type(error)(error.errno, error.strerror, path) from None
-    try:
-        with os.fdopen(descriptor, "wb", buffering=1 << 20) as file:
-            write(file)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, target)
-    except BaseException:
-        os.unlink(temporary)
-        raise
-    if os.name == "posix":
-        folder = os.open(os.path.dirname(target) or ".", os.O_RDONLY)
-        try:
-            with contextlib.suppress(OSError):  # some file systems cannot
-                os.fsync(folder)
-        finally:
-            os.close(folder)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from threading import Lock, Thread
 from typing import Any, Literal
 
 import numpy as np
@@ -16,6 +16,7 @@ import numpy as np
 from ._data import to_array
 from ._errors import InvalidArgumentError, UnsupportedError, clear_error, raise_last
 from ._ffi import ffi, lib
+from ._mapped import check_file, reading, watch_of
 from .dtypes import DType, DTypeLike, as_dtype, dtypes
 
 __all__ = ["OnInvalid", "dequantize", "fallback_dtype", "quantize"]
@@ -38,9 +39,43 @@ def _run(work: Callable[[int, int], None], n: int, step: int, n_threads: int | N
         for begin, end in spans:
             work(begin, end)
         return
-    with ThreadPoolExecutor(min(threads, len(spans))) as pool:
-        for done in [pool.submit(work, *span) for span in spans]:
-            done.result()
+    _spread(work, spans, min(threads, len(spans)))
+
+
+def _spread(work: Callable[[int, int], None], spans: list[tuple[int, int]], threads: int) -> None:
+    """The caller takes part, so that all is done also where no other thread can be had. An exception ends the work; that of
+    the first part is raised, for the parts are begun in their order."""
+    left = iter(spans)
+    lock = Lock()
+    failed: list[tuple[tuple[int, int], BaseException]] = []
+
+    def run() -> None:
+        while not failed:
+            with lock:
+                span = next(left, None)
+            if span is None:
+                return
+            try:
+                work(*span)
+            except BaseException as error:
+                failed.append((span, error))
+
+    helpers = []
+    try:
+        for _ in range(threads - 1):
+            helper = Thread(target=run, daemon=True)
+            helper.start()
+            helpers.append(helper)
+    except RuntimeError:  # the system, or the end of the interpreter, has no more
+        pass
+    try:
+        run()
+    except BaseException as error:  # Ctrl-C between two tasks
+        failed.append(((-1, -1), error))
+    for helper in helpers:
+        helper.join()
+    if failed:
+        raise min(failed, key=lambda f: f[0])[1]
 
 
 def _floats(array: Any, what: str) -> Array:
@@ -110,13 +145,14 @@ class _Job:
 
     def convert(self, begin: int, part: Array, out: Array, n_rows: int, n_per_row: int, weights: Any) -> None:
         """Rows that begin at a flat index."""
-        floats = self.floats(begin, part)
         invalid = ffi.new("int64_t *")
-        clear_error()
-        done = lib.ggml_quantize_rows(
-            self.element.id, ffi.cast("float *", ffi.from_buffer(floats)), ffi.from_buffer(out), n_rows, n_per_row, weights,
-            self.on_invalid, invalid,
-        )  # fmt: skip
+        with reading(part, self.what):
+            floats = self.floats(begin, part)
+            clear_error()
+            done = lib.ggml_quantize_rows(
+                self.element.id, ffi.cast("float *", ffi.from_buffer(floats)), ffi.from_buffer(out), n_rows, n_per_row, weights,
+                self.on_invalid, invalid,
+            )  # fmt: skip
         if done != out.nbytes:
             if invalid[0] >= 0:
                 clear_error()
@@ -165,11 +201,14 @@ def quantize_part(
     out = np.empty((*source.shape[:-1], row), np.uint8)
     if out.size == 0:
         return out
+    known = watch_of(source)
     weights = None if importance is None else _weights(importance, source.shape, what)
     if weights is None:
         _quantize_blocks(job, out)
     else:
         _quantize_rows(job, weights, out)
+    check_file(source, what)
+    del known  # until here
     return out
 
 
@@ -178,7 +217,7 @@ def _narrow(job: _Job) -> Array:
     source, target = job.source, job.element.numpy
     if source.dtype.itemsize <= target.itemsize and source.dtype.kind == "f":
         return source.astype(target, copy=False)
-    with np.errstate(over="ignore"):
+    with reading(source, job.what), np.errstate(over="ignore"):
         out = source.astype(target, copy=False)
     if job.on_invalid != _ON_INVALID["nan"] and out.dtype != source.dtype:
         job.cut(0, source, out)
@@ -230,7 +269,10 @@ def dequantize(blocks: Any, dtype: DTypeLike, *, n_threads: int | None = None) -
     out = np.empty((*source.shape[:-1], row // nbytes * size), np.float32)
     if out.size == 0:
         return out
-    data, to = np.ascontiguousarray(source).reshape(-1).view(np.uint8), out.reshape(-1)
+    known = watch_of(source)
+    with reading(source, what):
+        data = np.ascontiguousarray(source).reshape(-1).view(np.uint8)
+    to = out.reshape(-1)
 
     def work(begin: int, end: int) -> None:
         part = to[begin * size : end * size]
@@ -239,6 +281,8 @@ def dequantize(blocks: Any, dtype: DTypeLike, *, n_threads: int | None = None) -
         )
 
     _run(work, to.size // size, max(1, 4 * _TASK // size), n_threads)
+    check_file(data, what)
+    del known
     return out
 
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import math
-import mmap
-import os
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
 from ._errors import FileError
+from ._mapped import map_file, reading
 from .dtypes import DType, dtypes
 
 __all__ = ["SafeTensors"]
@@ -34,16 +33,17 @@ class SafeTensors:
 
     def __init__(self, path: str) -> None:
         self.path = path
-        with open(path, "rb") as file:
-            size = os.fstat(file.fileno()).st_size
-            if size < 8:
-                raise FileError(f"{path}: at offset 0: the header's length needs 8 bytes, the file has {size}")
-            self._data = np.frombuffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), np.uint8)
-        length = int.from_bytes(self._data[:8].tobytes(), "little")
-        if length > min(size - 8, _MAX_HEADER):
-            raise FileError(f"{path}: at offset 0: the header's length is {length}, the file has {size - 8} more bytes")
+        self._data = np.frombuffer(map_file(path), np.uint8)
+        size = self._data.size
+        if size < 8:
+            raise FileError(f"{path}: at offset 0: the header's length needs 8 bytes, the file has {size}")
+        with reading(self._data, path):
+            length = int.from_bytes(self._data[:8].tobytes(), "little")
+            if length > min(size - 8, _MAX_HEADER):
+                raise FileError(f"{path}: at offset 0: the header's length is {length}, the file has {size - 8} more bytes")
+            text = self._data[8 : 8 + length].tobytes()
         try:
-            header = json.loads(self._data[8 : 8 + length].tobytes().decode())
+            header = json.loads(text.decode())
         except (ValueError, RecursionError) as error:
             raise FileError(f"{path}: at offset 8: the header is no JSON: {error}") from None
         if not isinstance(header, dict):

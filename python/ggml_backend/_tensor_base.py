@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from ._errors import InvalidArgumentError, StateError, check, expect
 from ._ffi import ffi, lib
+from ._names import as_name
 from .buffer import text
 from .dtypes import DType, dtype_of_id
 
@@ -20,18 +21,6 @@ MAX_NAME = 63  # bytes
 _ndim = lib.gbpy_ndim
 _unpack = ffi.unpack
 _T = TypeVar("_T", bound="TensorInfo")
-
-
-def name_bytes(name: str, what: str) -> bytes:
-    """A name as C keeps it: UTF-8, at most 63 bytes, cut between two characters."""
-    expect(name, str, what)
-    if "\0" in name:
-        raise InvalidArgumentError(f"{what}: a name cannot hold NUL: {name!r:.60}")
-    try:
-        full = name.encode()
-    except UnicodeEncodeError:
-        raise InvalidArgumentError(f"{what}: {name!r:.60} holds a surrogate, which is no text") from None
-    return full if len(full) <= MAX_NAME else full[:MAX_NAME].decode("utf-8", "ignore").encode()
 
 
 class TensorInfo:
@@ -55,12 +44,13 @@ class TensorInfo:
 
     @property
     def name(self) -> str:
-        """At most 63 bytes of UTF-8; longer names are cut between two characters."""
-        return text(lib.ggml_get_name(self._live()))
+        """At most 63 bytes of UTF-8; longer names are cut between two characters. Bytes that are no UTF-8 come as surrogates, as in
+        ``os.fsdecode``."""
+        return str(ffi.string(lib.ggml_get_name(self._live())), "utf-8", "surrogateescape")
 
     @name.setter
     def name(self, name: str) -> None:
-        lib.ggml_set_name(self._live(), name_bytes(name, "Tensor.name"))
+        lib.ggml_set_name(self._live(), as_name(name, "Tensor.name"))
 
     def named(self: _T, name: str) -> _T:
         """Sets the name and returns the tensor."""

@@ -11,6 +11,7 @@ from ._data import array_at, exact_array, layout, read_tensor, to_array
 from ._errors import GgmlError, InvalidArgumentError, StateError, raise_last
 from ._ffi import ffi, lib
 from ._handles import new_handle, new_pin
+from ._mapped import reading
 from ._messages import kind_of
 from ._quantize import OnInvalid, quantize
 from ._tensor_base import TensorInfo
@@ -77,13 +78,15 @@ class TensorData(TensorInfo):
         if view.host:
             array = array_at(p, pin, view.readonly)
             if copy:
-                array = array.copy()
+                with reading(array):
+                    array = array.copy()
         else:
             if copy is False:
                 raise StateError(f"numpy: {self.describe()} is in device memory, which takes a copy")
             array = read_tensor(self._k, p)
         if dtype is not None:
-            array = self._converted(array, np.dtype(dtype), copy)
+            with reading(array):
+                array = self._converted(array, np.dtype(dtype), copy)
         return array
 
     def _converted(self, array: np.ndarray[Any, Any], dtype: np.dtype[Any], copy: bool | None) -> np.ndarray[Any, Any]:
@@ -128,7 +131,8 @@ class TensorData(TensorInfo):
                 raise self._wrong_shape(array.shape, shape)
             array = np.broadcast_to(array, shape)
         if not array.flags.c_contiguous:
-            array = np.ascontiguousarray(array)
+            with reading(array, "set"):
+                array = np.ascontiguousarray(array)
         status = _write_all(self._k, p, _from_buffer(array), array.nbytes, b"it") if array.nbytes else _write(self._k, p, b"", 0, 0, b"it")
         if status:
             raise_last(f"set: {self.describe()}", status)

@@ -15,6 +15,7 @@ from ._errors import InvalidArgumentError, StateError, check, expect, non_null
 from ._ffi import ffi, lib
 from ._handles import Core, Handle, Use, fail, new_handle
 from ._messages import close_matches, kind_of, plain
+from ._names import as_name
 from ._signals import watch
 from .buffer import Buffer, BufferType, expect_tensor, text
 
@@ -59,7 +60,7 @@ def _load_cuda() -> str:
         if _cuda_outcome is None:
             given = os.environ.get("GGML_CUDA_MODULE")
             path = Path(given).absolute() if given else Path(__file__).parent / "libggml_backend_cuda.so"
-            if not path.exists():
+            if not _exists(path):
                 built = "the package was built without it (pip install . -C cmake.define.GGML_CUDA=ON)"
                 _cuda_outcome = f"GGML_CUDA_MODULE: there is no file {str(path)!r}" if given else built
             elif lib.ggml_backend_load(os.fsencode(path)) == lib.GGML_STATUS_SUCCESS:
@@ -68,6 +69,13 @@ def _load_cuda() -> str:
                 _cuda_outcome = text(lib.ggml_last_error()).removeprefix("CUDA: ")
                 lib.ggml_clear_error()
         return _cuda_outcome
+
+
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except (OSError, ValueError):  # a path that the system cannot even look for
+        return False
 
 
 @dataclass(frozen=True)
@@ -92,7 +100,7 @@ def load_backend(path: str | os.PathLike[str]) -> list[str]:
     version, or finds no device.
     """
     full = Path(path).absolute()
-    if not full.exists():
+    if not _exists(full):
         raise FileNotFoundError(f"load_backend: there is no file {str(full)!r}")
     before = len(_registered())
     check(lib.ggml_backend_load(os.fsencode(full)), "load_backend")
@@ -131,7 +139,7 @@ class BackendCore(Core):
         watch()
         self.stop = stop = ffi.new("struct gbpy_stop *")
         h = new_handle()
-        status = lib.gbpy_open_backend(h, spec.encode(), stop)
+        status = lib.gbpy_open_backend(h, as_name(spec, "Backend"), stop)
         if status:
             fail(status, f"Backend({spec!r})")
         super().__init__(h, "struct ggml_backend *")
@@ -173,7 +181,7 @@ class Backend(Handle):
 
     def __init__(self, name: str, /, *, n_threads: int | None = None, level: str | None = None, **params: object) -> None:
         self._core: BackendCore | None = None
-        expect(name, str, "Backend: name")
+        as_name(name, "Backend")
         spec = name
         if params:
             joined = ",".join(_parameter(k, v) for k, v in params.items())
@@ -197,7 +205,7 @@ class Backend(Handle):
                 usable = [repr(known) for known, can in cpu_levels().items() if can]
                 if repr(level) not in usable:
                     raise InvalidArgumentError(f"Backend: level must be one of {', '.join(usable)}, not {level!r}")
-                check(lib.ggml_backend_cpu_set_level(core.ptr, level.encode()), "Backend")
+                check(lib.ggml_backend_cpu_set_level(core.ptr, as_name(level, "Backend: level")), "Backend")
         elif n_threads is not None or level is not None:
             raise InvalidArgumentError(f"Backend: n_threads and level are for the CPU, not for {self._name}")
 

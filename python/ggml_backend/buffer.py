@@ -9,6 +9,7 @@ import numpy as np
 from ._errors import InvalidArgumentError, StateError, check, expect_int
 from ._ffi import ffi, lib
 from ._handles import Core, Handle, fail, new_handle
+from ._mapped import watch_of
 from ._messages import kind_of, maker_hint
 
 if TYPE_CHECKING:
@@ -155,7 +156,7 @@ class Buffer(Handle):
         if view.nbytes == 0:
             raise InvalidArgumentError("Buffer.from_array: the array is empty")
         h = new_handle()
-        kept = (exporter, array)
+        kept = (exporter, array, watch_of(array))
         status = lib.gbpy_open_host_buffer(h, exporter, view.nbytes, number, view.readonly, id(kept))
         if status:
             fail(status, "Buffer.from_array")

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import platform
-import sys
 from typing import Any, Literal, overload
 
 import numpy as np
@@ -14,6 +12,7 @@ import numpy as np
 from ._calibrate import add_calibrate_command
 from ._ffi import ffi, lib
 from ._gguf_cli import add_gguf_commands
+from ._terminal import parse, print_json, run_command, say
 from .backend import backends, cpu_levels
 from .buffer import BufferType, text
 from .cli_bench import add_bench_command
@@ -78,27 +77,33 @@ def show_config(mode: str = "print") -> dict[str, Any] | None:
         return config
     if mode != "print":
         raise ValueError(f"show_config: mode must be 'print' or 'dict', not {mode!r}")
-    print("\n".join(_lines(config)))
+    say("\n".join(_lines(config)))
     return None
 
 
 def main(argv: list[str] | None = None) -> int:
     """``python -m ggml_backend``. Returns the exit status."""
+    options = parse(_parser(), argv)
+    return run_command(lambda: int(options.run(options)))
+
+
+def _info(options: argparse.Namespace) -> int:
+    if options.json:
+        print_json(show_config("dict"))
+    else:
+        show_config()
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m ggml_backend", description="The backend layer of ggml.")
     parser.add_argument("--version", action="version", version=text(lib.gbpy_version()))
     commands = parser.add_subparsers(dest="command", required=True, metavar="command")
     info = commands.add_parser("info", help="what this build has and what it found on this machine")
     info.add_argument("--json", action="store_true", help="as JSON")
+    info.set_defaults(run=_info, parser=info)
     add_gguf_commands(commands)
     add_plan_command(commands)
     add_calibrate_command(commands)
     add_bench_command(commands)
-    options = parser.parse_args(argv)
-    if hasattr(options, "run"):
-        return int(options.run(options))
-    if options.json:
-        json.dump(show_config("dict"), sys.stdout, indent=2)
-        print()
-    else:
-        show_config()
-    return 0
+    return parser

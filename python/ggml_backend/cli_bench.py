@@ -13,9 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from ._bench import Case, Limits, Result, measure, model_cases, op_cases, product_cases, product_types
-from ._calibrate import _bar, _describe
-from ._errors import GgmlError, InvalidArgumentError
+from ._calibrate import _describe
+from ._errors import InvalidArgumentError
 from ._ffi import lib
+from ._files import read_text, write_text
+from ._terminal import run_command, step_bar
 from .backend import Backend, cpu_levels
 from .buffer import text
 from .dtypes import DType, as_dtype
@@ -106,11 +108,11 @@ def _print_row(result: Result) -> None:
 def _read_old(path: str) -> dict[str, Any]:
     """The cases of a file that --json wrote."""
     try:
-        data = json.loads(Path(path).read_text(encoding="utf-8"))
+        data = json.loads(read_text(path))
         if data["benchmark"] != "bench" or data["format"] != FORMAT:
             raise ValueError(f"written by another version (format {data['format']})")
         cases = {str(name): {"median": float(row["median"]), "share": row["share"]} for name, row in data["cases"].items()}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise InvalidArgumentError(f"--compare: {path} is no result of bench --json: {error!r}") from None
     return cases
 
@@ -141,7 +143,7 @@ def _to_json(options: argparse.Namespace, backend: Backend, table: dict[str, flo
 def _write(path: str, data: dict[str, Any]) -> None:
     target = Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)
-    target.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
+    write_text(target, json.dumps(data, indent=1) + "\n")
 
 
 # -------------------------------------------------------------------------------------------------------------------------- command
@@ -153,7 +155,7 @@ def _run(options: argparse.Namespace) -> list[Result]:
     backend = Backend("CPU", n_threads=1 if options.cpu else options.threads, level=options.level)
     old = _read_old(options.compare) if options.compare else None
     limits = Limits(backend, options.seconds / 2, processor_time=options.cpu)
-    total, show = _count(options, backend), _bar("bench")
+    total, show = _count(options, backend), step_bar("bench")
     table = _table(limits, options.quick)
     load = _load()
     how = "; processor time" if options.cpu else ""
@@ -180,12 +182,7 @@ def _run(options: argparse.Namespace) -> list[Result]:
 def _bench(options: argparse.Namespace) -> int:
     if options.quick:
         options.rounds, options.seconds = min(options.rounds, 2), min(options.seconds, 0.005)
-    try:
-        _run(options)
-    except (GgmlError, OSError) as error:
-        print(f"bench: {error}", file=sys.stderr)
-        return 1
-    return 0
+    return run_command(lambda: 0 if _run(options) is not None else 1, "bench")
 
 
 def _positive(kind: type[int] | type[float]) -> Any:
@@ -222,4 +219,4 @@ def add_bench_command(commands: Any) -> None:
             parser.error(f"argument ops|products|models: {unknown[0]!r} is none of these")
         return _bench(options)
 
-    parser.set_defaults(run=run)
+    parser.set_defaults(run=run, parser=parser)

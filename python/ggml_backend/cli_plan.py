@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
 import warnings
@@ -12,9 +11,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ._errors import AllocationError, GgmlError, InvalidArgumentError, PerformanceWarning
+from ._errors import AllocationError, InvalidArgumentError, PerformanceWarning
+from ._escape import line
 from ._pictures import BareArena, BareBlock, BlockLike, Picture, bare_picture, chains, page, read_table, text_map, write_rows, write_table
 from ._pictures.data import size_text, verdict
+from ._terminal import fail, print_json, run_command, say
 from .planning import plan_memory
 
 if TYPE_CHECKING:
@@ -76,12 +77,11 @@ def _plan_table(options: argparse.Namespace) -> None:
     _write_html(picture, options)
     results = [{"arena": arena, **result} for arena, (result, _, _) in solved.items()]
     if options.json:
-        json.dump(solved[""][0] if list(solved) == [""] else {"arenas": results}, sys.stdout, indent=2)
-        print()
+        print_json(solved[""][0] if list(solved) == [""] else {"arenas": results})
         return
     for k, result in enumerate(results):
         if arena := result.pop("arena"):
-            print(f"{'' if k == 0 else chr(10)}{arena}")
+            say(f"{'' if k == 0 else chr(10)}{line(arena)}")
         _print_result(result)
     if options.map:
         print(f"\n{text_map(picture, _columns())}", end="")
@@ -105,7 +105,7 @@ def _told_plainly() -> Iterator[None]:
         warnings.simplefilter("always", PerformanceWarning)
         yield
     for warning in told:
-        print(f"plan: {warning.message}", file=sys.stderr)
+        fail("plan", warning.message)
 
 
 def _does_not_fit(prepared: Prepared) -> str | None:
@@ -137,11 +137,11 @@ def _plan_graph(options: argparse.Namespace) -> None:
         for a in plan.arenas:
             parts = {"arena": a.peak, "inputs": a.leafs, "kept copies": a.replicas, "scratch of the device": a.scratch}
             words = ", ".join(f"{what} {size_text(n)}" for what, n in parts.items() if n)
-            print(f"    {size_text(a.total):>10}  {a.backend}{': ' if words else ''}{words}")
+            say(f"    {size_text(a.total):>10}  {a.backend}{': ' if words else ''}{words}")
         if options.reorder:
             print(f"\n{'in another order of the nodes' if reordered else 'no order of the nodes needs less was found: as they are'}")
         if short:
-            print(f"\nit does not fit: {short}")
+            print(f"\nit does not fit: {line(short)}")
         return
     arenas = [
         {"arena": a.backend, "buffers": len(a.blocks), "peak": a.peak, "lower_bound": a.lower_bound,
@@ -158,8 +158,7 @@ def _plan_graph(options: argparse.Namespace) -> None:
         "graph": picture.title, "nodes": picture.n_nodes, "arenas": arenas, "splits": splits, "copies": copies,
         "reordered": reordered, "does_not_fit": short,
     }  # fmt: skip
-    json.dump(result, sys.stdout, indent=2)
-    print()
+    print_json(result)
 
 
 # ----------------------------------------------------------------------------------------------------------------------- command
@@ -183,19 +182,19 @@ def _is_table(source: str) -> bool:
 
 
 def _plan(options: argparse.Namespace) -> int:
-    try:
-        if _is_table(options.source):
-            for flag in ("devices", "tokens", "context", "reorder"):
-                if getattr(options, flag) is not None:
-                    raise InvalidArgumentError(f"--{flag} is for graphs; {options.source} is a bare instance")
-            options.align = 1 if options.align is None else options.align
-            options.budget_ms = 5000 if options.budget_ms is None else options.budget_ms
-            _plan_table(options)
-        else:
-            _plan_graph(options)
-    except (GgmlError, OSError, UnicodeDecodeError) as error:
-        print(f"plan: {error}", file=sys.stderr)
-        return 1
+    return run_command(lambda: _plan_source(options), "plan")
+
+
+def _plan_source(options: argparse.Namespace) -> int:
+    if _is_table(options.source):
+        for flag in ("devices", "tokens", "context", "reorder"):
+            if getattr(options, flag) is not None:
+                raise InvalidArgumentError(f"--{flag} is for graphs; {options.source} is a bare instance")
+        options.align = 1 if options.align is None else options.align
+        options.budget_ms = 5000 if options.budget_ms is None else options.budget_ms
+        _plan_table(options)
+    else:
+        _plan_graph(options)
     return 0
 
 
@@ -221,4 +220,4 @@ def add_plan_command(commands: Any) -> None:
     graph.add_argument("--tokens", type=int, metavar="N", help="tokens of one pass through a model (512, at most its context)")
     graph.add_argument("--context", type=int, metavar="N", help="positions that the cache holds (the model's, at most 4096)")
     graph.add_argument("--reorder", action="store_const", const=True, help="run the nodes in another order, if that needs less memory")
-    parser.set_defaults(run=_plan)
+    parser.set_defaults(run=_plan, parser=parser)

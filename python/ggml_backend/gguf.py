@@ -7,25 +7,26 @@
 
 A file is mapped, not read. Its metadata is checked completely when it is opened (nothing in it is trusted: what is wrong raises
 :class:`FileError`, naming the field and its offset); values and tensors become Python objects when they are asked for. Arrays and loaded
-weights keep the mapping alive, also after ``close()``. Do not change a file while it is open.
+weights keep the mapping alive, also after ``close()``. Do not change a file while it is open. One that becomes shorter meanwhile raises
+:class:`FileError` from whatever reads it here: loading, copying, converting, and computing with weights in place. Reading an array over it
+with NumPy itself is beyond us: there the system ends the process (SIGBUS), as with any memory map.
 """
 
 from __future__ import annotations
 
-import mmap
 import os
 import re
-import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from fnmatch import fnmatchcase
 from typing import Any
 
 import numpy as np
 
 from ._errors import FileError, InvalidArgumentError, StateError, clear_error, raise_last
 from ._ffi import ffi, lib
-from ._gguf_types import Keys, UnknownType, decode, encode, type_name
+from ._gguf_types import Keys, UnknownType, decode, findable, type_name
 from ._gguf_writer import Writer
+from ._mapped import check_file, map_file, watch_of
+from ._patterns import Patterns
 from ._quantize import dequantize, fallback_dtype
 from .backend import Backend
 from .buffer import Buffer, BufferType
@@ -48,11 +49,12 @@ _SPLIT = re.compile(r"^(.*)-(\d{5})-of-(\d{5})\.gguf$", re.DOTALL)
 class Part:
     """One mapped file and what C knows of it."""
 
-    __slots__ = ("ctx", "data", "data_offset", "name")
+    __slots__ = ("_known", "ctx", "data", "data_offset", "name")
 
     def __init__(self, source: Any, name: str) -> None:
         self.name: str = name
         self.data: Array = np.frombuffer(source, np.uint8)
+        self._known = watch_of(source)  # a mapping of the caller's
         params = ffi.new("struct gguf_init_params *", {"no_alloc": True, "ctx": ffi.NULL})
         clear_error()
         pointer = lib.gguf_init_from_buffer(ffi.from_buffer(self.data) if self.data.size else ffi.NULL, self.data.nbytes, params[0])
@@ -61,18 +63,9 @@ class Part:
         self.ctx: Any = ffi.gc(pointer, lib.gguf_free)
         self.data_offset: int = lib.gguf_get_data_offset(pointer)
 
-
-def _map(path: str | int) -> Any:
-    """The bytes of a file: a mapping, or b"" of an empty one (which cannot be mapped)."""
-    fd = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0)) if isinstance(path, str) else path
-    try:
-        info = os.fstat(fd)
-        if not stat.S_ISREG(info.st_mode):
-            raise FileError(f"{path}: {'a directory' if stat.S_ISDIR(info.st_mode) else 'not a regular file'}")
-        return mmap.mmap(fd, 0, access=mmap.ACCESS_READ) if info.st_size else b""
-    finally:
-        if isinstance(path, str):
-            os.close(fd)
+    def check(self) -> None:
+        """FileError if the file has shrunk since it was opened."""
+        check_file(self.data, self.name)
 
 
 class Metadata(Keys, Mapping[str, Any]):
@@ -142,6 +135,7 @@ class GGUFTensor:
     @property
     def data(self) -> Array:
         """Its bytes, read-only, in the file's memory."""
+        self._part.check()
         return self._part.data[self.offset : self.offset + self.nbytes]
 
     def numpy(self) -> Array:
@@ -149,6 +143,7 @@ class GGUFTensor:
         for an unknown type all bytes, one-dimensional."""
         if isinstance(self.dtype, UnknownType):
             return self.data
+        self._part.check()
         shape = list(self.shape)
         if self.dtype.is_quantized:
             shape[-1] = self.dtype.row_size(shape[-1])
@@ -187,10 +182,11 @@ class Tensors(Mapping[str, GGUFTensor]):
 
     def _place(self, name: object) -> tuple[Part, int] | None:
         parts = self._file._live()
-        if not isinstance(name, str) or "\0" in name or not name:
+        wanted = findable(name) if isinstance(name, str) else None
+        if wanted is None:
             return None
-        at = 0 if self._part_of is None else self._part_of.get(name)
-        index = -1 if at is None else lib.gguf_find_tensor(parts[at].ctx, encode(name))
+        at = 0 if self._part_of is None else self._part_of.get(str(name))
+        index = -1 if at is None else lib.gguf_find_tensor(parts[at].ctx, wanted)
         return None if at is None or index < 0 else (parts[at], index)
 
     def __getitem__(self, name: str) -> GGUFTensor:
@@ -337,6 +333,8 @@ class GGUFFile:
             for key, items in copies.items():
                 weights.buffers += _allocate(targets[key], items, usage)
             _upload([item for items in copies.values() for item in items], progress)
+            for part in parts:
+                part.check()
         except BaseException:
             weights.close()
             raise
@@ -348,8 +346,9 @@ class GGUFFile:
             return every
         patterns = [names] if isinstance(names, str) else list(names)
         chosen: set[str] = set()
+        left = Patterns(every)
         for pattern in patterns:
-            found = [pattern] if pattern in self.tensors else [n for n in every if fnmatchcase(n, pattern)]
+            found = left.fitting(pattern)
             if not found:
                 raise KeyError(f"{self.name}: no tensor fits {pattern!r}")
             chosen.update(found)
@@ -364,8 +363,9 @@ class GGUFFile:
             types[pattern] = target.buffer_type if isinstance(target, Backend) else target
         shared: dict[BufferType, BufferType] = {t: t for t in types.values()}  # one object for equal types
         groups = []
+        chosen = Patterns(names).first(types)
         for name in names:
-            found = next((p for p in types if fnmatchcase(name, p)), None)
+            found = chosen.get(name)
             if found is None:
                 raise InvalidArgumentError(f"load: no pattern says where {name!r} goes; end with '*' for the rest")
             source = self.tensors[name]
@@ -452,11 +452,20 @@ def _check_split(parts: list[Part], file: GGUFFile) -> None:
     for i, part in enumerate(parts):
         keys = Metadata(_OnePart(part))
         for key, expected in (("split.count", len(parts)), ("split.no", i)):
-            if key in keys and keys[key] != expected:
-                raise FileError(f"{part.name}: {key} is {keys[key]}, the file name says {expected}")
-    total = file.metadata.get("split.tensors.count")
+            found = _count_of(keys, key, part.name)
+            if found is not None and found != expected:
+                raise FileError(f"{part.name}: {key} is {found}, the file name says {expected}")
+    total = _count_of(file.metadata, "split.tensors.count", file.name)
     if total is not None and total != len(file.tensors):
         raise FileError(f"{file.name}: split.tensors.count is {total}, the parts have {len(file.tensors)} tensors")
+
+
+def _count_of(keys: Metadata, key: str, name: str) -> int | None:
+    """A whole number among the keys; None: it is not there."""
+    value = keys.get(key)
+    if value is not None and type(value) is not int:
+        raise FileError(f"{name}: {key} is {keys.type(key)}, it must be a whole number")
+    return value
 
 
 class _OnePart:
@@ -481,7 +490,7 @@ def open(source: Any) -> GGUFFile:
         path = os.fsdecode(source)
         paths = _siblings(path)
         try:
-            parts = [Part(_map(p), p) for p in paths]
+            parts = [Part(map_file(p), p) for p in paths]
         except FileNotFoundError as error:
             if len(paths) > 1:
                 raise FileError(f"{path}: a split file of {len(paths)} parts, of which {error.filename} is missing") from None
@@ -491,7 +500,7 @@ def open(source: Any) -> GGUFFile:
             _check_split(parts, file)
         return file
     if isinstance(source, int) and not isinstance(source, bool):
-        return GGUFFile([Part(_map(source), f"file descriptor {source}")], f"file descriptor {source}")
+        return GGUFFile([Part(map_file(source), f"file descriptor {source}")], f"file descriptor {source}")
     if isinstance(source, np.ndarray):
         if not source.flags.c_contiguous:
             raise InvalidArgumentError("open: the array is not C-contiguous")

@@ -13,15 +13,18 @@ import numpy as np
 from ._callbacks import Compare, CustomOp, Run, customs_of, raise_abort_errors, raise_kept
 from ._data import read_device
 from ._errors import InvalidArgumentError, StateError, check, expect, expect_int, non_null, raise_last
+from ._escape import markup
 from ._ffi import ffi, lib
 from ._handles import ContextCore, Core, fail, handles_of, new_handle
 from ._messages import kind_of
-from ._tensor_base import name_bytes
+from ._names import as_name, shorter
+from ._tensor_base import MAX_NAME
 from .backend import Backend, BackendCore
 from .tensor import Tensor, TensorPool
 
 __all__ = ["Comparison", "Context", "Graph"]
 
+_SHOWN = 50  # nodes at the beginning, and at the end, of a graph in a notebook
 ABORTED: int = lib.GGML_STATUS_ABORTED
 _SMALL_GRAPH = 64  # a graph grows as nodes are added
 _compute = lib.gbpy_graph_compute
@@ -226,7 +229,7 @@ class Graph:
     def get(self, name: str) -> Tensor | None:
         """The node or leaf of that name."""
         core = self._live()
-        pointer = lib.ggml_graph_get_tensor(core.ptr, name_bytes(name, "Graph.get: name"))
+        pointer = lib.ggml_graph_get_tensor(core.ptr, shorter(as_name(name, "Graph.get"), MAX_NAME))
         return Tensor(self._ctx, pointer, core.h) if pointer else None
 
     def __getitem__(self, name: str) -> Tensor:
@@ -273,12 +276,19 @@ class Graph:
             os.unlink(path)
 
     def _repr_html_(self) -> str:
-        rows = "".join(
-            f"<tr><td>{i}</td><td>{t.name}</td><td>{t.op}</td><td>{t.dtype.name}</td><td>{t.shape}</td><td>{t.location}</td></tr>"
-            for i, t in enumerate(self.nodes)
-        )
+        core = self._live()
+        graph, keeping = core.ptr, core.h
+        n = graph.n_nodes
+        shown = [*range(min(n, _SHOWN)), *range(max(n - _SHOWN, _SHOWN), n)]
+        rows = []
+        for i in shown:
+            if i == n - _SHOWN and n > 2 * _SHOWN:
+                rows.append(f'<tr><td colspan="6">... {n - 2 * _SHOWN} more ...</td></tr>')
+            t = Tensor(self._ctx, graph.nodes[i], keeping)
+            cells = (i, t.name, t.op, t.dtype.name, t.shape, t.location)
+            rows.append(f"<tr>{''.join(f'<td>{markup(c)}</td>' for c in cells)}</tr>")
         head = "".join(f"<th>{h}</th>" for h in ("", "name", "op", "dtype", "shape", "buffer"))
-        return f"<table><tr>{head}</tr>{rows}</table>"
+        return f"<table><tr>{head}</tr>{''.join(rows)}</table>"
 
     def reordered(self) -> Graph:
         """The same tensors as a graph that needs less memory, because its nodes run in another order; in the same order if none is found.

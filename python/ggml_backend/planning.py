@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import csv
+import io
 from dataclasses import dataclass, field
 from os import PathLike
 from typing import Any, SupportsIndex
@@ -16,6 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from ._errors import InvalidArgumentError, check
 from ._ffi import ffi, lib
+from ._files import read_text
 
 __all__ = ["MemoryPlan", "plan_memory"]
 
@@ -81,7 +83,7 @@ def plan_memory(
 
 def read_instance(path: str | PathLike[str]) -> tuple[list[str], NDArray[np.int64], NDArray[np.int64], NDArray[np.uint64]]:
     """ids, lower, upper, size from a CSV file with a heading that has these four columns, in any order."""
-    with open(path, newline="", encoding="utf-8") as file:
+    with io.StringIO(read_text(path), newline="") as file:
         rows = csv.DictReader(file)
         missing = {"id", "lower", "upper", "size"} - set(rows.fieldnames or ())
         if missing:

@@ -13,6 +13,7 @@ from ._errors import InvalidArgumentError, StateError, expect, raise_last
 from ._errors import check as _check
 from ._fallbacks import heavy_fallbacks, warn_of
 from ._ffi import ffi, lib
+from ._files import can_write
 from ._handles import Core, Handle, Use, fail, handles_of, new_handle
 from ._messages import plain
 from .backend import Backend, BackendCore
@@ -432,8 +433,7 @@ class Scheduler(Handle):
             if self._trace is not None:
                 raise StateError("Scheduler.trace: a trace is being recorded already; stop() it first")
             if path is not None:
-                with open(path, "w", encoding="utf-8"):
-                    pass  # fails now rather than when everything is done
+                can_write(path)  # fails now rather than when everything is done
             _check(lib.ggml_backend_sched_set_trace(core.ptr, True), "Scheduler.trace")
             self._trace = Trace(self, path)
             return self._trace

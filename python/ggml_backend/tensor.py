@@ -19,7 +19,8 @@ from ._errors import InvalidArgumentError, StateError, expect, raise_as, raise_l
 from ._ffi import ffi, lib
 from ._handles import ContextCore, Core, Handle, address, fail, new_handle
 from ._messages import broadcast_reason, hint_of, kind_of, plain, product_hint, reason_of, tensor_hint
-from ._tensor_base import MAX_DIMS, name_bytes
+from ._names import as_name, shorter
+from ._tensor_base import MAX_DIMS, MAX_NAME
 from ._tensor_data import TensorData
 from .backend import Backend
 from .buffer import Buffer, BufferCore, BufferType, usage_id
@@ -134,14 +135,14 @@ class TensorPool(Handle):
         core = self._live()
         size = _shape_of(shape)
         element = _dtype_of(dtype, size)
-        named = None if name is None else name_bytes(name, "Context.tensor: name")
         ne = ne_of(size, "Context.tensor")
+        label = None if name is None else as_name(name, "Context.tensor")
         pointer = lib.ggml_new_tensor(core.ptr, element.id, MAX_DIMS, ne)
         if not pointer:
             _refuse_shape("Context.tensor", size, element)
             raise_last(f"Context.tensor({size}, {element.name})")
-        if named is not None:
-            lib.ggml_set_name(pointer, named)
+        if label is not None:
+            lib.ggml_set_name(pointer, label)
         _set_ndim(pointer, len(size))
         return Tensor(self, pointer, core.h)
 
@@ -222,7 +223,7 @@ class TensorPool(Handle):
     def get(self, name: str) -> Tensor | None:
         """The first tensor of that name."""
         core = self._live()
-        pointer = lib.ggml_get_tensor(core.ptr, name_bytes(name, "Context.get: name"))
+        pointer = lib.ggml_get_tensor(core.ptr, shorter(as_name(name, "Context.get"), MAX_NAME))
         return Tensor(self, pointer, core.h) if pointer else None
 
     def __getitem__(self, name: str) -> Tensor:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from ._chrome import chrome_trace
 from ._errors import check
 from ._ffi import ffi, lib
+from ._files import write_text
 from .buffer import text
 
 if TYPE_CHECKING:
@@ -109,8 +110,7 @@ class Trace:
         Returned, and written if there is a path."""
         result = json.dumps(chrome_trace(self.events, self._names, self._queueless), separators=(",", ":"))
         if path is not None:
-            with open(path, "w", encoding="utf-8", newline="\n") as file:
-                file.write(result)
+            write_text(path, result)
         return result
 
     def __enter__(self) -> Trace:

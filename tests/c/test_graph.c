@@ -365,7 +365,7 @@ static void dot(void) {
     char * text = read_file(path);
     REQUIRE(text != NULL);
     CHECK(strncmp(text, "digraph", 7) == 0 && strstr(text, "}\n") != NULL);
-    CHECK(strstr(text, "we\\\"ird\\|\\<name\\>\\{\\\\\\}\\nx (f32)") != NULL);
+    CHECK(strstr(text, "we\\\"ird\\|\\<name\\>\\{\\\\\\}\\\\x0ax (f32)") != NULL);
     CHECK(strstr(text, "|(1.5, 1.5)\"") != NULL);
     CHECK(strstr(text, "|<x>x-\\>y\"") != NULL); // the symbol of CPY is escaped once
     CHECK(strstr(text, "fillcolor=yellow") != NULL && strstr(text, "fillcolor=pink") != NULL);

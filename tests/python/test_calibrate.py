@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -102,13 +104,65 @@ def test_measured_once_and_kept(cache: Path) -> None:
     assert [f.suffix for f in cache.iterdir()] == [".json"]  # nothing half written is left
 
 
-@pytest.mark.parametrize("damage", ["", "{}", "[]", '{"format": 1', "null"])
+@pytest.mark.parametrize("damage", ["", "[]", '{"format": 1', "null", "1e999", "[" * 200_000, '{"a":' * 200_000, '"\\ud800"', "\xff"])
 def test_damaged_files_are_not_read(cache: Path, damage: str) -> None:
     backend = gb.Backend("SIM:name=measured")
     path = _calibrate._write(backend, device(2.0))
     assert _calibrate._read(backend) == device(2.0)
-    path.write_text(damage)
-    assert _calibrate._read(backend) is None
+    path.write_bytes(damage.encode("latin-1"))
+    with pytest.warns(RuntimeWarning, match="is ignored"):
+        assert _calibrate._read(backend) is None
+
+
+WRONG: list[Any] = [None, True, 0, -1, 1.5, 10**400, float("nan"), "", "x", [], {}, [[]], {"x": 1}, [None], "\ud800"]
+
+
+def replaced(tree: Any, path: tuple[Any, ...], value: Any) -> Any:
+    if not path:
+        return value
+    copy = list(tree) if isinstance(tree, list) else dict(tree)
+    copy[path[0]] = replaced(tree[path[0]], path[1:], value)
+    return copy
+
+
+def paths_in(tree: Any, at: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    items = tree.items() if isinstance(tree, dict) else enumerate(tree) if isinstance(tree, list) else ()
+    return [at, *(path for key, value in items for path in paths_in(value, (*at, key)))]
+
+
+def test_well_formed_and_wrong(cache: Path) -> None:
+    """Any value anywhere: the file is taken, with finite costs that a scheduler can use, or ignored; nothing else happens."""
+    backend = gb.Backend("SIM:name=measured")
+    path = _calibrate._write(backend, device(2.0))
+    data = json.loads(path.read_text())
+    taken = 0
+    for where in paths_in(data):
+        for value in WRONG:
+            path.write_text(json.dumps(replaced(data, where, value)))
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", RuntimeWarning)
+                found = Costs.cached([backend])
+                gb.Scheduler([backend], policy="cost").close()
+            if found is not None:
+                taken += 1
+                assert all(0 <= op.launch_us < np.inf and op.bytes_per_us > 0 and op.flops_per_us > 0 for op in found.devices[0].ops)
+    assert taken > 0
+
+
+def test_a_pipe_in_the_place_of_the_file(cache: Path) -> None:
+    backend = gb.Backend("SIM:name=measured")
+    path = _calibrate._write(backend, device(2.0))
+    path.unlink()
+    os.mkfifo(path)
+    with pytest.warns(RuntimeWarning, match="not a regular file"):
+        assert _calibrate._read(backend) is None
+    with pytest.raises(gb.FileError, match="not a regular file"):
+        _calibrate._write(backend, device(2.0))
+
+
+def test_copies_of_no_rate() -> None:
+    with pytest.raises(gb.InvalidArgumentError, match="above 0"):
+        Costs([device(1.0), DeviceCosts(from_host=CopyCost(1.0, 0.0))]).copy(0, 1)
 
 
 def test_another_version_is_not_read(cache: Path) -> None:
@@ -126,7 +180,7 @@ def test_a_failed_write_leaves_the_old_file(cache: Path, monkeypatch: pytest.Mon
     def fail(*_: object, **__: object) -> None:
         raise OSError("disk full")
 
-    monkeypatch.setattr(_calibrate.json, "dump", fail)
+    monkeypatch.setattr(os, "replace", fail)
     with pytest.raises(OSError, match="disk full"):
         _calibrate._write(backend, device(3.0))
     assert _calibrate._read(backend) == device(2.0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import pickle
+import re
 import signal
 import struct
 import subprocess
@@ -902,3 +903,19 @@ def test_many_keys_open_in_linear_time(tmp_path: Path) -> None:
         assert len(file.metadata) == n
     assert times[100_000] < 1
     assert times[100_000] < 12 * times[25_000]
+
+
+@pytest.mark.parametrize("key", ["split.no", "split.count", "split.tensors.count"])
+@pytest.mark.parametrize("wrong", [[3], [0], [2], np.array([1, 2]), "2", 2.0, True, [], -1])
+def test_counts_of_split_files_are_numbers(tmp_path: Path, key: str, wrong: Any) -> None:
+    """A list of one number is no number."""
+    paths = [tmp_path / f"m-{i:05d}-of-00002.gguf" for i in (1, 2)]
+    right: dict[str, Any] = {"split.count": 2, "split.tensors.count": 2}
+    for i, path in enumerate(paths):
+        with gb.gguf.Writer(path) as writer:
+            for name, value in {**right, "split.no": i, key: wrong}.items():
+                kind = None if not isinstance(value, list) else "arr[i32]"
+                writer.add(name, value, kind)
+            writer.add_tensor(f"t{i}", np.ones(4, np.float32))
+    with pytest.raises(gb.FileError, match=re.escape(key)):
+        gb.gguf.open(paths[1])

@@ -180,7 +180,7 @@ MISTAKES = [
     ("ctx.tensor((2, -3))", E, "Context.tensor: the shape (2, -3) has a negative size"),
     ("ctx.tensor((1, 2, 3, 4, 5))", E, "Context.tensor: the shape (1, 2, 3, 4, 5) has 5 axes, at most 4 are possible"),
     ("ctx.tensor((2, 3), name=7)", T, "Context.tensor: name must be a str, not int"),
-    ("ctx.tensor((2, 3), name='a\\0b')", E, "Context.tensor: name: a name cannot hold NUL: 'a\\x00b'"),
+    ("ctx.tensor((2, 3), name='a\\0b')", E, "Context.tensor: a name cannot hold NUL: 'a\\x00b'"),
     ("ctx.from_numpy(arr.T)", E, "Context.from_numpy: the array is not C-contiguous; np.ascontiguousarray(array) is"),
     ("ctx.from_numpy(arr.astype(np.uint8))", E, "Context.from_numpy: tensors have no elements of uint8"),
     ("ctx.from_numpy(arr.astype('>f4'))", E, "Context.from_numpy: tensors have no elements of >f4; array.astype(array.dtype.newbyteorder('=')) has the bytes in the order of this machine"),

@@ -7,6 +7,7 @@
 
 #include <string.h>
 
+#include "base/mapped.h"
 #include "base/mem.h"
 #include "base/thread.h"
 #include "base/vec.h"
@@ -106,8 +107,11 @@ enum ggml_status ggml_backend_tensor_set_async(ggml_backend_t backend, struct gg
     if (backend->iface.set_tensor_async && reaches(backend, tensor)) {
         const uint64_t before = gb_fail_count();
         gb_buffer_changed(gb_tensor_buffer(tensor));
+        gb_mapped_enter(); // it may copy at once
         backend->iface.set_tensor_async(backend, tensor, data, offset, size);
-        return gb_status_since(before);
+        gb_mapped_leave();
+        GB_TRY(gb_status_since(before));
+        return gb_mapped_check_at(__func__, data);
     }
     GB_TRY(ggml_backend_synchronize(backend));
     return ggml_backend_tensor_set(tensor, data, offset, size);
@@ -123,8 +127,11 @@ enum ggml_status ggml_backend_tensor_get_async(ggml_backend_t backend, const str
     GB_TRY(gb_tensor_check_access(__func__, tensor, data, offset, size));
     if (backend->iface.get_tensor_async && reaches(backend, tensor)) {
         const uint64_t before = gb_fail_count();
+        gb_mapped_enter();
         backend->iface.get_tensor_async(backend, tensor, data, offset, size);
-        return gb_status_since(before);
+        gb_mapped_leave();
+        GB_TRY(gb_status_since(before));
+        return gb_mapped_check_at(__func__, tensor->data);
     }
     GB_TRY(ggml_backend_synchronize(backend));
     return ggml_backend_tensor_get(tensor, data, offset, size);
@@ -394,7 +401,7 @@ enum ggml_status ggml_backend_tensor_copy(struct ggml_tensor * src, struct ggml_
         const bool     copied = ggml_backend_buffer_copy_tensor(src, dst);
         GB_TRY(gb_status_since(before)); // a hook that failed, as opposed to one that does not know how
         if (copied) {
-            return GGML_STATUS_SUCCESS;
+            return gb_mapped_check_at(__func__, src->data);
         }
     }
     return copy_through_host(src, dst, gaps);
@@ -415,7 +422,9 @@ enum ggml_status ggml_backend_tensor_copy_async(ggml_backend_t backend, struct g
     if (!gaps && backend->iface.cpy_tensor_async && reaches(backend, src) && reaches(backend, dst)) {
         const uint64_t before = gb_fail_count();
         gb_buffer_changed(gb_tensor_buffer(dst));
-        const bool     queued = backend->iface.cpy_tensor_async(backend, src, dst);
+        gb_mapped_enter();
+        const bool queued = backend->iface.cpy_tensor_async(backend, src, dst);
+        gb_mapped_leave();
         GB_TRY(gb_status_since(before));
         if (queued) {
             return GGML_STATUS_SUCCESS;

@@ -7,6 +7,7 @@
 #include <stdatomic.h>
 #include <string.h>
 
+#include "base/mapped.h"
 #include "base/mem.h"
 #include "base/thread.h"
 
@@ -304,14 +305,19 @@ enum ggml_status ggml_backend_tensor_set(struct ggml_tensor * tensor, const void
     GB_TRY(gb_tensor_check_access(__func__, tensor, data, offset, size));
     const ggml_backend_buffer_t buffer = gb_tensor_buffer(tensor);
     if (buffer == NULL) { // plain host memory, of a context or given by the caller
+        gb_mapped_enter();
         memmove((char *) tensor->data + offset, data, size);
-        return GGML_STATUS_SUCCESS;
+        gb_mapped_leave();
+        return gb_mapped_check_at(__func__, data);
     }
     NEED_HOOK(buffer->iface.set_tensor, GGML_STATUS_UNSUPPORTED, "buffer", "set_tensor");
     const uint64_t before = gb_fail_count();
     gb_buffer_changed(buffer);
+    gb_mapped_enter();
     buffer->iface.set_tensor(buffer, tensor, data, offset, size);
-    return gb_status_since(before);
+    gb_mapped_leave();
+    GB_TRY(gb_status_since(before));
+    return gb_mapped_check_at(__func__, data);
 }
 
 enum ggml_status ggml_backend_tensor_get(const struct ggml_tensor * tensor, void * data, size_t offset, size_t size) {
@@ -322,13 +328,18 @@ enum ggml_status ggml_backend_tensor_get(const struct ggml_tensor * tensor, void
     GB_TRY(gb_tensor_check_access(__func__, tensor, data, offset, size));
     const ggml_backend_buffer_t buffer = gb_tensor_buffer(tensor);
     if (buffer == NULL) {
+        gb_mapped_enter();
         memmove(data, (const char *) tensor->data + offset, size);
-        return GGML_STATUS_SUCCESS;
+        gb_mapped_leave();
+        return gb_mapped_check_at(__func__, tensor->data);
     }
     NEED_HOOK(buffer->iface.get_tensor, GGML_STATUS_UNSUPPORTED, "buffer", "get_tensor");
     const uint64_t before = gb_fail_count();
+    gb_mapped_enter();
     buffer->iface.get_tensor(buffer, tensor, data, offset, size);
-    return gb_status_since(before);
+    gb_mapped_leave();
+    GB_TRY(gb_status_since(before));
+    return gb_mapped_check_at(__func__, tensor->data);
 }
 
 bool ggml_backend_buffer_copy_tensor(const struct ggml_tensor * src, struct ggml_tensor * dst) {
@@ -338,13 +349,13 @@ bool ggml_backend_buffer_copy_tensor(const struct ggml_tensor * src, struct ggml
     const ggml_backend_buffer_t from = gb_tensor_buffer(src);
     gb_buffer_changed(into);
     const uint64_t before = gb_fail_count();
-    if (into && into->iface.cpy_tensor && into->iface.cpy_tensor(into, src, dst)) {
-        return true;
+    gb_mapped_enter();
+    bool copied = into && into->iface.cpy_tensor && into->iface.cpy_tensor(into, src, dst);
+    if (!copied && gb_fail_count() == before) { // else it failed, as opposed to not knowing how: nor will the other side succeed
+        copied = from && from->iface.cpy_tensor_to && from->iface.cpy_tensor_to(from, src, dst);
     }
-    if (gb_fail_count() != before) { // it failed, as opposed to not knowing how: nor will the other side succeed
-        return false;
-    }
-    return from && from->iface.cpy_tensor_to && from->iface.cpy_tensor_to(from, src, dst);
+    gb_mapped_leave();
+    return copied;
 }
 
 // ----------------------------------------------------------------------------------------------------- placing by hand

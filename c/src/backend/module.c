@@ -81,7 +81,7 @@ static enum ggml_status check_file(const char * path, struct ggml_backend_module
     struct gb_file_map file;
     GB_TRY(gb_file_map_open(&file, path));
     const int n = find_descriptor(&file, descriptor);
-    gb_file_map_close(&file);
+    GB_TRY(gb_file_map_close(&file));
     GB_FAIL_IF(n != 1, GGML_STATUS_INVALID_ARGUMENT, GGML_STATUS_INVALID_ARGUMENT,
                "ggml_backend_load: '%s' is no backend module: it has %d module descriptors, not one (see ggml-backend-module.h)", path, n);
     descriptor->name[sizeof(descriptor->name) - 1] = '\0';

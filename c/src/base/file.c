@@ -1,8 +1,12 @@
 // file.c - mapping and atomic replacement, POSIX and Windows.
+#ifndef _GNU_SOURCE
+#    define _GNU_SOURCE
+#endif
 #include "base/file.h"
 
 #include <errno.h>
 #include <stdatomic.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/mem.h"
@@ -25,7 +29,7 @@
 
 #ifdef _WIN32
 
-enum ggml_status gb_file_map_open(struct gb_file_map * map, const char * path) {
+static enum ggml_status map_file(struct gb_file_map * map, const char * path) {
     *map        = (struct gb_file_map){ 0 };
     HANDLE file = CreateFileA(path, GENERIC_READ, FILE_SHARE_READ, NULL, OPEN_EXISTING, FILE_ATTRIBUTE_NORMAL, NULL);
     if (file == INVALID_HANDLE_VALUE) {
@@ -49,12 +53,7 @@ enum ggml_status gb_file_map_open(struct gb_file_map * map, const char * path) {
     return GGML_STATUS_SUCCESS;
 }
 
-void gb_file_map_close(struct gb_file_map * map) {
-    if (map->data) {
-        UnmapViewOfFile(map->data);
-    }
-    *map = (struct gb_file_map){ 0 };
-}
+static void unmap(struct gb_file_map * map) { UnmapViewOfFile(map->data); }
 
 static bool flush_to_disk(FILE * file) {
     return fflush(file) == 0 && _commit(_fileno(file)) == 0;
@@ -71,7 +70,7 @@ static bool replace(const char * from, const char * to) {
 
 #else
 
-enum ggml_status gb_file_map_open(struct gb_file_map * map, const char * path) {
+static enum ggml_status map_file(struct gb_file_map * map, const char * path) {
     *map         = (struct gb_file_map){ 0 };
     const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); // nonblocking: a pipe would wait for its writer
     GB_FAIL_IF(fd < 0, GGML_STATUS_IO_ERROR, GGML_STATUS_IO_ERROR, "cannot open '%s': %s", path, strerror(errno));
@@ -94,20 +93,15 @@ enum ggml_status gb_file_map_open(struct gb_file_map * map, const char * path) {
     return GGML_STATUS_SUCCESS;
 }
 
-void gb_file_map_close(struct gb_file_map * map) {
-    if (map->data) {
-        munmap((void *) (uintptr_t) map->data, map->size);
-    }
-    *map = (struct gb_file_map){ 0 };
-}
+static void unmap(struct gb_file_map * map) { munmap((void *) (uintptr_t) map->data, map->size); }
 
 static bool flush_to_disk(FILE * file) {
     return fflush(file) == 0 && fsync(fileno(file)) == 0;
 }
 
-static bool can_replace(const char * path) { // there is nothing, or a file: a device must not become one
+static bool can_replace(const char * path) { // there is nothing, or a file that nobody else writes to through a name of the system's
     struct stat info;
-    return stat(path, &info) != 0 || S_ISREG(info.st_mode);
+    return strncmp(path, "/dev/", 5) != 0 && strncmp(path, "/proc/", 6) != 0 && (stat(path, &info) != 0 || S_ISREG(info.st_mode));
 }
 
 static bool replace(const char * from, const char * to) {
@@ -115,6 +109,33 @@ static bool replace(const char * from, const char * to) {
 }
 
 #endif
+
+enum ggml_status gb_file_map_open(struct gb_file_map * map, const char * path) {
+    GB_TRY(map_file(map, path));
+    if (map->data) {
+        map->watch = gb_mapped_watch(map->data, map->size, 0, false, path);
+        if (map->watch == NULL) {
+            unmap(map);
+            return ggml_last_status();
+        }
+        gb_mapped_enter();
+    }
+    return GGML_STATUS_SUCCESS;
+}
+
+enum ggml_status gb_file_map_close(struct gb_file_map * map) {
+    enum ggml_status status = GGML_STATUS_SUCCESS;
+    if (map->watch) {
+        gb_mapped_leave();
+        status = gb_mapped_check("reading", map->watch);
+        gb_mapped_forget(map->watch);
+    }
+    if (map->data) {
+        unmap(map);
+    }
+    *map = (struct gb_file_map){ 0 };
+    return status;
+}
 
 // ------------------------------------------------------------------------------------------------------------------- writing
 
@@ -124,21 +145,87 @@ static void forget(struct gb_file_writer * w) {
     *w = (struct gb_file_writer){ 0 };
 }
 
+// The file that a path names, behind links; the path itself where there is none yet.
+static char * behind_links(const char * path) {
+#ifndef _WIN32
+    char * full = realpath(path, NULL);
+    if (full != NULL) {
+        char * copy = gb_strdup(full); // the system's own comes from another allocator
+        free(full);
+        return copy;
+    }
+#endif
+    return gb_strdup(path);
+}
+
+// folder: room for the path
+static FILE * open_nameless(const char * path, char * folder) {
+#ifdef O_TMPFILE
+    const char * slash  = strrchr(path, '/');
+    const size_t length = slash ? (size_t) (slash - path) + (slash == path) : 1; // with the slash where that is all
+    memcpy(folder, slash ? path : ".", length);
+    folder[length] = '\0';
+    const int fd   = open(folder, O_TMPFILE | O_WRONLY | O_CLOEXEC, 0666);
+    FILE *    file = fd >= 0 && access("/proc/self/fd", X_OK) == 0 ? fdopen(fd, "wb") : NULL;
+    if (fd >= 0 && file == NULL) {
+        close(fd);
+    }
+    return file;
+#else
+    (void) path;
+    (void) folder;
+    return NULL;
+#endif
+}
+
+static bool give_name(struct gb_file_writer * w) {
+#ifdef O_TMPFILE
+    char own[64];
+    snprintf(own, sizeof(own), "/proc/self/fd/%d", fileno(w->file));
+    return linkat(AT_FDCWD, own, AT_FDCWD, w->temporary, AT_SYMLINK_FOLLOW) == 0;
+#else
+    (void) w;
+    return false;
+#endif
+}
+
+// The rights of the file that is replaced.
+static void keep_rights(struct gb_file_writer * w) {
+#ifndef _WIN32
+    struct stat info;
+    if (stat(w->path, &info) == 0 && fchmod(fileno(w->file), info.st_mode & 07777) != 0) {
+        return; // some file systems have none
+    }
+#else
+    (void) w;
+#endif
+}
+
 enum ggml_status gb_file_writer_open(struct gb_file_writer * w, const char * path) {
     static atomic_uint n_opened; // several threads may write the same file: the last one to complete it wins
-    *w                = (struct gb_file_writer){ 0 };
-    const size_t size = strlen(path) + 64;
-    GB_FAIL_IF(!can_replace(path), GGML_STATUS_IO_ERROR, GGML_STATUS_IO_ERROR, "cannot write '%s': it is not a regular file", path);
-    w->path           = gb_strdup(path);
-    w->temporary      = w->path ? gb_malloc(size) : NULL;
-    if (w->temporary == NULL) {
-        forget(w);
+    const bool direct = !can_replace(path);
+    *w                = (struct gb_file_writer){ .path = direct ? gb_strdup(path) : behind_links(path) };
+    if (w->path == NULL) {
         return GGML_STATUS_ALLOC_FAILED;
     }
-    snprintf(w->temporary, size, "%s.%ld.%u.part", path, (long) getpid(), atomic_fetch_add(&n_opened, 1));
-    w->file = fopen(w->temporary, "wbx"); // x: nobody else's file, nor through somebody's link
+    if (direct) {
+        w->file = fopen(w->path, "wb");
+    } else {
+        const size_t size = strlen(w->path) + 64;
+        w->temporary      = gb_malloc(size);
+        if (w->temporary == NULL) {
+            forget(w);
+            return GGML_STATUS_ALLOC_FAILED;
+        }
+        w->file     = open_nameless(w->path, w->temporary);
+        w->nameless = w->file != NULL;
+        snprintf(w->temporary, size, "%s.%ld.%u.part", w->path, (long) getpid(), atomic_fetch_add(&n_opened, 1));
+        if (w->file == NULL) {
+            w->file = fopen(w->temporary, "wbx"); // x: nobody else's file, nor through somebody's link
+        }
+    }
     if (w->file == NULL) {
-        const enum ggml_status status = gb_fail(GGML_STATUS_IO_ERROR, "cannot create '%s': %s", w->temporary, strerror(errno));
+        const enum ggml_status status = gb_fail(GGML_STATUS_IO_ERROR, "cannot write '%s': %s", path, strerror(errno));
         forget(w);
         return status;
     }
@@ -148,7 +235,7 @@ enum ggml_status gb_file_writer_open(struct gb_file_writer * w, const char * pat
 enum ggml_status gb_file_writer_write(struct gb_file_writer * w, const void * data, size_t size) {
     if (size > 0 && fwrite(data, 1, size, w->file) != size) {
         w->failed = true;
-        return gb_fail(GGML_STATUS_IO_ERROR, "cannot write %zu bytes to '%s': %s", size, w->temporary, strerror(errno));
+        return gb_fail(GGML_STATUS_IO_ERROR, "cannot write %zu bytes to '%s': %s", size, w->path, strerror(errno));
     }
     return GGML_STATUS_SUCCESS;
 }
@@ -168,10 +255,18 @@ enum ggml_status gb_file_writer_commit(struct gb_file_writer * w) {
         gb_file_writer_abandon(w);
         return GGML_STATUS_IO_ERROR;
     }
-    const bool flushed = flush_to_disk(w->file);
-    const bool closed  = fclose(w->file) == 0;
-    w->file            = NULL;
-    if (!flushed || !closed || !replace(w->temporary, w->path)) {
+    bool ok = true;
+    if (w->temporary) {
+        keep_rights(w);
+        ok = flush_to_disk(w->file);
+        if (ok && w->nameless) {
+            ok          = give_name(w);
+            w->nameless = !ok;
+        }
+    }
+    ok      = fclose(w->file) == 0 && ok;
+    w->file = NULL;
+    if (!ok || (w->temporary && !replace(w->temporary, w->path))) {
         const enum ggml_status status = gb_fail(GGML_STATUS_IO_ERROR, "cannot complete '%s': %s", w->path, strerror(errno));
         gb_file_writer_abandon(w);
         return status;
@@ -184,7 +279,7 @@ void gb_file_writer_abandon(struct gb_file_writer * w) {
     if (w->file) {
         fclose(w->file);
     }
-    if (w->temporary) {
+    if (w->temporary && !w->nameless) {
         remove(w->temporary);
     }
     forget(w);

@@ -7,21 +7,27 @@
 #include <stdint.h>
 #include <stdio.h>
 
+#include "base/mapped.h"
 #include "ggml.h"
 
 struct gb_file_map {
-    const uint8_t * data; // NULL for an empty file
-    size_t          size; // bytes
+    const uint8_t *    data;  // NULL for an empty file
+    size_t             size;  // bytes
+    struct gb_mapped * watch; // owned
 };
 
-enum ggml_status gb_file_map_open(struct gb_file_map * map, const char * path); // read-only, private
-void             gb_file_map_close(struct gb_file_map * map);
+// Read-only, private; by one thread, from opening to closing. A file that shrinks meanwhile reads as zeros, and closing says so (mapped.h).
+enum ggml_status gb_file_map_open(struct gb_file_map * map, const char * path);
+enum ggml_status gb_file_map_close(struct gb_file_map * map);
 
-// Writes beside the target and renames at the end: whoever opens the path sees the old content or the complete new one.
+// Writes to a new file, which takes the target's place at the end: whoever opens the path sees the old content or the complete new one. Where
+// the system can (Linux: O_TMPFILE), that file has no name before, so that a process that is killed leaves nothing. What is no regular file
+// (a pipe, /dev/stdout) is written to directly.
 struct gb_file_writer {
     FILE * file;
-    char * path;      // owned
-    char * temporary; // owned
+    char * path;      // owned; behind links
+    char * temporary; // owned; NULL: written to directly
+    bool   nameless;  // the new file has no name yet: it gets `temporary` first
     bool   failed;
 };
 

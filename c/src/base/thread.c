@@ -6,6 +6,7 @@
 
 #include "current.h"
 #include "env.h"
+#include "mapped.h"
 #include "mem.h"
 #include "status.h"
 
@@ -90,6 +91,7 @@ void gb_cond_broadcast(gb_cond * c) { WakeAllConditionVariable(c); }
 static DWORD WINAPI trampoline(void * arg) {
     const struct start start = *(struct start *) arg;
     gb_free(arg);
+    gb_mapped_enter(); // all that it runs is ours
     start.run(start.arg);
     return 0;
 }
@@ -116,6 +118,7 @@ void gb_thread_join(gb_thread t) {
 
 static DWORD WINAPI main_trampoline(void * arg) {
     const struct gb_thread_main * main = arg;
+    gb_mapped_enter();
     main->run(main->arg);
     return 0;
 }
@@ -201,6 +204,7 @@ void gb_cond_broadcast(gb_cond * c) { pthread_cond_broadcast(c); }
 static void * trampoline(void * arg) {
     const struct start start = *(struct start *) arg;
     gb_free(arg);
+    gb_mapped_enter(); // all that it runs is ours
     start.run(start.arg);
     return NULL;
 }
@@ -222,6 +226,7 @@ bool gb_thread_start(gb_thread * t, void (*run)(void * arg), void * arg) {
 
 static void * main_trampoline(void * arg) {
     const struct gb_thread_main * main = arg;
+    gb_mapped_enter();
     main->run(main->arg);
     return NULL;
 }

@@ -14,6 +14,7 @@
 #include <stdatomic.h>
 #include <stdio.h>
 
+#include "base/mapped.h"
 #include "base/mem.h"
 #include "base/status.h"
 #include "cpu/cpu.h"
@@ -506,7 +507,7 @@ static void choose_steps(struct gb_cpu_plan * plan) {
     }
 }
 
-enum ggml_status gb_cpu_plan_run(struct gb_cpu_plan * plan, struct gb_cpu_pool * pool, const struct gb_cpu_run * run) {
+static enum ggml_status run_plan(struct gb_cpu_plan * plan, struct gb_cpu_pool * pool, const struct gb_cpu_run * run) {
     GB_FAIL_IF(plan->work_size > 0 && run->work == NULL, GGML_STATUS_INVALID_ARGUMENT, GGML_STATUS_INVALID_ARGUMENT,
                "CPU: the graph needs %zu bytes of work memory, has none", plan->work_size);
     GB_TRY(check_all_placed(plan));
@@ -529,4 +530,42 @@ enum ggml_status gb_cpu_plan_run(struct gb_cpu_plan * plan, struct gb_cpu_pool *
     GB_TRY(outcome(&team));
     count_runs(plan);
     return GGML_STATUS_SUCCESS;
+}
+
+// What was read of files that are mapped was there.
+static enum ggml_status check_files(const struct gb_cpu_plan * plan) {
+    enum { SEEN = 4 };
+    ggml_backend_buffer_t other      = NULL; // a buffer that is no file's
+    struct gb_mapped *    seen[SEEN] = { NULL }; // checked last
+    int                   n_seen     = 0;
+    for (int i = 0; i < plan->n_nodes; i++) {
+        for (int k = 0; k < GGML_MAX_SRC; k++) {
+            const struct ggml_tensor * t = plan->nodes[i]->src[k];
+            if (t == NULL || t->data == NULL || (t->buffer != NULL && t->buffer == other)) {
+                continue;
+            }
+            struct gb_mapped * mapped = gb_mapped_find(t->data);
+            if (mapped == NULL) {
+                other = t->buffer;
+                continue;
+            }
+            bool known = false;
+            for (int s = 0; s < SEEN; s++) {
+                known |= seen[s] == mapped;
+            }
+            if (!known) {
+                GB_TRY(gb_mapped_check("CPU", mapped));
+                seen[n_seen++ % SEEN] = mapped;
+            }
+        }
+    }
+    return GGML_STATUS_SUCCESS;
+}
+
+enum ggml_status gb_cpu_plan_run(struct gb_cpu_plan * plan, struct gb_cpu_pool * pool, const struct gb_cpu_run * run) {
+    gb_mapped_enter();
+    const enum ggml_status status = run_plan(plan, pool, run);
+    gb_mapped_leave();
+    GB_TRY(status);
+    return gb_mapped_any() ? check_files(plan) : GGML_STATUS_SUCCESS;
 }

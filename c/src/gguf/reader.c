@@ -433,6 +433,15 @@ static struct gguf_context * read_from(const struct gb_file_map * map, struct gg
     return ctx;
 }
 
+// What read_from made, of a file that shrank meanwhile.
+static void free_read(struct gguf_context * ctx, struct gguf_init_params params) {
+    if (params.ctx != NULL) {
+        ggml_free(*params.ctx);
+        *params.ctx = NULL;
+    }
+    gguf_free(ctx);
+}
+
 struct gguf_context * gguf_init_from_file(const char * fname, struct gguf_init_params params) {
     GB_CHECK_ARG(fname, NULL);
     struct gb_file_map map;
@@ -440,12 +449,22 @@ struct gguf_context * gguf_init_from_file(const char * fname, struct gguf_init_p
         return NULL;
     }
     struct gguf_context * ctx = read_from(&map, params);
-    gb_file_map_close(&map);
+    if (gb_file_map_close(&map) != GGML_STATUS_SUCCESS && ctx != NULL) {
+        free_read(ctx, params);
+        ctx = NULL;
+    }
     return ctx;
 }
 
 struct gguf_context * gguf_init_from_buffer(const void * data, size_t size, struct gguf_init_params params) {
     GB_FAIL_IF(data == NULL && size > 0, NULL, GGML_STATUS_INVALID_ARGUMENT, "%s: argument 'data' is NULL, 'size' is %zu", __func__, size);
-    const struct gb_file_map map = { data, size };
-    return read_from(&map, params);
+    const struct gb_file_map map = { data, size, NULL };
+    gb_mapped_enter();
+    struct gguf_context * ctx = read_from(&map, params);
+    gb_mapped_leave();
+    if (gb_mapped_check_at(__func__, data) != GGML_STATUS_SUCCESS && ctx != NULL) {
+        free_read(ctx, params);
+        ctx = NULL;
+    }
+    return ctx;
 }

@@ -13,6 +13,7 @@
 #include "backend/backend.h"
 #include "base/current.h"
 #include "base/env.h"
+#include "base/mapped.h"
 #include "base/thread.h"
 
 struct run {
@@ -31,6 +32,17 @@ static ggml_backend_t backend_of(const struct run * r, int backend) {
 
 static bool is_left_out(const struct run * r, enum gb_mutation what) {
     return r->sched->leaves_out && r->sched->leaves_out(what);
+}
+
+// What devices copied of files that are mapped was there. (What the host reads itself, its backend checks.)
+static enum ggml_status check_files(const struct gb_sched_plan * p) {
+    for (size_t i = 0; gb_mapped_any() && i < p->copies.n; i++) {
+        const struct ggml_tensor * source = p->ids.data[p->copies.data[i].root].tensor;
+        if (p->copies.data[i].fill && source->data) {
+            GB_TRY(gb_mapped_check_at("ggml_backend_sched", source->data));
+        }
+    }
+    return GGML_STATUS_SUCCESS;
 }
 
 static bool always(void * data) {
@@ -86,6 +98,9 @@ enum ggml_status gb_sched_wait(struct ggml_backend_sched * s) {
         first = lost_by_fork(s);
     }
     s->stats.wait_ns += start ? (uint64_t) (gb_time_ns() - start) : 0;
+    if (first == GGML_STATUS_SUCCESS && s->in_flight) {
+        first = check_files(s->in_flight);
+    }
     s->running   = false;
     s->in_flight = NULL;
     if (first != GGML_STATUS_SUCCESS) {
@@ -372,13 +387,13 @@ static enum ggml_status begin(struct run * r) {
     s->stats.n_runs++;
     r->plan->turn++;
     r->again     = s->in_flight == r->plan && r->plan->n_staged > 0 && !r->serial;
-    s->in_flight = NULL;
     const bool forked = r->behind && s->generation != gb_fork_generation();
     if ((r->plan->n_backends > 1 && !r->again) || forked) { // what was on its way there is an error, told once
         GB_TRY(gb_sched_wait_first(s));
         s->running = true;
         r->behind  = false;
     }
+    s->in_flight  = NULL;
     s->lost       = false;
     s->generation = gb_fork_generation();
     gb_sched_look_at_replicas(r->plan);
@@ -414,5 +429,8 @@ enum ggml_status gb_sched_run(struct ggml_backend_sched * s, struct gb_sched_pla
         gb_sched_keep_replicas(p);
     }
     s->in_flight = r.serial || r.traced ? NULL : p;
+    if (s->in_flight == NULL) {
+        GB_TRY(check_files(p));
+    }
     return s->check ? gb_check_end(s) : GGML_STATUS_SUCCESS;
 }

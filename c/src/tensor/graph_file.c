@@ -387,8 +387,7 @@ static bool load_content(struct import * in) {
     }
     in->data = blob ? blob->data : NULL;
     in->size = map.size;
-    gb_file_map_close(&map);
-    return blob != NULL;
+    return gb_file_map_close(&map) == GGML_STATUS_SUCCESS && blob != NULL;
 }
 
 struct ggml_cgraph * ggml_graph_import(const char * fname, struct ggml_context ** ctx_data, struct ggml_context ** ctx_eval) {

@@ -2,9 +2,60 @@
 #include <errno.h>
 #include <stdio.h>
 
+#include "base/file.h"
 #include "base/hash.h"
 #include "base/params.h"
 #include "tensor.h"
+
+// ------------------------------------------------------------------------------------------------------------------------- names
+
+// The next character of UTF-8 text and its bytes; a byte that begins none is -1.
+static int32_t next_character(const unsigned char * text, int * n) {
+    static const int32_t least[] = { 0, 0, 0x80, 0x800, 0x10000 };
+    const int size = text[0] < 0x80 ? 1 : text[0] >= 0xF0 && text[0] < 0xF8 ? 4 : text[0] >= 0xE0 ? 3 : text[0] >= 0xC0 ? 2 : 0;
+    *n             = 1;
+    if (size == 0 || text[0] >= 0xF8) {
+        return -1;
+    }
+    int32_t c = size == 1 ? text[0] : text[0] & (0x7F >> size);
+    for (int i = 1; i < size; i++) {
+        if ((text[i] & 0xC0) != 0x80) {
+            return -1;
+        }
+        c = c << 6 | (text[i] & 0x3F);
+    }
+    if (c < least[size] || c > 0x10FFFF || (c >= 0xD800 && c < 0xE000)) {
+        return -1;
+    }
+    *n = size;
+    return c;
+}
+
+// Moves a terminal's cursor, changes its colours, or turns the direction of text.
+static bool is_control(int32_t c) {
+    return c < 0x20 || (c >= 0x7F && c < 0xA0) || c == 0xAD || c == 0x61C || (c >= 0x200B && c <= 0x200F) || (c >= 0x2028 && c <= 0x202E) ||
+           (c >= 0x2060 && c <= 0x206F) || c == 0xFEFF || (c >= 0xFFF9 && c <= 0xFFFB) || c >= 0xE0000;
+}
+
+// Names come from files: what does not print is written as an escape. marks: characters that get a backslash; then & is an entity, too.
+static void put_text(FILE * file, const char * text, const char * marks) {
+    const unsigned char * at = (const unsigned char *) text;
+    for (int n; *at != '\0'; at += n) {
+        const int32_t c = next_character(at, &n);
+        if (c < 0 || is_control(c)) {
+            for (int i = 0; i < n; i++) {
+                fprintf(file, marks ? "\\\\x%02x" : "\\x%02x", at[i]);
+            }
+        } else if (marks && c == '&') {
+            fputs("&amp;", file);
+        } else {
+            if (marks && c < 0x80 && strchr(marks, c) != NULL) {
+                fputc('\\', file);
+            }
+            fwrite(at, 1, (size_t) n, file);
+        }
+    }
+}
 
 // ---------------------------------------------------------------------------------------------------------------------- listing
 
@@ -12,9 +63,11 @@ static void print_node(const struct ggml_tensor * t, int i, bool has_grads) {
     const char * mark = t->is_param ? "x" : has_grads && t->grad ? "g" : " ";
     char         shape[80];
     snprintf(shape, sizeof(shape), "[%lld, %lld, %lld]", (long long) t->ne[0], (long long) t->ne[1], (long long) t->ne[2]);
-    printf(" %5d %-24s %-18s %s runs %3d, ms %8.3f, ms/run %8.3f  %s\n", i, shape,
+    printf(" %5d %-24s %-18s %s runs %3d, ms %8.3f, ms/run %8.3f  ", i, shape,
            t->op == GGML_OP_UNARY ? ggml_op_desc(t) : gb_op_name(t->op), mark, t->perf_runs, (double) t->perf_time_us / 1e3,
-           (double) t->perf_time_us / 1e3 / GB_MAX(t->perf_runs, 1), t->name);
+           (double) t->perf_time_us / 1e3 / GB_MAX(t->perf_runs, 1));
+    put_text(stdout, t->name, NULL);
+    putchar('\n');
 }
 
 static void print_totals(const struct ggml_cgraph * graph) {
@@ -45,26 +98,17 @@ void ggml_graph_print(const struct ggml_cgraph * cgraph) {
     printf("graph: %d leafs\n", cgraph->n_leafs);
     for (int i = 0; i < cgraph->n_leafs; i++) {
         char text[GB_DESCRIBE_SIZE];
-        printf(" %5d %s\n", i, gb_describe(cgraph->leafs[i], text));
+        printf(" %5d ", i);
+        put_text(stdout, gb_describe(cgraph->leafs[i], text), NULL);
+        putchar('\n');
     }
     print_totals(cgraph);
 }
 
 // --------------------------------------------------------------------------------------------------------------------- Graphviz
 
-// Text inside a quoted record label, where " \ { } | < > and line ends have a meaning.
-static void put_escaped(FILE * file, const char * text) {
-    for (; *text != '\0'; text++) {
-        if (*text == '\n' || *text == '\r') {
-            fputs("\\n", file);
-            continue;
-        }
-        if (strchr("\"\\{}|<>", *text) != NULL) {
-            fputc('\\', file);
-        }
-        fputc(*text, file);
-    }
-}
+// Text inside a quoted record label, where these have a meaning.
+static void put_escaped(FILE * file, const char * text) { put_text(file, text, "\"\\{}|<>"); }
 
 // A symbol may contain backslashes that are escapes already.
 static void put_symbol(FILE * file, const struct ggml_tensor * t) {
@@ -203,15 +247,15 @@ static void put_graph(const struct dot * dot) {
 }
 
 static enum ggml_status write_dot(struct dot * dot, const char * filename) {
-    dot->file = fopen(filename, "w");
-    GB_FAIL_IF(dot->file == NULL, GGML_STATUS_IO_ERROR, GGML_STATUS_IO_ERROR, "ggml_graph_dump_dot: cannot write '%s': %s", filename,
-               strerror(errno));
+    struct gb_file_writer writer;
+    GB_TRY(gb_file_writer_open(&writer, filename));
+    dot->file = writer.file;
     put_graph(dot);
-    const bool failed = ferror(dot->file) != 0;
-    const bool closed = fclose(dot->file) == 0;
-    GB_FAIL_IF(failed || !closed, GGML_STATUS_IO_ERROR, GGML_STATUS_IO_ERROR, "ggml_graph_dump_dot: cannot write '%s': %s", filename,
-               strerror(errno));
-    return GGML_STATUS_SUCCESS;
+    if (ferror(dot->file) != 0) {
+        writer.failed = true;
+        gb_fail(GGML_STATUS_IO_ERROR, "ggml_graph_dump_dot: cannot write '%s': %s", filename, strerror(errno));
+    }
+    return gb_file_writer_commit(&writer);
 }
 
 enum ggml_status ggml_graph_dump_dot(const struct ggml_cgraph * gb, const struct ggml_cgraph * gf, const char * filename) {

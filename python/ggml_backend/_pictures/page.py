@@ -3,14 +3,14 @@ character means anything to an HTML parser, and the script puts them on the page
 
 from __future__ import annotations
 
-import json
 from functools import cache
 from importlib import resources
 from os import PathLike
 from typing import Any
 
+from .._escape import markup, script_json
+from .._files import write_text
 from .data import ArenaLike, Picture, bases, chains, curve, peak_moment, span, verdict
-from .svg import plain
 
 
 @cache
@@ -49,20 +49,11 @@ def content(picture: Picture) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _harmless(value: Any) -> str:
-    """JSON (ASCII only) in which nothing can end the script element or begin another."""
-    text = json.dumps(value, separators=(",", ":"))
-    for c in "<>&":
-        text = text.replace(c, f"\\u{ord(c):04x}")
-    return text
-
-
 def page(picture: Picture, path: str | PathLike[str] | None = None) -> str:
     """One self-contained HTML page: returned, and written to ``path`` if there is one."""
     head, body = _template().split("@TITLE@")
     before, after = body.split("@DATA@")
-    result = f"{head}{plain(picture.title)}{before}{_harmless(content(picture))}{after}"
+    result = f"{head}{markup(picture.title)}{before}{script_json(content(picture))}{after}"
     if path is not None:
-        with open(path, "w", encoding="utf-8", newline="\n") as file:
-            file.write(result)
+        write_text(path, result)
     return result

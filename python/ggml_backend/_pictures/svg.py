@@ -3,18 +3,12 @@ nothing."""
 
 from __future__ import annotations
 
-from html import escape
-
+from .._escape import markup
 from .data import ArenaLike, Picture, bases, curve, peak_moment, size_text, span, verdict
 
 _WIDTH, _HEIGHT = 720, 160
 _MOST = 1500  # blocks drawn: the largest; the rest would be less than a pixel
 _HUES = (214, 158, 32, 280, 350, 190, 95, 20)
-
-
-def plain(text: str) -> str:
-    """For HTML: escaped, and without what UTF-8 cannot hold."""
-    return escape(text.encode("utf-8", "replace").decode("utf-8"))
 
 
 def hue(op: str) -> int:
@@ -31,7 +25,7 @@ def _arena(arena: ArenaLike, t0: int, t1: int) -> str:
     for b in largest:
         x, w, h = (b.lower - t0) * sx, (b.upper - b.lower) * sx, b.size * sy
         y = _HEIGHT - (base[b.chunk] + b.offset) * sy - h
-        about = plain(f"{b.name} {b.op}, {size_text(b.size)}, nodes {b.lower} to {b.upper - 1}, offset {b.offset}")
+        about = markup(f"{b.name} {b.op}, {size_text(b.size)}, nodes {b.lower} to {b.upper - 1}, offset {b.offset}")
         parts.append(
             f'<rect x="{x:.1f}" y="{y:.1f}" width="{max(w, 0.5):.1f}" height="{max(h, 0.5):.1f}" '
             f'fill="hsl({hue(b.op)} 52% 56%)"><title>{about}</title></rect>'
@@ -42,7 +36,7 @@ def _arena(arena: ArenaLike, t0: int, t1: int) -> str:
         f'<path d="M{at:.1f} 0V{_HEIGHT}" stroke-dasharray="1 3"/><path d="M0 {peak:.1f}H{_WIDTH}"/>'
         f'<path d="M0 {bound:.1f}H{_WIDTH}" stroke-dasharray="6 4"/>'
     )
-    label = plain(f"Memory of {arena.backend} over time: peak {size_text(arena.peak)}")
+    label = markup(f"Memory of {arena.backend} over time: peak {size_text(arena.peak)}")
     return (
         f'<svg role="img" aria-label="{label}" viewBox="-1 -3 {_WIDTH + 2} {_HEIGHT + 6}" '
         f'style="width:100%;max-width:{_WIDTH}px;height:auto;display:block;margin:4px 0 12px">'
@@ -56,10 +50,10 @@ def notebook(picture: Picture) -> str:
     """HTML for ``_repr_html_``."""
     t0, t1 = span(picture)
     copied = sum(c.size for c in picture.copies)
-    parts = [f"<div><b>{plain(picture.title)}</b>: {picture.n_nodes} nodes"]
+    parts = [f"<div><b>{markup(picture.title)}</b>: {picture.n_nodes} nodes"]
     if picture.splits:
         parts.append(f", {len(picture.splits)} splits, {len(picture.copies)} copies ({size_text(copied)})")
     for a in picture.arenas:
-        parts.append(f"<div><b>{plain(a.backend)}</b> peak {size_text(a.peak)}, {plain(verdict(a))}, {len(a.blocks)} blocks")
+        parts.append(f"<div><b>{markup(a.backend)}</b> peak {size_text(a.peak)}, {markup(verdict(a))}, {len(a.blocks)} blocks")
         parts.append((_arena(a, t0, t1) if a.blocks else "") + "</div>")
     return "".join(parts) + "</div>"

@@ -10,9 +10,10 @@ import csv
 import io
 from collections.abc import Sequence
 from os import PathLike
-from pathlib import Path
 
 from .._errors import InvalidArgumentError
+from .._escape import cell, uncell
+from .._files import read_text, write_text
 from .data import ArenaLike, BareBlock, BlockLike
 
 HEADING = ["id", "lower", "upper", "size", "offset", "name", "op", "backend", "arena", "root"]
@@ -22,30 +23,28 @@ def _arena(arena: ArenaLike, block: BlockLike) -> str:
     return f"{arena.backend}/{block.chunk}" if block.chunk else arena.backend
 
 
+def _line(values: Sequence[object]) -> str:
+    """A row that ends with a line feed. The writer takes only characters of its own line end for such, and readers take both."""
+    out = io.StringIO()
+    csv.writer(out, lineterminator="\r\n").writerow(values)
+    return out.getvalue()[:-2] + "\n"
+
+
 def write_table(arenas: Sequence[ArenaLike], path: str | PathLike[str] | None = None) -> str:
     """The blocks of all arenas as CSV: returned, and written to ``path`` if there is one."""
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(HEADING)
+    found = [_line(HEADING)]
     first = 0
     for arena in arenas:
         ids = {b.id: first + i for i, b in enumerate(arena.blocks)} if len(arenas) > 1 else {b.id: b.id for b in arena.blocks}
         for b in arena.blocks:
             root = "" if b.root is None or b.root == b.id else ids.get(b.root, "")
-            writer.writerow([ids[b.id], b.lower, b.upper, b.size, b.offset, b.name, b.op, b.backend, _arena(arena, b), root])
+            words = [cell(w) for w in (b.name, b.op, b.backend, _arena(arena, b))]
+            found.append(_line([ids[b.id], b.lower, b.upper, b.size, b.offset, *words, root]))
         first += len(arena.blocks)
-    result = out.getvalue()
+    result = "".join(found)
     if path is not None:
-        Path(path).write_bytes(_encoded(result))
+        write_text(path, result)
     return result
-
-
-def _encoded(text: str) -> bytes:
-    """UTF-8; bytes of names that were none (surrogates) as they were."""
-    try:
-        return text.encode("utf-8", "surrogateescape")
-    except UnicodeEncodeError:
-        return text.encode("utf-8", "replace")
 
 
 def write_rows(path: str | PathLike[str], arenas: dict[str, list[tuple[str, BareBlock, int]]]) -> None:
@@ -54,13 +53,12 @@ def write_rows(path: str | PathLike[str], arenas: dict[str, list[tuple[str, Bare
     rows.sort(key=lambda row: row[2].id)
     label = {b.id: text for _, text, b, _ in rows}
     bare = list(arenas) == [""] and not any(b.op or b.backend or b.root is not None or b.name != text for _, text, b, _ in rows)
-    with open(path, "w", newline="", encoding="utf-8", errors="surrogateescape") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(HEADING[:5] if bare else HEADING)
-        for arena, text, b, offset in rows:
-            root = "" if b.root is None else label[b.root]
-            row = [text, b.lower, b.upper, b.size, offset, b.name, b.op, b.backend, arena, root]
-            writer.writerow(row[:5] if bare else row)
+    found = [_line(HEADING[:5] if bare else HEADING)]
+    for arena, text, b, offset in rows:
+        root = "" if b.root is None else label[b.root]
+        row = [cell(text), b.lower, b.upper, b.size, offset, cell(b.name), cell(b.op), cell(b.backend), cell(arena), cell(root)]
+        found.append(_line(row[:5] if bare else row))
+    write_text(path, "".join(found))
 
 
 def _integer(row: dict[str, str | None], column: str, where: str) -> int:
@@ -75,14 +73,15 @@ def read_table(path: str | PathLike[str]) -> dict[str, list[tuple[str, BareBlock
     found: dict[str, list[tuple[str, BareBlock]]] = {}
     numbers: dict[tuple[str, str], int] = {}
     roots: list[str] = []
-    with open(path, newline="", encoding="utf-8", errors="surrogateescape") as file:
+    with io.StringIO(read_text(path, "surrogateescape"), newline="") as file:
         rows = csv.DictReader(file)
         missing = {"id", "lower", "upper", "size"} - set(rows.fieldnames or ())
         if missing:
             raise InvalidArgumentError(f"{path}: no column {', '.join(sorted(missing))}")
         order: list[tuple[str, str, BareBlock]] = []
         try:
-            for row in rows:
+            for raw in rows:
+                row = {k: uncell(v) if isinstance(v, str) else v for k, v in raw.items()}
                 where = f"{path}: line {rows.line_num}"
                 lower, upper, size = (_integer(row, c, where) for c in ("lower", "upper", "size"))
                 arena = row.get("arena") or ""

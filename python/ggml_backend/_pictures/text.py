@@ -5,6 +5,7 @@ from __future__ import annotations
 import string
 from collections.abc import Sequence
 
+from .._escape import line
 from .data import ArenaLike, BlockLike, Picture, bases, curve, peak_moment, size_text, span, verdict
 
 _LETTERS = string.ascii_uppercase + string.ascii_lowercase
@@ -12,9 +13,7 @@ _FREE, _SMALL = ".", "+"
 
 
 def _clean(name: str, width: int = 40) -> str:
-    """Names come from files: no control characters into a terminal."""
-    shown = "".join(c if c.isprintable() else "?" for c in name)
-    return shown if len(shown) <= width else shown[: width - 3] + "..."
+    return line(name, width)
 
 
 def _overlap(lower: float, upper: float, cells: int) -> list[tuple[int, float]]:
@@ -56,8 +55,8 @@ def _arena(arena: ArenaLike, t0: int, t1: int, width: int, rows: int, largest: i
     order = sorted(range(len(blocks)), key=lambda i: (-blocks[i].size * (blocks[i].upper - blocks[i].lower), i))[: len(_LETTERS)]
     marks = {i: _LETTERS[k] for k, i in enumerate(order)}
     labels = [size_text(height), *[""] * (rows - 2), size_text(height // rows)]
-    for label, line in zip(labels, _map(blocks, height, t0, t1, width, rows, marks), strict=True):
-        lines.append(f"{label:>10} |{line}|")
+    for label, cells in zip(labels, _map(blocks, height, t0, t1, width, rows, marks), strict=True):
+        lines.append(f"{label:>10} |{cells}|")
     moment = peak_moment(curve(blocks))
     at = min(width - 1, max(0, int((moment - t0) * width / (t1 - t0))))
     lines.append(f"{'':10}  {' ' * at}^ peak moment: node {moment}")

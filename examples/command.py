@@ -1,0 +1,81 @@
+"""What the command lines of the examples share: numbers with limits, one line for an error, files that are written whole."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NoReturn
+
+import numpy as np
+
+
+def count(most: int = 1 << 20) -> Callable[[str], int]:
+    """For ``type=`` of an argument: a whole number from 1 on."""
+
+    def whole_number(word: str) -> int:
+        value = int(word)
+        if not 1 <= value <= most:
+            raise argparse.ArgumentTypeError(f"{word} is not from 1 to {most}")
+        return value
+
+    return whole_number
+
+
+def plain(text: object) -> str:
+    """Text of unknown origin for a terminal: without control characters, which could do more than show."""
+    return "".join(c if c.isprintable() or c in "\n\t" else "\N{REPLACEMENT CHARACTER}" for c in str(text))
+
+
+def one_line(error: BaseException) -> str:
+    text = str(error) or type(error).__name__
+    if isinstance(error, (LookupError, ArithmeticError)):
+        text = f"{type(error).__name__}: {text}"
+    return plain(" ".join(text.split()))
+
+
+def run(main: Callable[[], None], name: str) -> NoReturn:
+    """Runs the program and ends it: with status 0; with 1 and one line for an error; quietly where the reader of the output went away."""
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(AttributeError, ValueError):
+            stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
+    try:
+        main()
+        sys.stdout.flush()
+    except BrokenPipeError:
+        with contextlib.suppress(OSError, ValueError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(141)
+    except KeyboardInterrupt:
+        print(file=sys.stderr)
+        sys.exit(130)
+    except Exception as error:
+        if os.environ.get("GGML_TRACEBACK") == "1":
+            raise
+        print(f"{name}: {one_line(error)}", file=sys.stderr)
+        sys.exit(1)
+    sys.exit(0)
+
+
+def save_array(path: Path, array: np.ndarray[Any, Any]) -> None:
+    """As ``np.save``; a file is there whole, or as it was."""
+    if path.exists() and not path.is_file():
+        with path.open("wb") as file:
+            np.save(file, array)
+        return
+    target = path.resolve()
+    handle, name = tempfile.mkstemp(dir=target.parent, prefix=target.name, suffix=".part")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            np.save(file, array)
+            mask = os.umask(0)
+            os.umask(mask)
+            os.fchmod(file.fileno(), target.stat().st_mode & 0o777 if target.exists() else 0o666 & ~mask)
+        os.replace(name, target)
+    except BaseException:
+        os.unlink(name)
+        raise

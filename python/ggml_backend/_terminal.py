@@ -1,0 +1,119 @@
+"""What the commands share: printing, progress, and how they end.
+
+Exit status: 0 done; 1 an error, told in one line on stderr; 2 used wrongly, told with the usage of the command; 130 Ctrl-C; 141 the reader
+of the output went away (``... | head``), told to nobody. ``GGML_TRACEBACK=1`` shows where an error came from.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import io
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+from ._escape import line, lines
+
+__all__ = ["Bar", "fail", "print_json", "run_command", "say", "step_bar"]
+
+BROKEN_PIPE, INTERRUPTED = 141, 130
+
+
+def say(text: object) -> None:
+    """Prints lines, of which parts may come from files."""
+    print(lines(text))
+
+
+def fail(prefix: str, error: object) -> None:
+    """One line on stderr."""
+    print(f"{prefix}: {line(error)}", file=sys.stderr)
+
+
+def print_json(value: Any) -> None:
+    json.dump(value, sys.stdout, indent=2)  # ASCII: whatever is in it
+    print()
+
+
+class Bar:
+    """A progress bar on stderr, if that is a terminal: called with what is done and what there is in all."""
+
+    def __init__(self, label: str, unit: str = "MB", scale: float = 1e6) -> None:
+        self.label = line(label)
+        self.unit = unit
+        self.scale = scale
+        self.shown = sys.stderr.isatty()
+        self.start = self.last = time.monotonic()
+
+    def __call__(self, done: int, total: int) -> None:
+        now = time.monotonic()
+        if not self.shown or (done < total and now - self.last < 0.1):
+            return
+        self.last = now
+        part = done / total if total else 1.0
+        filled = int(30 * part)
+        rate = done / max(now - self.start, 1e-6) / self.scale
+        amount = f"{done / self.scale:.0f} {self.unit}, {rate:.0f} {self.unit}/s"
+        text = f"\r{self.label} [{'#' * filled}{'.' * (30 - filled)}] {100 * part:3.0f} % {amount}"
+        print(text, end="\n" if done >= total else "", file=sys.stderr, flush=True)
+
+
+def step_bar(label: str) -> Callable[[int, int, str], None]:
+    """The same for steps: also called with what comes next."""
+    shown = sys.stderr.isatty()
+
+    def show(done: int, total: int, what: str) -> None:
+        if shown:
+            filled = 30 * done // total
+            text = f"\r{line(label)} [{'#' * filled}{'.' * (30 - filled)}] {100 * done // total:3d} % {line(what):24}"
+            print(text, end="\n" if done == total else "", file=sys.stderr, flush=True)
+
+    return show
+
+
+def _reason(error: BaseException) -> str:
+    """An exception's message; of those whose message alone says nothing, with their kind."""
+    text = str(error)
+    if isinstance(error, KeyError) and error.args:
+        text = str(error.args[0])
+    if isinstance(error, OSError) and error.strerror and error.filename is not None:
+        name = error.filename
+        return f"{os.fsdecode(name) if isinstance(name, (str, bytes)) else name}: {error.strerror}"
+    if not text or isinstance(error, (ArithmeticError, LookupError, AttributeError, UnicodeError, RecursionError)):
+        return f"{type(error).__name__}: {text}" if text else type(error).__name__
+    return text
+
+
+def parse(parser: argparse.ArgumentParser, argv: list[str] | None) -> argparse.Namespace:
+    """As ``parse_args``, but what a subcommand does not know is told with the usage of the subcommand, its ``parser``."""
+    options, unknown = parser.parse_known_args(argv)
+    if unknown:
+        used: argparse.ArgumentParser = getattr(options, "parser", parser)
+        used.error(f"unrecognized arguments: {line(' '.join(unknown))}")
+    return options
+
+
+def run_command(run: Callable[[], int], prefix: str = "error") -> int:
+    """The exit status of a command, with errors as one line."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a terminal of another encoding shows what it cannot as escapes
+            stream.reconfigure(errors="backslashreplace")
+    try:
+        status = run()
+        sys.stdout.flush()
+    except BrokenPipeError:
+        with contextlib.suppress(OSError, ValueError):  # nothing is to be flushed into it at the end
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return BROKEN_PIPE
+    except KeyboardInterrupt:
+        print(file=sys.stderr)
+        return INTERRUPTED
+    except Exception as error:
+        if os.environ.get("GGML_TRACEBACK") == "1":
+            raise
+        fail(prefix, _reason(error))
+        return 1
+    return status

@@ -1,0 +1,258 @@
+"""The command line as programs and people use it: exit statuses, one line for an error, the usage of the right command, pipes, Ctrl-C."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import ggml_backend as gb
+from ggml_backend.cli import main
+
+COMMAND = [sys.executable, "-m", "ggml_backend"]
+
+
+def run(*arguments: str | Path, **options: Any) -> subprocess.CompletedProcess[str]:
+    """In this process; with options for a process of its own, in one."""
+    words = list(map(str, arguments))
+    if options:
+        options = {"capture_output": True, "text": True, "timeout": 120, "check": False, **options}
+        return subprocess.run([*COMMAND, *words], **options)
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        try:
+            status: Any = main(words)
+        except SystemExit as end:
+            status = end.code
+    return subprocess.CompletedProcess(words, status, out.getvalue(), err.getvalue())
+
+
+def failed(done: subprocess.CompletedProcess[str], status: int, *words: str) -> None:
+    assert done.returncode == status, done
+    assert "Traceback" not in done.stderr
+    if status == 1:
+        assert len(done.stderr.splitlines()) == 1, done.stderr
+    for word in words:
+        assert word in done.stderr, done.stderr
+
+
+@pytest.fixture
+def model(tmp_path: Path, rng: np.random.Generator) -> Path:
+    path = tmp_path / "model.gguf"
+    with gb.gguf.Writer(path) as writer:
+        writer.add("general.architecture", "test")
+        for i in range(20):
+            writer.add_tensor(f"blk.{i}.w", rng.standard_normal((8, 256), np.float32))
+        writer.add_tensor("bias", rng.standard_normal(256, np.float32))
+    return path
+
+
+# ------------------------------------------------------------------------------------------------------------------- wrong use
+
+
+@pytest.mark.parametrize(
+    ("arguments", "usage", "words"),
+    [
+        (["gguf", "dump", "f", "--bogus"], "gguf dump", "--bogus"), (["gguf", "info"], "gguf info", "file"), (["gguf"], "gguf", "action"), ([], "python -m ggml_backend", "command"),
+        (["gguf", "info", "f", "--values"], "gguf info", "--values"), (["plan", "x", "--bogus=3"], "plan", "--bogus"), (["bench", "--bogus"], "bench", "--bogus"),
+        (["bench", "nothing"], "bench", "nothing"), (["calibrate", "--bogus"], "calibrate", "--bogus"), (["info", "--bogus"], "info", "--bogus"), (["bogus"], "python -m ggml_backend", "bogus"),
+        (["gguf", "bogus"], "gguf", "bogus"), (["gguf", "quantize", "a", "b"], "gguf quantize", "--type"), (["gguf", "dump", "f", "--values", "x"], "gguf dump", "--values"),
+        (["info", "\x1b[31m"], "info", "\\x1b[31m"),
+    ],
+)  # fmt: skip
+def test_wrong_use_shows_the_usage_of_the_command(arguments: list[str], usage: str, words: str) -> None:
+    done = run(*arguments)
+    failed(done, 2, words)
+    assert done.stderr.startswith(f"usage: python -m ggml_backend {usage}" if usage not in ("python -m ggml_backend",) else "usage: python -m ggml_backend [")
+
+
+# ----------------------------------------------------------------------------------------------------------------------- files
+
+
+def test_a_pipe_in_the_place_of_a_file(tmp_path: Path, model: Path) -> None:
+    pipe, table = tmp_path / "pipe", tmp_path / "pipe.csv"
+    os.mkfifo(pipe)
+    os.mkfifo(table)
+    out = tmp_path / "out.gguf"
+    for arguments in (
+        ["gguf", "info", pipe], ["gguf", "dump", pipe], ["gguf", "check", pipe], ["gguf", "convert", pipe, out], ["plan", pipe], ["plan", table],
+        ["gguf", "quantize", pipe, out, "--type", "q8_0"], ["gguf", "quantize", model, out, "--type", "q8_0", "--imatrix", pipe], ["bench", "--quick", "--compare", pipe],
+    ):  # fmt: skip
+        failed(run(*arguments), 1, "not a regular file")
+    assert not out.exists()
+
+
+def test_files_that_are_none(tmp_path: Path) -> None:
+    empty = tmp_path / "empty"
+    empty.touch()
+    for path, word in ((tmp_path / "absent", "No such file"), (tmp_path, "directory"), (empty, "empty"), (Path("/dev/null"), "not a regular file")):
+        for action in ("info", "dump", "check"):
+            done = run("gguf", action, path)
+            failed(done, 1, str(path))
+            assert word in done.stderr or path == empty
+    failed(run("gguf", "convert", empty, tmp_path / "out"), 1, "8 bytes")
+    failed(run("gguf", "info", "x" * 5000), 1, "too long")
+    failed(run("plan", "x" * 5000), 1)
+    failed(run("plan", "nonsense"), 1, "nonsense")
+
+
+def test_a_name_that_is_half_a_character(tmp_path: Path) -> None:
+    header = json.dumps({"\ud800": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}}).encode()
+    source = tmp_path / "m.safetensors"
+    source.write_bytes(len(header).to_bytes(8, "little") + header + bytes(4))
+    failed(run("gguf", "convert", source, tmp_path / "out.gguf"), 1, "surrogate")
+    header = json.dumps({"__metadata__": {"k": "\ud800"}, "t": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}}).encode()
+    source.write_bytes(len(header).to_bytes(8, "little") + header + bytes(4))
+    failed(run("gguf", "convert", source, tmp_path / "out.gguf"), 1, "surrogate")
+    assert not (tmp_path / "out.gguf").exists()
+
+
+def test_the_input_is_never_the_output(tmp_path: Path, model: Path) -> None:
+    before = model.read_bytes()
+    (tmp_path / "soft.gguf").symlink_to(model)
+    os.link(model, tmp_path / "hard.gguf")
+    (tmp_path / "folder").mkdir()
+    for name in (model, tmp_path / "soft.gguf", tmp_path / "hard.gguf", tmp_path / "folder/../model.gguf"):
+        failed(run("gguf", "quantize", model, name, "--type", "q8_0"), 1, "is the file that is read")
+        failed(run("gguf", "quantize", name, model, "--type", "q8_0"), 1, "is the file that is read")
+        assert model.read_bytes() == before
+    failed(run("gguf", "convert", model, model), 1, "is the file that is read")
+
+
+def test_parts_are_not_written_over(tmp_path: Path) -> None:
+    paths = [tmp_path / f"m-{i:05d}-of-00002.gguf" for i in (1, 2)]
+    for i, path in enumerate(paths):
+        gb.gguf.Writer(path).add("split.no", i, "u16").add_tensor(f"t{i}", np.ones((2, 32), np.float32)).close()
+    failed(run("gguf", "quantize", paths[0], paths[1], "--type", "q8_0"), 1, "is the file that is read")
+    assert main(["gguf", "quantize", str(paths[0]), str(tmp_path / "whole.gguf"), "--type", "q8_0", "--quiet"]) == 0
+
+
+# -------------------------------------------------------------------------------------------------------------------- quantizing
+
+
+def test_quantizing_twice_is_asked_for(tmp_path: Path, model: Path) -> None:
+    once, twice = tmp_path / "once.gguf", tmp_path / "twice.gguf"
+    assert main(["gguf", "quantize", str(model), str(once), "--type", "q8_0", "--quiet"]) == 0
+    for options in (["--type", "q4_k"], ["--tensor-type", "blk.1.w=q4_0"]):
+        failed(run("gguf", "quantize", once, twice, *options), 1, "is q8_0 already", "--requantize")
+        assert not twice.exists()
+        assert main(["gguf", "quantize", str(once), str(twice), *options, "--requantize", "--quiet"]) == 0
+        twice.unlink()
+    for kind in ("q8_0", "f16", "f32"):  # nothing changes, or nothing is lost
+        assert main(["gguf", "quantize", str(once), str(twice), "--type", kind, "--quiet"]) == 0
+
+
+def test_patterns_that_fit_nothing(tmp_path: Path, model: Path) -> None:
+    out = tmp_path / "out.gguf"
+    for options in (["--type", "q8_0", "--keep", "nothing*"], ["--type", "q8_0", "--keep", "bias", "--keep", "blk.99.*"], ["--tensor-type", "blk.x=q8_0"]):
+        failed(run("gguf", "quantize", model, out, *options), 1, options[-1].partition("=")[0], "no tensor has such a name")
+    failed(run("gguf", "dump", model, "bias", "nothing"), 1, "'nothing'")
+    failed(run("gguf", "quantize", model, out, "--tensor-type", "=q8_0"), 1, "PATTERN=TYPE")
+    failed(run("gguf", "quantize", model, out, "--tensor-type", "bias=q99"), 1, "q99")
+    assert not out.exists()
+    assert main(["gguf", "quantize", str(model), str(out), "--tensor-type", "blk.1*=q8_0", "--tensor-type", "blk.*=q4_0", "--quiet"]) == 0
+    kinds = {n: t.dtype.name for n, t in gb.gguf.open(out).tensors.items()}
+    assert (kinds["blk.1.w"], kinds["blk.2.w"], kinds["bias"]) == ("q8_0", "q4_0", "float32")
+
+
+# ---------------------------------------------------------------------------------------------------------- terminals and pipes
+
+
+def test_a_reader_that_goes_away(model: Path) -> None:
+    """``gguf dump F | head -1`` ends without a word, with the status of SIGPIPE."""
+    for arguments in (["gguf", "dump", model, "--values", "100000"], ["gguf", "info", model, "--json"], ["info"]):
+        process = subprocess.Popen([*COMMAND, *map(str, arguments)], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        assert process.stdout is not None and process.stderr is not None
+        process.stdout.close()
+        err = process.stderr.read()
+        assert process.wait(60) == 141 and err == b"", (process.returncode, err)
+
+
+def test_a_full_disk_behind_the_output(model: Path) -> None:
+    with open("/dev/full", "w") as full:
+        done = run("gguf", "dump", model, stdout=full, stderr=subprocess.PIPE, capture_output=False)
+    failed(done, 1, "No space left")
+
+
+def test_ctrl_c(tmp_path: Path) -> None:
+    path = tmp_path / "large.gguf"
+    with gb.gguf.Writer(path) as writer:
+        writer.add_tensor("w", np.random.default_rng(0).standard_normal((4096, 4096)).astype(np.float32))
+    out = tmp_path / "out.gguf"
+    process = subprocess.Popen([*COMMAND, "gguf", "quantize", str(path), str(out), "--type", "q4_k"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    process.stdout.readline()  # it has begun
+    time.sleep(0.3)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130 and "Traceback" not in err, (process.returncode, err)
+    assert sorted(f.name for f in tmp_path.iterdir()) == ["large.gguf"]
+
+
+def on_a_terminal(*arguments: str | Path) -> str:
+    """What a command shows on stderr, when that is a terminal."""
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen([*COMMAND, *map(str, arguments)], stdout=subprocess.DEVNULL, stderr=theirs)
+    os.close(theirs)
+    shown = b""
+    while True:
+        try:
+            piece = os.read(ours, 1 << 16)
+        except OSError:  # the other side is closed
+            break
+        if not piece:
+            break
+        shown += piece
+    os.close(ours)
+    assert process.wait(60) == 0
+    return shown.decode()
+
+
+def test_progress_on_terminals_only(tmp_path: Path, model: Path) -> None:
+    quantize = ["gguf", "quantize", model, tmp_path / "out.gguf", "--type", "q8_0"]
+    for arguments, label in ((quantize, "writing ["), (["gguf", "check", model], "checking [")):
+        shown = on_a_terminal(*arguments)
+        assert label in shown and "100 %" in shown
+        assert run(*arguments).stderr == ""
+
+
+def test_where_an_error_came_from(tmp_path: Path) -> None:
+    done = run("gguf", "info", tmp_path / "absent", env={**os.environ, "GGML_TRACEBACK": "1"})
+    assert done.returncode == 1 and "Traceback" in done.stderr
+
+
+def test_a_bad_environment() -> None:
+    """A module's path that the system cannot even look for is why there is no CUDA, not an error."""
+    done = run("info", "--json", env={**os.environ, "GGML_CUDA_MODULE": "x" * 5000})
+    assert done.returncode == 0, done
+    assert "there is no file" in json.loads(done.stdout)["backends that are not there"]["CUDA"]
+
+
+def test_quantizing_without_threads() -> None:
+    """Where the system has no more threads, the caller does the work."""
+    program = """
+import threading
+import numpy as np, ggml_backend as gb
+def none(self): raise RuntimeError("can't start new thread")
+x = np.random.default_rng(0).standard_normal((512, 1024)).astype(np.float32)
+expected = gb.quantize(x, "q8_0", n_threads=1)
+threading.Thread.start = none
+assert (gb.quantize(x, "q8_0", n_threads=4) == expected).all()
+assert gb.dequantize(expected, "q8_0", n_threads=4).shape == x.shape
+try:
+    gb.quantize(x, "q8_0", n_threads=0)
+except ValueError:
+    pass
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)

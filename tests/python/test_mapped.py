@@ -1,0 +1,228 @@
+"""Files that shrink while they are mapped: an error of the call that reads them, never a signal that ends the process."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import ggml_backend as gb
+
+ROWS, COLUMNS = 512, 512  # 1 MiB of float32
+
+PRELUDE = """
+import os, sys, threading, mmap
+import numpy as np
+import ggml_backend as gb
+
+path, size = sys.argv[1], int(sys.argv[2])
+cpu, sim = gb.Backend("CPU", n_threads=2), gb.Backend("SIM")
+
+def shrinks(call, what=gb.FileError):
+    os.truncate(path, size)
+    for again in range(2):
+        try:
+            result = call()
+        except what as error:
+            assert again or "shrank" in str(error) or "lost" in str(error), error
+        else:
+            raise SystemExit(f"no error, but {result!r}")
+
+def product(w, backends):
+    ctx = gb.Context()
+    x = ctx.tensor((4, 512), name="x")
+    graph = ctx.graph(x @ w.T)
+    sched = gb.Scheduler(backends)
+    sched.allocate(graph)
+    x.set(np.ones((4, 512), np.float32))
+    return ctx, graph, sched
+
+file = gb.gguf.open(path)
+"""
+
+CASES = {
+    "numpy": "shrinks(lambda: file.tensors['w'].numpy())",
+    "data": "shrinks(lambda: file.tensors['w'].data)",
+    "dequantize": "shrinks(lambda: file.tensors['q'].dequantize())",
+    "dequantize a view": "q = file.tensors['q'].numpy(); shrinks(lambda: gb.dequantize(q, 'q8_0'))",
+    "dequantize halves": "h = file.tensors['h'].numpy(); shrinks(lambda: gb.dequantize(h, 'f16'))",
+    "quantize": "w = file.tensors['w'].numpy(); shrinks(lambda: gb.quantize(w, 'q4_0'))",
+    "quantize halves": "h = file.tensors['h'].numpy(); shrinks(lambda: gb.quantize(h, 'q8_0', n_threads=3))",
+    "load in place": "shrinks(lambda: file.load(cpu))",
+    "load to a device": "shrinks(lambda: file.load(sim))",
+    "compute": "w = file.load(cpu)['w']; _, g, s = product(w, [cpu]); assert s.compute(g); shrinks(lambda: s.compute(g))",
+    "compute elsewhere": """
+        w = file.load(cpu)["w"]
+        ctx, g, s = product(w, [sim, cpu])
+        s.set_backend(g.nodes[-1], sim)
+        assert s.compute(g)
+        shrinks(lambda: s.compute(g))
+    """,
+    "compute later": """
+        w = file.load(cpu)["w"]
+        ctx, g, s = product(w, [sim, cpu])
+        s.set_backend(g.nodes[-1], sim)
+        shrinks(lambda: s.compute_async(g) and s.synchronize())
+    """,
+    "compute without a scheduler": """
+        w = file.load(cpu)["w"]
+        ctx = gb.Context()
+        x = ctx.tensor((4, 512))
+        g = ctx.graph(x @ w.T)
+        ctx.allocate(cpu)
+        x.set(1.0)
+        assert g.compute(cpu)
+        shrinks(lambda: g.compute(cpu))
+    """,
+    "compute in threads": """
+        w = file.load(cpu)["w"]
+        made = [product(w, [gb.Backend("CPU", n_threads=3)]) for _ in range(4)]
+        os.truncate(path, size)
+        outcomes = []
+        def run(g, s):
+            for _ in range(3):
+                try:
+                    outcomes.append(s.compute(g))
+                except gb.FileError:
+                    outcomes.append("error")
+        threads = [threading.Thread(target=run, args=(g, s)) for _, g, s in made]
+        [t.start() for t in threads]
+        [t.join() for t in threads]
+        assert outcomes == ["error"] * 12, outcomes
+    """,
+    "copy of weights": "w = file.load(cpu)['w']; shrinks(lambda: w.numpy(copy=True))",
+    "view of weights": "w = file.load(cpu)['w']; shrinks(w.numpy)",
+    "copy_from": """
+        w = file.load(cpu)["w"]
+        ctx = gb.Context(no_alloc=False)
+        t = ctx.tensor((512, 512))
+        shrinks(lambda: t.copy_from(w))
+    """,
+    "set": """
+        w = file.tensors["w"].numpy()
+        ctx = gb.Context()
+        t = ctx.tensor((512, 512))
+        ctx.allocate(sim)
+        shrinks(lambda: t.set(w))
+    """,
+    "set of a strided view": """
+        w = file.tensors["w"].numpy()
+        t = gb.Context(no_alloc=False).tensor((512, 512))
+        shrinks(lambda: t.set(w.T))
+    """,
+    "writer": "shrinks(lambda: gb.gguf.Writer(path + '.new').copy_from(file).close()); assert not os.path.exists(path + '.new')",
+    "writer of arrays": "w = file.tensors['w'].numpy(); shrinks(lambda: gb.gguf.Writer(path + '.new').add_tensor('x', w).close())",
+    "writer converts": """
+        shrinks(lambda: gb.gguf.Writer(path + ".new").add_tensor("x", file.tensors["h"], "q8_0").close())
+        assert not os.path.exists(path + ".new")
+    """,
+    "writer of a user's map": """
+        m = np.memmap(path, np.uint8, "r")
+        shrinks(lambda: gb.gguf.Writer(path + ".new").add_tensor("x", m[-4096:].view(np.int8)).close())
+    """,
+    "a buffer over a user's map": """
+        m = np.memmap(path, np.float32, "r", offset=os.path.getsize(path) - 64 * 512 * 4, shape=(64, 512))
+        ctx = gb.Context()
+        t = gb.Buffer.from_array(m, "weights").place(ctx.tensor((64, 512)))
+        _, g, s = product(t, [cpu])
+        assert s.compute(g)
+        shrinks(lambda: s.compute(g))
+    """,
+    "a buffer over a writable map": """
+        f = open(path, "r+b")
+        m = mmap.mmap(f.fileno(), 0)
+        ctx = gb.Context()
+        t = gb.Buffer.from_array(np.frombuffer(m, np.float32, 64 * 512, os.path.getsize(path) // 2 // 4 * 4)).place(ctx.tensor((64, 512)))
+        _, g, s = product(t, [cpu])
+        assert s.compute(g)
+        shrinks(lambda: s.compute(g))
+    """,
+    "a map that is opened as a file": """
+        with open(path, "rb") as f:
+            other = gb.gguf.open(mmap.mmap(f.fileno(), 0, access=mmap.ACCESS_READ))
+        shrinks(lambda: other.tensors["q"].dequantize())
+    """,
+    "after a fork": """
+        w = file.load(cpu)["w"]
+        child = os.fork()
+        if child == 0:
+            try:
+                mine = gb.Backend("CPU", n_threads=2)
+                _, g, s = product(w, [mine])
+                shrinks(lambda: s.compute(g))
+            except BaseException as error:
+                print("child:", repr(error), flush=True)
+                os._exit(1)
+            os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+    """,
+    "behind faulthandler": """
+        import faulthandler
+        faulthandler.enable()
+        w = file.load(cpu)["w"]
+        _, g, s = product(w, [cpu])
+        shrinks(lambda: s.compute(g))
+    """,
+    "the rest is as good as before": """
+        w = file.load(cpu)["w"]
+        _, g, s = product(w, [cpu])
+        shrinks(lambda: s.compute(g))
+        ctx = gb.Context()
+        t = ctx.tensor((512, 512))
+        ctx.allocate(cpu)
+        t.set(2.0)
+        _, g, s = product(t, [cpu])
+        assert s.compute(g) and (g.outputs[0].numpy() == 1024).all()
+    """,
+}
+
+
+def model(path: Path) -> Path:
+    rng = np.random.default_rng(0)
+    w = rng.standard_normal((ROWS, COLUMNS)).astype(np.float32)
+    with gb.gguf.Writer(path) as writer:
+        writer.add_tensor("small", np.ones(8, np.float32)).add_tensor("w", w).add_tensor("h", w.astype(np.float16)).add_tensor("q", w, "q8_0")
+    return path
+
+
+def run(case: str, path: Path, size: int) -> subprocess.CompletedProcess[str]:
+    program = PRELUDE + textwrap.dedent(case)
+    return subprocess.run([sys.executable, "-c", program, str(path), str(size)], capture_output=True, text=True, timeout=120, check=False)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the kernel's list of mappings is read on Linux only")
+@pytest.mark.parametrize("left", ["little", "all but the end"])
+@pytest.mark.parametrize("case", CASES)
+def test_a_file_that_shrinks(tmp_path: Path, case: str, left: str) -> None:
+    """To a hundred bytes, so that pages are gone; and by less than a page, which no signal tells of."""
+    path = model(tmp_path / "model.gguf")
+    size = 100 if left == "little" else path.stat().st_size - 50
+    done = run(CASES[case], path, size)
+    assert done.returncode == 0, (done.returncode, done.stdout, done.stderr[-2000:])
+
+
+@pytest.mark.parametrize("handler", ["", "import faulthandler; faulthandler.enable()"])
+def test_reading_by_numpy_is_beyond_us(tmp_path: Path, handler: str) -> None:
+    """A view that a user holds is theirs: no zeros are passed off as data. faulthandler, which comes after our handler, tells where."""
+    path = model(tmp_path / "model.gguf")
+    case = f"v = file.tensors['w'].numpy(); {handler}\nfile.tensors['q'].dequantize(); os.truncate(path, 100); print(v.sum())"
+    done = run(case, path, 0)
+    assert done.returncode == -signal.SIGBUS, done
+    assert done.stderr.count("Fatal Python error: Bus error") == bool(handler)
+
+
+def test_a_file_in_the_way_of_another_is_no_loss(tmp_path: Path) -> None:
+    """Replacing the path leaves the mapping whole."""
+    path = model(tmp_path / "model.gguf")
+    with gb.gguf.open(path) as file:
+        before = file.tensors["w"].numpy().copy()
+        (tmp_path / "short").write_bytes(b"x")
+        os.replace(tmp_path / "short", path)
+        np.testing.assert_array_equal(file.tensors["w"].numpy(), before)
+        np.testing.assert_array_equal(file.load(gb.Backend("SIM"))["w"].numpy(), before)
