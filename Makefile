@@ -75,6 +75,7 @@ test-python: $(venv)/.test
 lint: $(venv)/.test
 	$(py) -m ruff check python tests/python examples benchmarks tools
 	$(py) -m mypy
+	$(py) tools/check_lifetimes.py
 
 check-long: $(venv)/.test
 	sh tools/check_long.sh $(JOBS)

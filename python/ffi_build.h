@@ -33,6 +33,8 @@ static inline struct ggml_tensor * gbpy_reshape(struct ggml_context * ctx, struc
 static inline struct ggml_tensor * gbpy_transpose(struct ggml_context * ctx, struct ggml_tensor * t, int n, int64_t a0, int64_t a1, int64_t a2, int64_t a3);
 static inline struct ggml_tensor * gbpy_slice(struct ggml_context * ctx, struct ggml_tensor * t, int n, int64_t from0, int64_t to0, int64_t from1, int64_t to1, int64_t from2, int64_t to2, int64_t from3, int64_t to3);
 
+static inline struct ggml_tensor * gbpy_view_all(struct ggml_context * ctx, struct ggml_tensor * t);
+
 // cdef: end
 
 // The count belongs to the tensor (c/src/tensor/tensor.h), so that every handle of one tensor, and of its copies, agrees on its shape.
@@ -109,6 +111,16 @@ static inline struct ggml_tensor * gbpy_reshape(struct ggml_context * ctx, struc
     struct ggml_tensor * result = ggml_reshape_4d(ctx, t, ne[0], ne[1], ne[2], ne[3]);
     if (result) {
         gbpy_set_ndim(result, n);
+    }
+    return result;
+}
+
+// A view of all of t, as a node: what makes t comes before it in a graph.
+static inline struct ggml_tensor * gbpy_view_all(struct ggml_context * ctx, struct ggml_tensor * t) {
+    struct ggml_tensor * result = ggml_view_tensor(ctx, t);
+    if (result) {
+        result->op     = GGML_OP_VIEW;
+        result->src[0] = t;
     }
     return result;
 }

@@ -89,9 +89,9 @@ static int find_owner(struct gbpy_object * context, const struct ggml_tensor * t
     return GGML_STATUS_SUCCESS;
 }
 
-// A use of the memory of n tensors, the first n_written to write; `nested`: somebody who uses it already, and calls from a callback, has it.
+// A use of the memory of n tensors, the first n_written to write. Who uses it already, and calls from a callback, has it.
 static int enter_tensors(struct gbpy_use * use, struct gbpy_object ** contexts, struct ggml_tensor ** tensors, int n, int n_written, const char * what,
-                         struct gbpy_object ** owners, bool * nested) {
+                         struct gbpy_object ** owners) {
     enum { MOST = 2 };
     struct gbpy_want wants[MOST], places[MOST];
     int              status = gbpy_reserve_use(use, MOST) ? GGML_STATUS_SUCCESS : GGML_STATUS_ALLOC_FAILED;
@@ -124,9 +124,6 @@ static int enter_tensors(struct gbpy_use * use, struct gbpy_object ** contexts, 
         }
         if (gbpy_land_conflicts(wants, m, n_written > 0 ? tensors[0] : NULL, &status)) {
             continue;
-        }
-        for (int i = 0; i < n; i++) {
-            nested[i] = owners[i]->writer != NULL; // then it is ours
         }
         if (gbpy_take(use, wants, m)) {
             gbpy_unlock();
@@ -236,13 +233,12 @@ static int check_content(const struct gbpy_object * owner, const struct ggml_ten
 // Enters, and makes sure that the data is there.
 static int enter_tensor(struct gbpy_use * use, const struct gbpy_handle * context, struct ggml_tensor * t, bool writing, bool reading, const char * what,
                         struct gbpy_object ** owner) {
-    struct gbpy_object * c      = gbpy_object_of(context, what);
-    bool                 nested = false;
+    struct gbpy_object * c = gbpy_object_of(context, what);
     if (c == NULL) {
         return GGML_STATUS_INVALID_STATE;
     }
-    GB_TRY(enter_tensors(use, &c, &t, 1, writing, what, owner, &nested));
-    int status = nested ? GGML_STATUS_SUCCESS : check_content(*owner, t, reading, what);
+    GB_TRY(enter_tensors(use, &c, &t, 1, writing, what, owner));
+    int status = check_content(*owner, t, reading, what);
     if (status == GGML_STATUS_SUCCESS) {
         status = refresh(t);
     }
@@ -478,13 +474,12 @@ int gbpy_copy(const struct gbpy_handle * to_context, struct ggml_tensor * to, co
     struct gbpy_use      use         = { .wants = wants, .capacity = 2, .borrowed = true };
     struct gbpy_object * contexts[2] = { gbpy_object_of(to_context, what), gbpy_object_of(from_context, what) }, * owners[2];
     struct ggml_tensor * tensors[2]  = { to, from };
-    bool                 nested[2]   = { false, false };
     if (contexts[0] == NULL || contexts[1] == NULL) {
         return GGML_STATUS_INVALID_STATE;
     }
-    GB_TRY(enter_tensors(&use, contexts, tensors, 2, 1, what, owners, nested));
-    int status = nested[0] ? GGML_STATUS_SUCCESS : check_content(owners[0], to, false, what);
-    if (status == GGML_STATUS_SUCCESS && !nested[1]) {
+    GB_TRY(enter_tensors(&use, contexts, tensors, 2, 1, what, owners));
+    int status = check_content(owners[0], to, false, what);
+    if (status == GGML_STATUS_SUCCESS) {
         status = check_content(owners[1], from, true, what);
     }
     if (status == GGML_STATUS_SUCCESS && owners[0]->readonly) {
@@ -671,6 +666,7 @@ int gbpy_tallocr_alloc(struct gbpy_handle * allocator, struct gbpy_handle * buff
 
 static void unplace_tensor_of(struct ggml_tensor * t, const struct gbpy_object * buffer) {
     if (t != NULL && gbpy_owner_of(t) == buffer) {
+        gbpy_set_stamp(t, 0);
         t->buffer = NULL;
         t->data   = NULL;
         t->extra  = NULL;

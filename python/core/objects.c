@@ -363,6 +363,12 @@ bool gbpy_keep(struct gbpy_handle * handle, uintptr_t object) {
     return ok;
 }
 
+void gbpy_untrack(uintptr_t object) {
+    const PyGILState_STATE state = PyGILState_Ensure();
+    PyObject_GC_UnTrack((void *) object);
+    PyGILState_Release(state);
+}
+
 void gbpy_close(struct gbpy_handle * handle) {
     struct gbpy_object * o    = handle != NULL ? handle->object : NULL;
     struct gbpy_object * dead = NULL;

@@ -7,7 +7,8 @@
 // buffer whose memory was given back, and whoever looks at the handle sees that (`retired`). So closing never has to look for tensors.
 //
 // Python refers to an object through a gbpy_handle, made empty, with gbpy_release as its destructor, and then filled by the one call that
-// makes the C object. Whatever happens between two instructions of Python, the handle is either empty or owns what it says. A pointer that C
+// makes the C object. The collector of garbage does not know handles: it calls the finalizers of a cycle in any order, and others may use the
+// object afterwards; a handle goes with its last reference. Whatever happens between two instructions of Python, the handle is either empty or owns what it says. A pointer that C
 // gave out is valid as long as Python holds the handle: tools/check_lifetimes.py proves that modules read it only from a variable of their own.
 //
 // Uses. A call that computes, reads or writes enters all objects that it uses at once, for reading (with others) or writing (alone), or none
@@ -51,6 +52,7 @@ enum gbpy_kind { GBPY_CONTEXT, GBPY_GRAPH, GBPY_BUFFER, GBPY_COPY, GBPY_SCHED, G
 enum { GBPY_INTERRUPTED = 1000 }; // instead of a status: a signal handler of Python raised; the exception is kept in Python
 
 void   gbpy_release(struct gbpy_handle * handle); // gives the reference back; an empty handle is fine
+void   gbpy_untrack(uintptr_t object); // a Python object (its id): the collector does not look at it; it goes with its last reference
 void   gbpy_share(struct gbpy_handle * handle, const struct gbpy_handle * other, bool keeps); // another reference to the same
 void * gbpy_ptr(const struct gbpy_handle * handle);                                           // the C object; NULL: empty
 int    gbpy_kind_of(const struct gbpy_handle * handle);                                       // enum gbpy_kind; -1: empty
@@ -82,6 +84,8 @@ int  gbpy_enter(struct gbpy_use * use, const char * what, struct gbpy_handle ** 
 void gbpy_leave(struct gbpy_use * use); // at any time, any number of times
 
 void gbpy_watch_signals(bool (*poll)(void * data)); // of the calling thread, Python's main one: its long waits and computations ask `poll`
+// Status of a call that may have been interrupted: GBPY_INTERRUPTED if this thread's poll said so since the last time.
+int  gbpy_outcome(int status);
 void gbpy_end(void);                                // the interpreter ends: nothing is freed any more
 
 // The C buffers of an owner of memory, parts too: for tests.
@@ -188,8 +192,6 @@ bool gbpy_reserve_use(struct gbpy_use * use, int n); // outside of the lock; fal
 bool gbpy_take(struct gbpy_use * use, const struct gbpy_want * wants, int n);
 // Under the lock, which is given up meanwhile: waits for a change. A status if who asks would wait for himself, or was interrupted.
 int gbpy_wait_for(const char * what, const struct gbpy_want * wants, int n, int conflict);
-// Status of a call that may have been interrupted: GBPY_INTERRUPTED if this thread's poll said so since the last time.
-int gbpy_outcome(int status);
 void gbpy_let_go(struct gbpy_use * use, struct gbpy_object * object); // before the rest of the use ends
 
 // Set by runs.c: who computes asynchronously in a way that a use must wait for.

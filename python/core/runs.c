@@ -50,6 +50,8 @@ struct gbpy_sched {
     bool                 dirty_choices; // the user chose backends for nodes since
     long long            about; // serial number of the graph that questions are about; 0: none
     bool                 inputs_are_set; // all that were placed here
+    bool                 running; // in gbpy_sched_compute
+    const struct ggml_tensor * shown; // to an eval callback: computed just now; NULL: none
     bool                 ran;     // what its results hold is from a complete run ...
     long long            version; // ... that began with this version of the inputs
     int                  n_copies;
@@ -318,6 +320,20 @@ static bool is_held(const struct gbpy_use * use, const struct gbpy_object * o) {
     return false;
 }
 
+static bool is_written(const struct ggml_cgraph * graph, const struct ggml_tensor * leaf) {
+    for (int i = 0; i < graph->n_nodes; i++) {
+        if (graph->nodes[i]->view_src == leaf && !gb_op_is_view(graph->nodes[i]->op)) {
+            return true;
+        }
+    }
+    return false;
+}
+
+// Does the input have data, or get some from a node?
+static bool is_set(const struct ggml_cgraph * graph, const struct ggml_tensor * leaf) {
+    return leaf->op != GGML_OP_NONE || gbpy_stamp(leaf) != 0 || ggml_nelements(leaf) == 0 || is_written(graph, leaf);
+}
+
 enum { LOOK_AGAIN = 2000 }; // a status of these functions only
 
 // By who uses what the graph was seen to lie in: all of it has memory, there, and what schedulers placed is its own. LOOK_AGAIN: another thread
@@ -346,6 +362,13 @@ static int check_placed(struct gbpy_object * g, const struct gbpy_use * use, con
             gbpy_describe(root, name, sizeof(name));
             snprintf(text, sizeof(text), "%s: %s", what, name);
             status = gbpy_check_sched(owner, t, false, text);
+        }
+    }
+    for (int i = 0; i < graph->n_leafs && status == GGML_STATUS_SUCCESS; i++) {
+        const struct ggml_tensor * leaf  = gb_root(graph->leafs[i]);
+        const struct gbpy_object * owner = gbpy_owner_of(leaf);
+        if (owner != NULL && owner->scratch && !is_set(graph, leaf)) {
+            return gb_fail(GGML_STATUS_INVALID_STATE, "%s: the input '%s' was not set: give it data with set() after allocating the graph, before computing it", what, leaf->name);
         }
     }
     g->complete = status == GGML_STATUS_SUCCESS;
@@ -415,6 +438,9 @@ int gbpy_graph_compute(struct gbpy_handle * graph, struct gbpy_handle * backend,
         run                     = run != NULL ? run : &plain;
         run->who                = use.who;
         begin_stop(b);
+        if (run != &plain) {
+            forget_results(g); // callbacks may look at them
+        }
         gb_set_run(run);
         if (ggml_backend_graph_compute(b->ptr, g->ptr)) {
             status = ggml_backend_synchronize(b->ptr);
@@ -931,22 +957,12 @@ static int plan_inside(struct gbpy_sched * s, struct gbpy_object * g, bool compu
     return GGML_STATUS_SUCCESS;
 }
 
-static bool is_written(const struct ggml_cgraph * graph, const struct ggml_tensor * leaf) {
-    for (int i = 0; i < graph->n_nodes; i++) {
-        if (graph->nodes[i]->view_src == leaf && !gb_op_is_view(graph->nodes[i]->op)) {
-            return true;
-        }
-    }
-    return false;
-}
-
 static int check_inputs(struct gbpy_sched * s, const char * what) {
     const struct ggml_cgraph * graph = s->graph->ptr;
     for (int i = 0; i < graph->n_leafs && !s->inputs_are_set; i++) {
         const struct ggml_tensor * leaf  = gb_root(graph->leafs[i]);
         const struct gbpy_object * owner = gbpy_owner_of(leaf);
-        const bool                 ours  = owner != NULL && owner->kind == GBPY_SCHED && leaf->op == GGML_OP_NONE;
-        if (ours && gbpy_stamp(leaf) == 0 && ggml_nelements(leaf) > 0 && !is_written(graph, leaf)) {
+        if (owner != NULL && owner->kind == GBPY_SCHED && !is_set(graph, leaf)) {
             return gb_fail(GGML_STATUS_INVALID_STATE, "%s: the input '%s' was not set: give it data with set() after allocating the graph, before computing it", what, leaf->name);
         }
     }
@@ -1070,6 +1086,20 @@ int gbpy_sched_plan(struct gbpy_handle * sched, struct gbpy_handle * graph, int 
     return status;
 }
 
+struct eval_shim {
+    struct gbpy_sched * sched;
+    bool (*eval)(struct ggml_tensor *, bool, void *);
+    void * data;
+};
+
+static bool show(struct ggml_tensor * t, bool ask, void * data) {
+    struct eval_shim * shim = data;
+    shim->sched->shown      = ask ? NULL : t;
+    const bool answer       = shim->eval(t, ask, shim->data);
+    shim->sched->shown      = NULL;
+    return answer;
+}
+
 int gbpy_sched_compute(struct gbpy_handle * sched, struct gbpy_handle * graph, struct gbpy_run * run, bool (*eval)(struct ggml_tensor *, bool, void *), void * eval_data, int * how) {
     static const char    what[] = "Scheduler.compute";
     struct gbpy_want     wants[8];
@@ -1094,12 +1124,18 @@ int gbpy_sched_compute(struct gbpy_handle * sched, struct gbpy_handle * graph, s
     for (int i = 0; i < s->n_backends; i++) {
         begin_stop(s->backends[i]);
     }
+    struct eval_shim shim = { s, eval, eval_data };
     if (eval != NULL) {
-        ggml_backend_sched_set_eval_callback(raw, eval, eval_data);
+        ggml_backend_sched_set_eval_callback(raw, show, &shim);
     }
+    if (run != &plain) {
+        forget_results(g); // callbacks may look at them
+    }
+    s->running = true;
     gb_set_run(run);
     status = ggml_backend_sched_graph_compute(raw, g->ptr);
     gb_set_run(outer);
+    s->running = false;
     if (eval != NULL) {
         ggml_backend_sched_set_eval_callback(raw, NULL, NULL);
     }
@@ -1566,20 +1602,34 @@ void gbpy_pin(struct gbpy_handle * pin, const struct ggml_tensor * t, const stru
 
 // ------------------------------------------------------------------------------------------------------------------------ content
 
-// Who was given memory of root `id` after it, in the current plan: a tensor's name, "" for a copy without one; NULL: nobody.
-static const char * overwritten_by(const struct gb_sched_plan * p, int id) {
+// Who was given memory of root `id` after it, in the current plan, up to position `until` of its program: a tensor's name, "" for a copy
+// without one; NULL: nobody.
+static const char * overwritten_by(const struct gb_sched_plan * p, int id, int64_t until) {
     const struct gb_item * mine = &p->ids.data[id].item;
     if (!mine->valid || p->ids.data[id].keep) {
         return NULL;
     }
     for (int64_t i = 0; i < p->n_ids + (int64_t) p->copies.n; i++) {
         const struct gb_item * other = i == id ? NULL : gb_sched_arena_item(p, i);
-        if (other != NULL && other->valid && other->backend == mine->backend && other->chunk == mine->chunk && other->lower > mine->lower &&
+        if (other != NULL && other->valid && other->backend == mine->backend && other->chunk == mine->chunk && other->lower > mine->lower && other->lower <= until &&
             other->offset < mine->offset + mine->size && mine->offset < other->offset + other->size) {
             return i < p->n_ids ? p->nodes[i]->name : "";
         }
     }
     return NULL;
+}
+
+// While the graph runs and a callback looks at it: what was computed so far.
+static int check_running(const struct gbpy_sched * s, const struct gb_sched_plan * p, int id, const char * what) {
+    const int64_t shown = s->shown != NULL ? gb_ptrmap_get(&p->map, s->shown) : GB_PTRMAP_ABSENT;
+    if (shown == GB_PTRMAP_ABSENT || shown >= p->n_nodes || id > shown) {
+        return gb_fail(GGML_STATUS_INVALID_STATE, "%s is not computed yet: the graph is running", what);
+    }
+    const struct gb_item * now = &p->ids.data[p->ids.data[shown].root].item;
+    if (id != p->ids.data[shown].root && overwritten_by(p, id, now->valid ? now->lower : INT64_MAX) != NULL) {
+        return gb_fail(GGML_STATUS_INVALID_STATE, "%s is not there any more: its memory was used again. To keep it: ctx.graph(..., keep=[it])", what);
+    }
+    return GGML_STATUS_SUCCESS;
 }
 
 static int check_sched(const struct gbpy_object * o, const struct ggml_tensor * t, bool reading, const char * what) {
@@ -1600,12 +1650,15 @@ static int check_sched(const struct gbpy_object * o, const struct ggml_tensor * 
     if (!reading || p->ids.data[id].home != GB_HOME_ARENA || ggml_nelements(root) == 0) {
         return GGML_STATUS_SUCCESS;
     }
+    if (s->running) {
+        return check_running(s, p, (int) id, what);
+    }
     GB_FAIL_IF(!s->ran || s->graph == NULL, GGML_STATUS_INVALID_STATE, GGML_STATUS_INVALID_STATE,
                "%s was not computed: the graph did not run yet, or its last run failed or was stopped", what);
     const struct ggml_tensor * newer = s->version == atomic_load(&gbpy_sets) ? NULL : gbpy_newer_input(root, s->version + 1);
     GB_FAIL_IF(newer != NULL, GGML_STATUS_INVALID_STATE, GGML_STATUS_INVALID_STATE,
                "%s is out of date: the input '%s' was set after the last computation; compute again", what, newer != NULL ? newer->name : "");
-    const char * by = overwritten_by(p, (int) id);
+    const char * by = overwritten_by(p, (int) id, INT64_MAX);
     GB_FAIL_IF(by != NULL, GGML_STATUS_INVALID_STATE, GGML_STATUS_INVALID_STATE,
                "%s is not there any more: its memory was used again for %s%s%s while the graph ran. To keep it: ctx.graph(..., keep=[it]), or "
                "Scheduler(..., keep_all=True) for all results", what, by != NULL && by[0] != '\0' ? "'" : "", by != NULL && by[0] != '\0' ? by : "another result",

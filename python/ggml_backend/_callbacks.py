@@ -34,8 +34,8 @@ def raise_kept(kept: list[BaseException]) -> NoReturn:
 
 
 class Run:
-    """One computation: the first exception of its callbacks, the backends to stop, and what keeps its memory. C carries it to every thread that
-    works for the computation, so that a callback finds its own."""
+    """One computation: the first exception of its callbacks, the backends to stop, and what keeps its memory. C carries it to every
+    thread that works for the computation, so that a callback finds its own."""
 
     __slots__ = ("c", "customs", "error", "handle", "memory", "stops")
     c: Any
@@ -176,7 +176,9 @@ class Eval:
 
     __slots__ = ("function", "handle", "keeping", "pool", "run", "stopped", "wanted")
 
-    def __init__(self, function: Callable[[Tensor], bool | None], wanted: Callable[[Tensor], bool], run: Run, pool: TensorPool, keeping: Any) -> None:
+    def __init__(
+        self, function: Callable[[Tensor], bool | None], wanted: Callable[[Tensor], bool], run: Run, pool: TensorPool, keeping: Any
+    ) -> None:
         self.function = function
         self.wanted = wanted
         self.run = run
@@ -267,8 +269,8 @@ def gbpy_ask(handle: Any) -> bool:
 
 
 def set_abort_callback(backend: Backend, function: Callable[[], bool] | None) -> None:
-    """Asks ``function()`` between the nodes of every computation of a CPU backend, and now and then within long ones; True ends the computation,
-    whose ``compute`` then returns False. None removes it. It may be called on another thread. Waits for a computation in progress."""
+    """Asks ``function()`` between the nodes of every computation of a CPU backend, and now and then within long ones; True ends the
+    computation, whose ``compute`` then returns False. None removes it. It may be called on another thread. Waits for a computation in progress."""
     expect(backend, Backend, "set_abort_callback: backend")
     core = backend._cpu()
     with Use("set_abort_callback", core, nested=True):

@@ -81,6 +81,7 @@ _BY_STATUS: dict[int, type[GgmlError]] = {
 }
 
 _INTERRUPTED: int = lib.GBPY_INTERRUPTED
+_outcome = lib.gbpy_outcome
 _last_status = lib.ggml_last_status
 _last_error = lib.ggml_last_error
 _string = ffi.string
@@ -91,7 +92,7 @@ def raise_last(prefix: str = "", status: int | None = None) -> NoReturn:
     """Raises the exception for this thread's last C failure. ``prefix`` is put before its message."""
     if status is None:
         status = _last_status()
-    if status == _INTERRUPTED:
+    if _outcome(status) == _INTERRUPTED:
         from ._signals import raise_interrupt
 
         raise_interrupt()

@@ -17,6 +17,7 @@ from ._ffi import ffi, lib
 from ._files import replace_file
 from ._gguf_types import UnknownType, key_bytes, store
 from ._mapped import check_file, reading, watch_of
+from ._owned import owned
 from ._quantize import OnInvalid, dequantize, quantize_part
 from .dtypes import DType, DTypeLike, as_dtype
 from .tensor import Tensor, ne_of, shape_tuple
@@ -128,7 +129,7 @@ class Writer:
 
     def __init__(self, path: str | os.PathLike[str], *, alignment: int | None = None) -> None:
         self.path: str = os.fsdecode(path)
-        self._ctx: Any = ffi.gc(non_null(lib.gguf_init_empty(), "Writer"), lib.gguf_free)
+        self._ctx: Any = owned(non_null(lib.gguf_init_empty(), "Writer"), lib.gguf_free)
         self._entries: list[_Entry] = []
         if alignment is not None:
             self.add("general.alignment", alignment)

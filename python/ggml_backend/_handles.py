@@ -1,5 +1,5 @@
-"""Objects of C as Python holds them. What keeps what alive, who uses what, and what a fork or a signal does is said and done in ``core/objects.h``;
-these classes only hold its handles.
+"""Objects of C as Python holds them. What keeps what alive, who uses what, and what a fork or a signal does is said and done in
+``python/core/objects.h``; these classes only hold its handles.
 
 A *core* is a handle, the pointer in it, and the cores that Python's side of it needs. Public objects (``Context``, ``Buffer``, ``Backend``,
 ...) hold a core; ``close()`` drops it. The C object is freed when its last user is gone, whatever the order.
@@ -18,12 +18,12 @@ from typing import Any, ClassVar, NoReturn, TypeVar
 
 from ._errors import StateError, raise_last
 from ._ffi import ffi, lib
+from ._owned import owned
 
 __all__ = ["ContextCore", "Core", "Handle", "Use", "address", "fail", "new_handle", "new_pin"]
 
 _cast = ffi.cast
 _new = ffi.new
-_gc = ffi.gc
 _release = lib.gbpy_release
 _unpin = lib.gbpy_unpin
 _enter = lib.gbpy_enter
@@ -41,12 +41,12 @@ def address(pointer: Any) -> int:
 
 def new_handle() -> Any:
     """An empty handle; what is filled in is given back with it."""
-    return _gc(_new(_handle_type), _release)
+    return owned(_new(_handle_type), _release)
 
 
 def new_pin() -> Any:
     """An empty handle for an array that looks into somebody's memory."""
-    return _gc(_new(_handle_type), _unpin)
+    return owned(_new(_handle_type), _unpin)
 
 
 def handles_of(cores: Any) -> Any:
@@ -104,9 +104,13 @@ class Use:
         self.guard: Any = None
 
     def __enter__(self) -> None:
-        self.guard = guard = _gc(_new(_use_type), _leave)
+        self.guard = guard = owned(_new(_use_type), _leave)
         n = len(self.cores)
-        status = _enter(guard, self.what.encode(), handles_of(self.cores), n, n, self.nested)
+        try:
+            status = _enter(guard, self.what.encode(), handles_of(self.cores), n, n, self.nested)
+        except BaseException:  # of a signal handler: the traceback would keep the guard
+            _leave(guard)
+            raise
         if status:
             fail(status)
 
@@ -115,8 +119,8 @@ class Use:
 
 
 class ContextCore(Core):
-    """A ``ggml_context`` (or, for a copied graph, those that C owns: then ``ptr`` is NULL). As long as there is one, so are the buffers that
-    were given to the context."""
+    """A ``ggml_context`` (or, for a copied graph, those that C owns: then ``ptr`` is NULL). As long as there is one, so are the buffers
+    that were given to the context."""
 
     __slots__ = ("adopted", "keeping", "serial", "transposed")
     keeping: Any

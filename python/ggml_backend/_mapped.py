@@ -18,6 +18,7 @@ import numpy as np
 
 from ._errors import FileError, check, non_null
 from ._ffi import ffi, lib
+from ._owned import owned
 
 __all__ = ["Mapping", "check_file", "map_file", "reading", "watch_of"]
 
@@ -28,7 +29,7 @@ _guard = lib.gbpy_mapped_guard
 
 def _watch(data: Any, size: int, offset: int, writable: bool, path: bytes | None) -> Any:
     pointer = non_null(lib.gbpy_mapped_watch(data, size, offset, writable, ffi.NULL if path is None else path), "mapped file")
-    return ffi.gc(pointer, lib.gbpy_mapped_forget)
+    return owned(pointer, lib.gbpy_mapped_forget)
 
 
 class Mapping(mmap.mmap):

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from ._errors import InvalidArgumentError, StateError, check, expect
+from ._errors import StateError, check
 from ._ffi import ffi, lib
 from ._names import as_name
 from .buffer import text
@@ -24,14 +24,18 @@ _T = TypeVar("_T", bound="TensorInfo")
 
 
 class TensorInfo:
-    """A tensor's handle: the pool that it lives in, the C pointer, and what keeps the memory that it points to, also when the pool is closed."""
+    """A tensor's handle: the pool that it lives in, the C pointer, and what keeps the memory that it points to, also when the pool is
+    closed."""
 
     __slots__ = ("__weakref__", "_ctx", "_k", "_p")
 
     def __init__(self, ctx: TensorPool, pointer: Any, keeping: Any = None) -> None:
         self._ctx = ctx
         self._p = pointer
-        self._k = ctx._live().h if keeping is None else keeping
+        if keeping is None:
+            core = ctx._live()
+            keeping = core.h
+        self._k = keeping
 
     def _live(self) -> Any:
         if self._ctx._core is None:

@@ -129,7 +129,7 @@ class TensorData(TensorInfo):
         if array.shape != shape:
             if array.ndim or isinstance(value, np.ndarray):
                 raise self._wrong_shape(array.shape, shape)
-            array = np.broadcast_to(array, shape)
+            array = np.broadcast_to(array, shape if 0 not in shape else 0)  # NumPy refuses some empty shapes
         if not array.flags.c_contiguous:
             with reading(array, "set"):
                 array = np.ascontiguousarray(array)

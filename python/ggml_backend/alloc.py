@@ -108,9 +108,10 @@ class TensorAllocator(Handle):
         self._core = None
 
     def __repr__(self) -> str:
-        if self._core is None:
+        core = self._core
+        if core is None:
             return "<TensorAllocator closed>"
-        return f"<TensorAllocator {'measuring' if self.is_measure else self._buffer!r} max_size={self.max_size}>"
+        return f"<TensorAllocator {'measuring' if self.is_measure else self._buffer!r} max_size={int(lib.ggml_tallocr_max_size(core.ptr))}>"
 
 
 class GraphAllocator(Handle):
@@ -167,7 +168,7 @@ class GraphAllocator(Handle):
         size = self.measure(graph)
         if size == 0:
             return None
-        if buffer is None or buffer.closed or buffer.size < size or lib.gbpy_is_pinned(buffer._live().h):
+        if buffer is None or not self._serves(buffer, size):
             if buffer is not None:
                 buffer.close()
             buffer = self._buffer = self._buft.alloc(size)
@@ -177,6 +178,12 @@ class GraphAllocator(Handle):
         if status:
             fail(status, "GraphAllocator.allocate")
         return buffer
+
+    @staticmethod
+    def _serves(buffer: Buffer, size: int) -> bool:
+        """Is it large enough, and does no array look into it?"""
+        core = buffer._core
+        return core is not None and not core.closed and buffer.size >= size and not lib.gbpy_is_pinned(core.h)
 
     def _forget(self, buffer: Buffer) -> None:
         """What was placed before loses its place."""

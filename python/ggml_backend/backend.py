@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, SupportsIndex
 
-from ._errors import InvalidArgumentError, StateError, check, expect, non_null
+from ._errors import InvalidArgumentError, StateError, check, non_null
 from ._ffi import ffi, lib
 from ._handles import Core, Handle, Use, fail, new_handle
 from ._messages import close_matches, kind_of, plain
@@ -202,10 +202,11 @@ class Backend(Handle):
             if n_threads is not None:
                 self.n_threads = n_threads
             if level is not None:
+                wanted = as_name(level, "Backend: level")
                 usable = [repr(known) for known, can in cpu_levels().items() if can]
                 if repr(level) not in usable:
                     raise InvalidArgumentError(f"Backend: level must be one of {', '.join(usable)}, not {level!r}")
-                check(lib.ggml_backend_cpu_set_level(core.ptr, as_name(level, "Backend: level")), "Backend")
+                check(lib.ggml_backend_cpu_set_level(core.ptr, wanted), "Backend")
         elif n_threads is not None or level is not None:
             raise InvalidArgumentError(f"Backend: n_threads and level are for the CPU, not for {self._name}")
 

@@ -73,7 +73,8 @@ class BufferType:
         """Can ``backend`` compute on data in this kind of memory?"""
         if not hasattr(backend, "unsupported_reason"):
             raise TypeError(f"BufferType.supports: backend must be a Backend, not {kind_of(backend)}{maker_hint('Backend', backend)}")
-        return bool(lib.ggml_backend_buft_supports_backend(self._ptr, backend._live().ptr))
+        core = backend._live()
+        return bool(lib.ggml_backend_buft_supports_backend(self._ptr, core.ptr))
 
     def alloc_size(self, tensor: Tensor) -> int:
         """Bytes that ``tensor`` takes in this kind of memory."""
@@ -86,8 +87,8 @@ class BufferType:
         size = expect_int(size, "BufferType.alloc: size")
         if size < 0:
             raise InvalidArgumentError(f"BufferType.alloc: size {size} is negative")
-        h = new_handle()
-        status = lib.gbpy_open_buffer(h, self._ptr, size, usage_number, self._parent.h if self._parent is not None else ffi.NULL)
+        h, parent = new_handle(), self._parent
+        status = lib.gbpy_open_buffer(h, self._ptr, size, usage_number, parent.h if parent is not None else ffi.NULL)
         if status:
             fail(status, f"BufferType.alloc({self.name}, {size})")
         return Buffer(BufferCore(h))

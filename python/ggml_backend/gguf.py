@@ -26,6 +26,7 @@ from ._ffi import ffi, lib
 from ._gguf_types import Keys, UnknownType, decode, findable, type_name
 from ._gguf_writer import Writer
 from ._mapped import check_file, map_file, watch_of
+from ._owned import owned
 from ._patterns import Patterns
 from ._quantize import dequantize, fallback_dtype
 from .backend import Backend
@@ -60,7 +61,7 @@ class Part:
         pointer = lib.gguf_init_from_buffer(ffi.from_buffer(self.data) if self.data.size else ffi.NULL, self.data.nbytes, params[0])
         if not pointer:
             raise_last(name)
-        self.ctx: Any = ffi.gc(pointer, lib.gguf_free)
+        self.ctx: Any = owned(pointer, lib.gguf_free)
         self.data_offset: int = lib.gguf_get_data_offset(pointer)
 
     def check(self) -> None:

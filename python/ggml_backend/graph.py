@@ -97,7 +97,9 @@ class Context(TensorPool):
             before = pointer.n_nodes + pointer.n_leafs
             check(lib.ggml_build_forward_expand(pointer, kept), "Context.graph")
             if pointer.n_nodes + pointer.n_leafs != before:
-                raise InvalidArgumentError(f"Context.graph: keep: {t.describe()} is not computed on the way to the outputs; pass it as an output")
+                raise InvalidArgumentError(
+                    f"Context.graph: keep: {t.describe()} is not computed on the way to the outputs; pass it as an output"
+                )
             check(lib.ggml_set_output(kept), "Context.graph")
         lib.gbpy_flag_leafs(pointer, keep_inputs)
         return Graph(self, GraphCore(pointer, core), (*tensors, *keep))
@@ -364,10 +366,11 @@ class Graph:
         return results
 
     def __repr__(self) -> str:
+        core = self._core
         if self._ctx._core is None:
             return "<Graph closed>"
         outputs = ", ".join(t.describe() for t in self._outputs)
-        return f"<Graph {self.n_nodes} nodes, {self._core.ptr.n_leafs} leafs, outputs: {outputs}>"
+        return f"<Graph {core.ptr.n_nodes} nodes, {core.ptr.n_leafs} leafs, outputs: {outputs}>"
 
 
 class CopyCore(Core):

@@ -558,7 +558,7 @@ def view(a: Tensor, shape: int | Sequence[int] | None = None, strides: Sequence[
     """A view of the memory of ``a``: ``offset`` bytes in, with byte ``strides`` in the order of ``shape`` (default: contiguous). The last
     stride is always one element. Without a shape: all of ``a``. Slices, ``a[2:4]``, are the convenient form."""
     if shape is None:
-        return build("view", lib.ggml_view_tensor, (a,))
+        return build("view", lib.gbpy_view_all, (a,))
     return raw_view("view", a, shape_tuple(shape), strides, offset)
 
 

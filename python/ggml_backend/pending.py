@@ -67,7 +67,8 @@ class Pending:
         return [f.finished() for f in self._fetches]
 
     def __repr__(self) -> str:
-        state = lib.gbpy_sched_state(self._core.h, self._id)
+        core = self._core
+        state = lib.gbpy_sched_state(core.h, self._id)
         return f"<Pending {'running' if state == 0 else 'done' if state > 0 else 'failed'}>"
 
 

@@ -276,7 +276,7 @@ class Scheduler(Handle):
         status = lib.gbpy_sched_reset(core.h)
         self._graph = core.graph = None
         if status:
-            raise_last("Scheduler.reset", status)
+            raise_last("", status)
 
     # --------------------------------------------------------------------------------------------------------------- computing
 
@@ -313,7 +313,7 @@ class Scheduler(Handle):
         if wish is None:
             status = int(_compute(core.h, graph_core.h, run.c, _NULL, _NULL, how))
         else:
-            state = Eval(*wish, run, graph._ctx, graph_core.h)
+            state = Eval(wish[0], wish[1], run, graph._ctx, graph_core.h)
             status = int(_compute(core.h, graph_core.h, run.c, lib.gbpy_eval, state.handle, how))
             state.finish()
         run.finish()
@@ -415,7 +415,7 @@ class Scheduler(Handle):
         core = self._live()
         status = lib.gbpy_sched_reset_stats(core.h)
         if status:
-            raise_last("Scheduler.reset_stats", status)
+            raise_last("", status)
 
     def trace(self, path: str | os.PathLike[str] | None = None) -> Trace:
         """Begins a record of what runs when on which device. The end of the ``with`` block, ``stop()``, or ``close`` of the scheduler, ends
@@ -460,7 +460,7 @@ class Scheduler(Handle):
             raise InvalidArgumentError(f"Scheduler: n_copies must be 1 to {MAX_COPIES}, not {n}")
         status = lib.gbpy_sched_set_n_copies(core.h, n)
         if status:
-            raise_last("Scheduler.n_copies", status)
+            raise_last("", status)
         self._n_copies = n
 
     @property

@@ -100,7 +100,7 @@ def test_public_names_exist_and_are_documented():
 
 
 def test_modules_import_only_what_comes_before_them():
-    order = ["_ffi", "_messages", "_errors", "_escape", "_names", "_files", "_mapped", "_patterns", "_terminal", "_signals", "_handles", "dtypes", "_data", "_quantize", "buffer", "_tensor_base", "_tensor_data", "backend", "event", "tensor", "_callbacks", "ops", "graph"]
+    order = ["_ffi", "_owned", "_messages", "_errors", "_escape", "_names", "_files", "_mapped", "_patterns", "_terminal", "_signals", "_handles", "dtypes", "_data", "_quantize", "buffer", "_tensor_base", "_tensor_data", "backend", "event", "tensor", "_callbacks", "ops", "graph"]
     order += ["alloc", "_pictures", "_fallbacks", "plan", "stats", "_chrome", "trace", "pending", "sched", "_gguf_types", "_gguf_writer", "gguf", "custom", "_safetensors", "_gguf_cli"]
     order += ["planning", "_calibrate", "_examples", "_model_graphs", "cli_plan", "_bench", "cli_bench", "cli"]
     folder = Path(inspect.getfile(gb)).parent
@@ -208,3 +208,17 @@ def test_declarations_agree_with_the_library():
     assert ffi.sizeof("struct ggml_tensor") == 368
     assert lib.GGML_MAX_DIMS == 4
     assert np.dtype(np.float32).itemsize == lib.ggml_type_size(lib.GGML_TYPE_F32)
+
+
+def test_the_check_of_lifetimes_finds_what_it_is_for(tmp_path):
+    tool = Path(__file__).parents[2] / "tools" / "check_lifetimes.py"
+
+    def judge(text: str) -> int:
+        file = tmp_path / "module.py"
+        file.write_text(text)
+        return subprocess.run([sys.executable, str(tool), str(file)], capture_output=True).returncode
+
+    assert subprocess.run([sys.executable, str(tool)], capture_output=True).returncode == 0
+    assert judge("core = x._live()\nlib.f(core.ptr, core.h)\n") == 0
+    for wrong in ("lib.f(x._live().ptr)", "lib.f(x._core.h)", "lib.f(cores[0].ptr)", "p = ffi.gc(q, lib.free)"):
+        assert judge(wrong + "\n") == 1, wrong

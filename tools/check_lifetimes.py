@@ -1,0 +1,50 @@
+#!/usr/bin/env python3
+"""Checks that Python holds what C uses, for as long as C uses it.
+
+    check_lifetimes.py [FILE ...]        default: all of python/ggml_backend
+
+What a C call uses must not go while it runs, whatever other threads, signal handlers and finalizers do. A variable of the function keeps what
+it refers to until the function ends; an attribute does not, because somebody else may set it. So:
+
+- the pointer of a core (``.ptr``) and the handle of one (``.h``) are read from a variable of the function, or from ``self`` in a class that
+  holds them itself, never from a call or through another attribute (``self._live().ptr``, ``graph._core.ptr``);
+- ``ffi.gc`` is called in ``_owned.py`` only, which hides its objects from the collector.
+
+Prints each violation as FILE:LINE and ends with 1 if there are any.
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+from pathlib import Path
+
+POINTERS = {"ptr", "h"}  # attributes of cores
+OWNED = "_owned.py"
+ROOT = Path(__file__).resolve().parent.parent / "python" / "ggml_backend"
+
+
+def violations(path: Path) -> list[tuple[int, str]]:
+    """Line and reason."""
+    found = []
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Attribute) and node.attr in POINTERS and not isinstance(node.value, ast.Name):
+            found.append((node.lineno, f"'.{node.attr}' is read from '{ast.unparse(node.value)}', which nothing holds: take that in a variable first"))
+        gc = isinstance(node, ast.Attribute) and node.attr == "gc" and isinstance(node.value, ast.Name) and node.value.id == "ffi"
+        if gc and path.name != OWNED:
+            found.append((node.lineno, "ffi.gc: use _owned.owned"))
+    return sorted(found)
+
+
+def main() -> int:
+    paths = [Path(p) for p in sys.argv[1:]] or sorted(ROOT.rglob("*.py"))
+    n = 0
+    for path in paths:
+        for line, reason in violations(path):
+            print(f"{path}:{line}: {reason}")
+            n += 1
+    return 1 if n else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
