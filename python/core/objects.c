@@ -85,10 +85,15 @@ static void prepare(void) {
 #endif
 }
 
-void gbpy_lock(void) {
+#if defined(__GNUC__) || defined(__clang__)
+__attribute__((constructor)) // when the module is loaded
+#endif
+static void
+prepare_once(void) {
     gb_call_once(&prepared, prepare);
-    gb_mutex_lock(&world);
 }
+
+void gbpy_lock(void) { gb_mutex_lock(&world); }
 
 void gbpy_unlock(void) { gb_mutex_unlock(&world); }
 
@@ -755,13 +760,18 @@ void gbpy_let_go(struct gbpy_use * use, struct gbpy_object * o) {
     }
 }
 
-void gbpy_leave(struct gbpy_use * use) {
+void gbpy_leave(struct gbpy_use * use) { gbpy_leave_after(use, NULL, NULL, 0); }
+
+void gbpy_leave_after(struct gbpy_use * use, void (*last)(struct gbpy_object * object, long long number), struct gbpy_object * object, long long number) {
     struct gbpy_object * dead = NULL;
     if (use == NULL) {
         return;
     }
     if (use->active) {
         gbpy_lock();
+        if (last != NULL) {
+            last(object, number);
+        }
         if (use->active) { // else a fork ended it
             for (int i = 0; i < use->n; i++) {
                 end_want(&use->wants[i]);

@@ -192,6 +192,8 @@ bool gbpy_reserve_use(struct gbpy_use * use, int n); // outside of the lock; fal
 bool gbpy_take(struct gbpy_use * use, const struct gbpy_want * wants, int n);
 // Under the lock, which is given up meanwhile: waits for a change. A status if who asks would wait for himself, or was interrupted.
 int gbpy_wait_for(const char * what, const struct gbpy_want * wants, int n, int conflict);
+// As gbpy_leave, after last(object, number), in one critical section.
+void gbpy_leave_after(struct gbpy_use * use, void (*last)(struct gbpy_object * object, long long number), struct gbpy_object * object, long long number);
 void gbpy_let_go(struct gbpy_use * use, struct gbpy_object * object); // before the rest of the use ends
 
 // Set by runs.c: who computes asynchronously in a way that a use must wait for.

@@ -394,21 +394,25 @@ static int enter_placed(struct gbpy_use * use, struct gbpy_object * g, struct gb
     return status;
 }
 
+// Under the lock, since another thread may look at the graph anew: its results are those of a run that began with this version of the inputs.
 static void note_results(struct gbpy_object * g, long long version) {
-    gbpy_lock(); // another thread may look at the graph anew
     for (size_t i = 0; i < g->results.n; i++) {
         gbpy_set_stamp(g->results.data[i], version + 1);
     }
     g->computed = version;
-    gbpy_unlock();
 }
 
-static void forget_results(struct gbpy_object * g) {
-    gbpy_lock();
+static void forget_results(struct gbpy_object * g, long long unused) {
+    (void) unused;
     for (size_t i = 0; i < g->results.n; i++) {
         gbpy_set_stamp(g->results.data[i], 0);
     }
     g->computed = -1;
+}
+
+static void forget_results_now(struct gbpy_object * g) {
+    gbpy_lock();
+    forget_results(g, 0);
     gbpy_unlock();
 }
 
@@ -439,7 +443,7 @@ int gbpy_graph_compute(struct gbpy_handle * graph, struct gbpy_handle * backend,
         run->who                = use.who;
         begin_stop(b);
         if (run != &plain) {
-            forget_results(g); // callbacks may look at them
+            forget_results_now(g); // callbacks may look at them
         }
         gb_set_run(run);
         if (ggml_backend_graph_compute(b->ptr, g->ptr)) {
@@ -450,13 +454,8 @@ int gbpy_graph_compute(struct gbpy_handle * graph, struct gbpy_handle * backend,
         gb_set_run(outer);
         end_stop(b);
         status = outcome_of(run, status);
-        if (status == GGML_STATUS_SUCCESS) {
-            note_results(g, version);
-        } else {
-            forget_results(g);
-        }
+        gbpy_leave_after(&use, status == GGML_STATUS_SUCCESS ? note_results : forget_results, g, version);
     }
-    gbpy_leave(&use);
     return status;
 }
 
@@ -493,12 +492,8 @@ int gbpy_graph_compare(struct gbpy_handle * graph, struct gbpy_handle * first, s
         end_stop(both[0]);
         end_stop(both[1]);
         status = gbpy_outcome(ok ? GGML_STATUS_SUCCESS : (int) ggml_last_status());
-        if (ok && status == GGML_STATUS_SUCCESS) {
-            note_results(g, version);
-        } else {
-            forget_results(g);
-            status = status == GGML_STATUS_SUCCESS ? GGML_STATUS_ABORTED : status;
-        }
+        gbpy_leave_after(&use, ok && status == GGML_STATUS_SUCCESS ? note_results : forget_results, g, version);
+        status = !ok && status == GGML_STATUS_SUCCESS ? GGML_STATUS_ABORTED : status;
     }
     gbpy_leave(&use);
     return status;
@@ -623,7 +618,7 @@ static int land_inside(struct gbpy_sched * s) {
     while (flights != NULL) {
         struct flight * next = flights->next;
         if (flights->failed && graph != NULL) {
-            forget_results(graph);
+            forget_results_now(graph);
         }
         free_flight(flights);
         flights = next;
@@ -1129,7 +1124,7 @@ int gbpy_sched_compute(struct gbpy_handle * sched, struct gbpy_handle * graph, s
         ggml_backend_sched_set_eval_callback(raw, show, &shim);
     }
     if (run != &plain) {
-        forget_results(g); // callbacks may look at them
+        forget_results_now(g); // callbacks may look at them
     }
     s->running = true;
     gb_set_run(run);
@@ -1147,12 +1142,9 @@ int gbpy_sched_compute(struct gbpy_handle * sched, struct gbpy_handle * graph, s
     if (status == GGML_STATUS_SUCCESS) {
         s->ran     = true;
         s->version = version;
-        note_results(g, version);
-        status = owned ? GGML_STATUS_SUCCESS : GGML_STATUS_ALLOC_FAILED;
-    } else {
-        forget_results(g);
+        status     = owned ? GGML_STATUS_SUCCESS : GGML_STATUS_ALLOC_FAILED;
     }
-    gbpy_leave(&use);
+    gbpy_leave_after(&use, status == GGML_STATUS_SUCCESS ? note_results : forget_results, g, version);
     return status;
 }
 
@@ -1342,7 +1334,9 @@ int gbpy_sched_start(struct gbpy_handle * sched, struct gbpy_handle * graph, str
             begin_stop(s->backends[i]);
         }
         set_flying(s, true);
+        gbpy_lock();
         note_results(g, version);
+        gbpy_unlock();
         status = issue(s, g, f, run, results, to, n);
         if (status != GGML_STATUS_SUCCESS) {
             char message[GB_ERROR_SIZE / 2];
@@ -1352,7 +1346,7 @@ int gbpy_sched_start(struct gbpy_handle * sched, struct gbpy_handle * graph, str
             }
             const int landed = land_inside(s);
             s->ran           = false;
-            forget_results(g);
+            forget_results_now(g);
             if (landed == GBPY_INTERRUPTED) {
                 status = landed;
             } else if (message[0] != '\0') {

@@ -245,37 +245,34 @@ class Graph:
 
         Returns True; or False when :meth:`Backend.stop` or an abort callback ended it early.
         """
-        device = backend._core if isinstance(backend, Backend) else None
-        if device is None or self._ctx._core is None:
-            expect(backend, Backend, "Graph.compute: backend")
-            self._live()
-            device = backend._live()
         core = self._core
-        if core.customs or device.abort is not None:
-            status = _compute_with_callbacks(core, device)
-        else:
-            status = _compute(core.h, device.h, _NULL)
+        try:
+            device = backend._core
+            plain = device.abort is None and not core.customs  # type: ignore[union-attr]
+        except AttributeError:
+            expect(backend, Backend, "Graph.compute: backend")
+            backend._live()  # raises: it is closed
+            raise
+        if self._ctx._core is None:
+            self._live()
+        status = _compute(core.h, device.h, _NULL) if plain else _compute_with_callbacks(core, device)  # type: ignore[union-attr,arg-type]
         if status == 0:
             return True
-        if status != ABORTED:
-            unplaced = [t for t in (*self.leafs, *self.nodes) if not t.is_placed] if status == lib.GGML_STATUS_INVALID_STATE else []
-            if unplaced:
-                shown = unplaced[0].describe()
-                raise StateError(f"Graph.compute: {shown} has no memory; Scheduler.compute(graph) gives each tensor some")
-            raise_last("Graph.compute", status)
-        return False
+        if status == ABORTED:
+            return False
+        unplaced = [t for t in (*self.leafs, *self.nodes) if not t.is_placed] if status == lib.GGML_STATUS_INVALID_STATE else []
+        if unplaced:
+            raise StateError(f"Graph.compute: {unplaced[0].describe()} has no memory; Scheduler.compute(graph) gives each tensor some")
+        raise_last("", status)
 
     def to_dot(self) -> str:
         """The graph in the language of Graphviz."""
         core = self._live()
-        handle, path = tempfile.mkstemp(suffix=".dot")
-        os.close(handle)
-        try:
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "graph.dot")
             check(lib.ggml_graph_dump_dot(core.ptr, ffi.NULL, os.fsencode(path)), "Graph.to_dot")
             with open(path, encoding="utf-8", errors="replace") as f:
                 return f.read()
-        finally:
-            os.unlink(path)
 
     def _repr_html_(self) -> str:
         core = self._live()

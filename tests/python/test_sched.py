@@ -221,7 +221,7 @@ def test_graph_allocator(net, device):
         array = net.y.numpy()
         before = array.copy()
         allocator.allocate(net.graph)
-        net.x.set(0)
+        net.set()
         net.graph.compute(backend)
         np.testing.assert_array_equal(array, before)  # arrays keep their memory
     with pytest.raises(gb.StateError):

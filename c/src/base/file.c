@@ -11,6 +11,7 @@
 
 #include "base/mem.h"
 #include "base/status.h"
+#include "base/thread.h"
 
 #ifdef _WIN32
 #    include <io.h>
@@ -201,6 +202,39 @@ static void keep_rights(struct gb_file_writer * w) {
 #endif
 }
 
+// What is no regular file: written to as it is. A pipe whose reader does not come within a second is an error: opening it could wait for ever.
+static FILE * open_directly(const char * path) {
+#ifdef _WIN32
+    return fopen(path, "wb");
+#else
+    enum { TRIES = 50, PAUSE_US = 20000 };
+    int fd = -1;
+    for (int i = 0; i < TRIES && fd < 0; i++) {
+        fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NONBLOCK, 0666);
+        if (fd < 0 && errno != ENXIO) {
+            break;
+        }
+        if (fd < 0) {
+            gb_sleep_us(PAUSE_US);
+            errno = ENXIO;
+        }
+    }
+    if (fd < 0) {
+        return NULL;
+    }
+    const int flags = fcntl(fd, F_GETFL);
+    FILE *    file  = flags >= 0 && fcntl(fd, F_SETFL, flags & ~O_NONBLOCK) == 0 ? fdopen(fd, "wb") : NULL;
+    if (file == NULL) {
+        close(fd);
+    }
+    return file;
+#endif
+}
+
+static const char * reason(int error) {
+    return error == ENXIO ? "nobody reads this pipe" : strerror(error);
+}
+
 enum ggml_status gb_file_writer_open(struct gb_file_writer * w, const char * path) {
     static atomic_uint n_opened; // several threads may write the same file: the last one to complete it wins
     const bool direct = !can_replace(path);
@@ -209,7 +243,7 @@ enum ggml_status gb_file_writer_open(struct gb_file_writer * w, const char * pat
         return GGML_STATUS_ALLOC_FAILED;
     }
     if (direct) {
-        w->file = fopen(w->path, "wb");
+        w->file = open_directly(w->path);
     } else {
         const size_t size = strlen(w->path) + 64;
         w->temporary      = gb_malloc(size);
@@ -225,7 +259,7 @@ enum ggml_status gb_file_writer_open(struct gb_file_writer * w, const char * pat
         }
     }
     if (w->file == NULL) {
-        const enum ggml_status status = gb_fail(GGML_STATUS_IO_ERROR, "cannot write '%s': %s", path, strerror(errno));
+        const enum ggml_status status = gb_fail(GGML_STATUS_IO_ERROR, "cannot write '%s': %s", path, reason(errno));
         forget(w);
         return status;
     }

@@ -5,6 +5,7 @@
 #include <float.h>
 
 #include "base/fp16.h"
+#include "tensor/quant/quant.h"
 
 enum { BLOCK_N = 32, Q8_0_BYTES = 34, Q4_0_BYTES = 18 };
 
@@ -30,6 +31,21 @@ static inline void store_scale_(uint8_t * block, float d) { // not NaN
     const uint16_t h = gb_f32_to_f16(d);
 #endif
     memcpy(block, &h, sizeof(h));
+}
+
+// A scale that f16 holds well, or a block of zeros, of numbers. What else there is (scales that get lost, what no block holds), the format itself
+// makes a block of (tensor/quant).
+static inline bool is_plain_(float d, const float * restrict x) {
+    const float size = d < 0 ? -d : d;
+    int         nan  = 0;
+    for (int i = 0; i < BLOCK_N; i++) {
+        nan |= x[i] != x[i];
+    }
+    return nan == 0 && ((size >= 0x1p-14f && size <= 65504.0f) || size == 0);
+}
+
+static inline void store_odd_(enum ggml_type type, const float * x, uint8_t * block) {
+    gb_quant_format_of(type)->from_float(x, block, BLOCK_N);
 }
 
 static inline float load_scale_(const uint8_t * block) {
@@ -77,6 +93,10 @@ static void f32_to_q8_0(int64_t n, void * y, const float * x) {
     for (int64_t i = 0; i < n; i += BLOCK_N, block += Q8_0_BYTES) {
         const vf    a = v_load(x + i), b = v_load(x + i + 16);
         const float d = v_largest(v_max(v_abs(b), v_max(v_abs(a), v_set(0.0f)))) / 127; // NaN apart
+        if (!is_plain_(d, x + i)) {
+            store_odd_(GGML_TYPE_Q8_0, x + i, block);
+            continue;
+        }
         const float f = d != 0 ? 1 / d : 0;
         const vf   id = v_set(f);
         store_scale_(block, d);
@@ -94,7 +114,11 @@ static void f32_to_q4_0(int64_t n, void * y, const float * x) {
     uint8_t * block = y;
     for (int64_t i = 0; i < n; i += BLOCK_N, block += Q4_0_BYTES) {
         __m512      a, b;
-        const float d  = extreme_(x + i, &a, &b) / -8;
+        const float d = extreme_(x + i, &a, &b) / -8;
+        if (!is_plain_(d, x + i)) {
+            store_odd_(GGML_TYPE_Q4_0, x + i, block);
+            continue;
+        }
         const vf    id = v_set(d != 0 ? 1 / d : 0);
         store_scale_(block, d);
         const vi both = vi_or(nibble_levels_(a, id), vi_shl(nibble_levels_(b, id), 4));
@@ -120,7 +144,11 @@ static void f32_to_q8_0(int64_t n, void * y, const float * x) {
     uint8_t * block = y;
     for (int64_t i = 0; i < n; i += BLOCK_N, block += Q8_0_BYTES) {
         uint32_t    magnitude[BLOCK_N];
-        const float d  = gb_f32_from_bits(largest_(x + i, magnitude)) / 127;
+        const float d = gb_f32_from_bits(largest_(x + i, magnitude)) / 127;
+        if (!is_plain_(d, x + i)) {
+            store_odd_(GGML_TYPE_Q8_0, x + i, block);
+            continue;
+        }
         const float id = d != 0 ? 1 / d : 0;
         store_scale_(block, d);
         to_bytes_((int8_t *) block + 2, x + i, id);
@@ -137,7 +165,11 @@ static void f32_to_q4_0(int64_t n, void * y, const float * x) {
             const int32_t at = magnitude[j] == largest ? j : BLOCK_N - 1;
             first            = at < first ? at : first;
         }
-        const float d  = (largest != 0 ? x[i + first] : 0.0f) / -8;
+        const float d = (largest != 0 ? x[i + first] : 0.0f) / -8;
+        if (!is_plain_(d, x + i)) {
+            store_odd_(GGML_TYPE_Q4_0, x + i, block);
+            continue;
+        }
         const float id = d != 0 ? 1 / d : 0;
         int32_t     level[BLOCK_N];
         for (int j = 0; j < BLOCK_N; j++) {
