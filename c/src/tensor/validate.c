@@ -83,15 +83,6 @@ static bool is_product(const struct ggml_tensor * node, const struct ggml_tensor
     return a->ne[0] == b->ne[0] && planes_repeat(a, b) && is_shape(node, a->ne[1], b->ne[1], b->ne[2], b->ne[3]);
 }
 
-static bool are_products(const struct ggml_tensor * node) {
-    for (int i = 2; i < GGML_MAX_SRC && node->src[i] != NULL; i++) {
-        if (!is_product(node, node->src[i], node->src[1]) || !gb_are_same_layout(node->src[i], node->src[2])) {
-            return false;
-        }
-    }
-    return node->src[0]->ne[1] == node->src[1]->ne[1] && node->src[2] != NULL;
-}
-
 // Of the operators whose node has the shape of a, what b has to be.
 static bool fits_shape_of_a(const struct ggml_tensor * node, const struct ggml_tensor * a, const struct ggml_tensor * b) {
     switch (node->op) {
@@ -108,7 +99,6 @@ static bool fits_shape_of_a(const struct ggml_tensor * node, const struct ggml_t
         case GGML_OP_SET: return ggml_nelements(b) <= ggml_nelements(a);
         case GGML_OP_ROPE:
         case GGML_OP_ROPE_BACK: return b->ne[0] == a->ne[2];
-        case GGML_OP_SOFT_MAX: return b == NULL || (b->ne[0] == a->ne[0] && b->ne[1] >= a->ne[1]);
         default: return true;
     }
 }
@@ -155,7 +145,6 @@ static bool fits(const struct ggml_tensor * node, const struct ggml_tensor * a, 
         case GGML_OP_REPEAT_BACK: return gb_can_repeat(node, a);
         case GGML_OP_CONCAT: return same_but(node, a, 2) && same_but(a, b, 2) && (uint64_t) node->ne[2] - (uint64_t) a->ne[2] == (uint64_t) b->ne[2];
         case GGML_OP_MUL_MAT: return is_product(node, a, b);
-        case GGML_OP_MUL_MAT_ID: return are_products(node);
         case GGML_OP_OUT_PROD: return a->ne[1] == b->ne[1] && planes_repeat(a, b) && is_shape(node, a->ne[0], b->ne[0], b->ne[2], b->ne[3]);
         case GGML_OP_GET_ROWS: return is_shape(node, a->ne[0], b->ne[0], b->ne[1], b->ne[2]);
         case GGML_OP_DIAG: return is_shape(node, a->ne[0], a->ne[0], a->ne[2], a->ne[3]) && a->ne[1] == 1;
