@@ -476,6 +476,7 @@ static void mark_read_once(struct job * job) {
 
 static enum ggml_status run(struct job * job, const struct ggml_gallocr * galloc) {
     GB_TRY(gb_graph_check(job->graph, "graph", "ggml_gallocr_alloc_graph"));
+    GB_TRY(gb_graph_check_tensors(job->graph, "ggml_gallocr_alloc_graph"));
     GB_TRY(add_nodes(job));
     GB_TRY(make_order(job, galloc));
     GB_TRY(check_order(job));

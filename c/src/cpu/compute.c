@@ -146,7 +146,8 @@ const char * ggml_cpu_unsupported_reason(const struct ggml_tensor * node) {
             return "a source is missing";
         }
     }
-    return op->unsupported != NULL ? op->unsupported(node) : NULL;
+    const char * mismatch = gb_node_mismatch(node);
+    return mismatch == NULL && op->unsupported != NULL ? op->unsupported(node) : mismatch;
 }
 
 static int count_sources(const struct ggml_tensor * node) {
@@ -241,6 +242,12 @@ static enum ggml_status plan_nodes(struct gb_cpu_plan * plan, struct ggml_tensor
     for (int i = 0; i < n_nodes; i++) {
         GB_FAIL_IF(nodes[i] == NULL, GGML_STATUS_INVALID_ARGUMENT, GGML_STATUS_INVALID_ARGUMENT,
                    "CPU: node %d of the graph is NULL", i);
+        GB_TRY(gb_tensor_check(nodes[i], "CPU"));
+        for (int s = 0; s < GGML_MAX_SRC; s++) {
+            if (nodes[i]->src[s] != NULL) {
+                GB_TRY(gb_tensor_check(nodes[i]->src[s], "CPU"));
+            }
+        }
         plan->nodes[plan->n_nodes++] = nodes[i];
         if (is_idle(nodes[i])) {
             continue;

@@ -86,15 +86,12 @@ static enum ggml_status find_sources(struct gb_sched_plan * p) {
 
 static enum ggml_status check_roots(struct gb_sched_plan * p) {
     for (int i = 0; i < p->n_ids; i++) {
-        struct gb_id *             id   = &p->ids.data[i];
-        const struct ggml_tensor * t    = id->tensor;
-        const struct ggml_tensor * root = gb_root(t);
-        GB_FAIL_IF(root->view_src != NULL, GGML_STATUS_INVALID_ARGUMENT, GGML_STATUS_INVALID_ARGUMENT,
-                   "ggml_backend_sched: tensor '%s' is a view of '%s', which is a view itself", t->name, root->name);
-        const size_t bytes = root != t ? ggml_nbytes(t) : 0, available = root != t ? ggml_nbytes(root) : 0;
-        GB_FAIL_IF(root != t && (t->view_offs > available || bytes > available - t->view_offs), GGML_STATUS_INVALID_ARGUMENT,
-                   GGML_STATUS_INVALID_ARGUMENT, "ggml_backend_sched: view '%s': offset %zu and size %zu reach past the %zu bytes of '%s'",
-                   t->name, t->view_offs, bytes, available, root->name);
+        struct gb_id *             id = &p->ids.data[i];
+        const struct ggml_tensor * t  = id->tensor;
+        GB_TRY(gb_tensor_check(t, "ggml_backend_sched"));
+        if (i < p->n_nodes) {
+            GB_TRY(gb_node_check(t, "ggml_backend_sched"));
+        }
         id->computes = i < p->n_nodes && !gb_op_is_view(t->op);
     }
     return GGML_STATUS_SUCCESS;

@@ -79,8 +79,14 @@ static enum ggml_status collect(struct snapshot * s, struct gb_sim_device * devi
     for (int i = 0; i < cgraph->n_nodes; i++) {
         struct ggml_tensor * node = cgraph->nodes[i];
         GB_TRY(check_node(device, node));
+        GB_TRY(gb_tensor_check(node, device->name));
         if (gb_op_is_view(node->op)) {
             continue;
+        }
+        for (int j = 0; j < GGML_MAX_SRC; j++) {
+            if (node->src[j] != NULL) {
+                GB_TRY(gb_tensor_check(node->src[j], device->name));
+            }
         }
         bool ok = gb_vec_push(&s->nodes, node) && add_original(s, node);
         for (int j = 0; j < GGML_MAX_SRC; j++) {

@@ -140,6 +140,7 @@ static enum ggml_status write_file(const char * fname, const struct ggml_cgraph 
 
 enum ggml_status ggml_graph_export(const struct ggml_cgraph * cgraph, const char * fname) {
     GB_TRY(gb_graph_check(cgraph, "cgraph", __func__));
+    GB_TRY(gb_graph_check_tensors(cgraph, __func__));
     GB_CHECK_ARG(fname, GGML_STATUS_INVALID_ARGUMENT);
     struct gb_ptrmap numbers = { 0 };
     enum ggml_status status  = number_tensors(cgraph, &numbers) ? GGML_STATUS_SUCCESS : GGML_STATUS_ALLOC_FAILED;

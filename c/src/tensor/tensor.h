@@ -155,6 +155,15 @@ enum ggml_status gb_graph_expand(struct ggml_cgraph * graph, struct ggml_tensor 
 // INVALID_ARGUMENT with a message of `func` unless the graph is one that can be read: counts, arrays, no NULL in them.
 enum ggml_status gb_graph_check(const struct ggml_cgraph * graph, const char * argument, const char * func);
 
+// What C programs have written to the fields of a tensor is looked at once, when a graph is planned (validate.c): INVALID_ARGUMENT with a message
+// of `func` unless type, operator and sizes are such, nothing overflows, and a view lies inside its root.
+enum ggml_status gb_tensor_check(const struct ggml_tensor * t, const char * func);
+enum ggml_status gb_graph_check_tensors(const struct ggml_cgraph * graph, const char * func); // its nodes, leafs, and sources; after gb_graph_check
+
+// NULL: the node's shape and those of its sources, which are there, fit together as far as its operator has a rule. Else a static string.
+const char *     gb_node_mismatch(const struct ggml_tensor * node);
+enum ggml_status gb_node_check(const struct ggml_tensor * node, const char * func); // INVALID_ARGUMENT with that as its message
+
 void gb_graph_mark_listed(struct ggml_cgraph * graph); // nodes and leafs that were put into the arrays count as visited
 
 // ---------------------------------------------------------------------------------------------------------------------- ops

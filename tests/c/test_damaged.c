@@ -1,0 +1,301 @@
+// Tensors whose structs a program has damaged: one field of one tensor of a right graph, for every operator, given to everything that plans,
+// computes, copies or writes graphs. Errors and results are both fine; what is looked for are crashes, endless loops and bytes outside, so
+// this is a test for the sanitizers. GGML_TEST_DAMAGE_ONLY=NAME takes one builder, also of those not settled yet; GGML_TEST_DAMAGE=N makes N random pairs of damages, too; GGML_TEST_DAMAGE_FORK=1 runs each in a process of its
+// own and lists those that fail.
+#ifndef _GNU_SOURCE
+#    define _GNU_SOURCE
+#endif
+#include <stdlib.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/mem.h"
+#include "ggml-alloc.h"
+#include "ggml-backend.h"
+#include "tensor/tensor.h"
+#include "test.h"
+
+#if defined(__GNUC__)
+#    pragma GCC diagnostic ignored "-Wdeprecated-declarations" // the older custom operators are built here, too
+#endif
+
+__attribute__((visibility("default"))) const char * __asan_default_options(void);
+const char * __asan_default_options(void) {
+    return "allocator_may_return_null=1"; // damaged sizes ask for any amount
+}
+
+static void rows_1(const int n, float * y, const float * x) {
+    (void) n, (void) y, (void) x;
+}
+
+static void rows_2(const int n, float * z, const float * x, const float * y) {
+    (void) n, (void) z, (void) x, (void) y;
+}
+
+static void whole_1(struct ggml_tensor * dst, const struct ggml_tensor * a) {
+    (void) dst, (void) a;
+}
+
+static void whole_2(struct ggml_tensor * dst, const struct ggml_tensor * a, const struct ggml_tensor * b) {
+    (void) dst, (void) a, (void) b;
+}
+
+static void whole_3(struct ggml_tensor * dst, const struct ggml_tensor * a, const struct ggml_tensor * b, const struct ggml_tensor * c) {
+    (void) dst, (void) a, (void) b, (void) c;
+}
+
+static void task_1(struct ggml_tensor * dst, const struct ggml_tensor * a, int ith, int nth, void * userdata) {
+    (void) dst, (void) a, (void) ith, (void) nth, (void) userdata;
+}
+
+static void task_2(struct ggml_tensor * dst, const struct ggml_tensor * a, const struct ggml_tensor * b, int ith, int nth, void * userdata) {
+    (void) dst, (void) a, (void) b, (void) ith, (void) nth, (void) userdata;
+}
+
+static void task_3(struct ggml_tensor * dst, const struct ggml_tensor * a, const struct ggml_tensor * b, const struct ggml_tensor * c, int ith,
+                   int nth, void * userdata) {
+    (void) dst, (void) a, (void) b, (void) c, (void) ith, (void) nth, (void) userdata;
+}
+
+#define MAX_IN 5
+#define BUILDER(name, call, ...)                                                                  \
+    static struct ggml_tensor * make_##name(struct ggml_context * ctx, struct ggml_tensor ** x) { \
+        (void) x;                                                                                 \
+        return call;                                                                              \
+    }
+#include "builders.def"
+#undef BUILDER
+
+struct input {
+    bool           used;
+    enum ggml_type type;
+    int64_t        ne[4];
+};
+
+struct builder {
+    const char * name;
+    struct ggml_tensor * (*make)(struct ggml_context * ctx, struct ggml_tensor ** x);
+    struct input in[MAX_IN];
+};
+
+#define IN(type, n0, n1, n2, n3)  \
+    {                             \
+        true, GGML_TYPE_##type, { \
+            n0, n1, n2, n3        \
+        }                         \
+    }
+#define BUILDER(name, call, op, type, ne, kind, gradient, ...) { #name, make_##name, { __VA_ARGS__ } },
+static const struct builder builders[] = {
+#include "builders.def"
+};
+#undef BUILDER
+
+#define N_BUILDERS ((int) (sizeof(builders) / sizeof(builders[0])))
+
+// ---------------------------------------------------------------------------------------------------------------------- graphs
+
+// The sources are copied first, so that there are nodes before and after, and the result is read.
+static struct ggml_cgraph * new_graph(struct ggml_context * ctx, const struct builder * b) {
+    struct ggml_tensor * x[MAX_IN];
+    for (int n = 0; n < MAX_IN && b->in[n].used; n++) {
+        struct ggml_tensor * leaf = ggml_new_tensor(ctx, b->in[n].type, 4, b->in[n].ne);
+        if (leaf->data != NULL) memset(leaf->data, 0, ggml_nbytes(leaf));
+        const bool copied = leaf->type == GGML_TYPE_F32;
+        x[n]              = copied ? ggml_dup(ctx, leaf) : leaf;
+    }
+    struct ggml_tensor * y     = b->make(ctx, x);
+    struct ggml_cgraph * graph = ggml_new_graph_custom(ctx, 64, false);
+    if (y == NULL || ggml_build_forward_expand(graph, y->type == GGML_TYPE_F32 ? ggml_scale(ctx, ggml_cont(ctx, y), 2) : y) != GGML_STATUS_SUCCESS) {
+        return NULL;
+    }
+    return graph;
+}
+
+static int n_tensors(const struct ggml_cgraph * graph) {
+    return graph->n_nodes + graph->n_leafs;
+}
+
+static struct ggml_tensor * tensor_at(const struct ggml_cgraph * graph, int i) {
+    return i < graph->n_nodes ? graph->nodes[i] : graph->leafs[i - graph->n_nodes];
+}
+
+// --------------------------------------------------------------------------------------------------------------------- damages
+
+enum { NE = 0, NE_VALUES = 11, NB = NE + 4 * NE_VALUES, NB_VALUES = 2, TYPE = NB + 4 * NB_VALUES, OP = TYPE + 8, VIEW = OP + 6, OFFS = VIEW + 4, SRC = OFFS + 4,
+       DATA = SRC + 5 * 2, N_DAMAGES = DATA + 1 };
+
+// False: the field has no such value.
+static bool damage(struct ggml_tensor * t, const struct ggml_cgraph * graph, int what) {
+    if (what < NB) {
+        const int64_t old = t->ne[what % 4], values[NE_VALUES] = { -1, 0, 1, old + 1, 2 * old, old - 1, INT64_MAX, INT64_MIN, INT64_C(1) << 32, 1 << 20, INT64_C(1) << 62 };
+        t->ne[what % 4]   = values[what / 4];
+        return t->ne[what % 4] != old;
+    }
+    if (what < TYPE) {
+        const size_t old = t->nb[(what - NB) % 4], values[NB_VALUES] = { 0, SIZE_MAX };
+        // Larger strides that fit somewhere are the program's own affair where it gives the memory.
+        t->nb[(what - NB) % 4] = values[(what - NB) / 4];
+        return t->nb[(what - NB) % 4] != old;
+    }
+    if (what < OP) {
+        const int values[8] = { -1, GGML_TYPE_COUNT, 1000, INT32_MIN, 4, 5, GGML_TYPE_I8, GGML_TYPE_Q4_0 };
+        t->type             = (enum ggml_type) values[what - TYPE];
+    } else if (what < VIEW) {
+        const int values[6] = { -1, GGML_OP_COUNT, INT32_MAX, GGML_OP_NONE, GGML_OP_MUL_MAT, GGML_OP_FLASH_FF };
+        t->op               = (enum ggml_op) values[what - OP];
+    } else if (what < OFFS) {
+        struct ggml_tensor * const values[4] = { t, NULL, tensor_at(graph, 0), tensor_at(graph, graph->n_nodes - 1) };
+        struct ggml_tensor *       old       = t->view_src;
+        t->view_src                          = values[what - VIEW];
+        return old != t->view_src && (old == NULL || t->view_src != NULL); // a view that is none has memory of unknown size
+    } else if (what < SRC) {
+        const size_t values[4] = { 16, SIZE_MAX, (size_t) 1 << 40, t->view_offs + 64 };
+        t->view_offs           = values[what - OFFS];
+        return t->view_src != NULL;
+    } else if (what < DATA) {
+        const int                  i         = (what - SRC) / 5;
+        struct ggml_tensor * const values[5] = { t, NULL, tensor_at(graph, graph->n_nodes - 1), tensor_at(graph, 0), tensor_at(graph, graph->n_nodes) };
+        t->src[i]                            = values[(what - SRC) % 5];
+    } else {
+        t->data = NULL;
+    }
+    return true;
+}
+
+// ------------------------------------------------------------------------------------------------------------------------ uses
+
+static ggml_backend_t cpu, sim;
+
+static bool ignore(int index, struct ggml_tensor * a, struct ggml_tensor * b, void * user_data) {
+    (void) index, (void) a, (void) b, (void) user_data;
+    return true;
+}
+
+static bool go_on(void * data) {
+    (void) data;
+    return false;
+}
+
+enum mode { GALLOCR, COMPUTE, SCHED, N_MODES }; // COMPUTE: tensors have data in the context; else they are placed
+
+static void use(struct ggml_cgraph * graph, enum mode mode) {
+    if (mode == COMPUTE) {
+        struct ggml_cplan plan = ggml_graph_plan(graph, 1);
+        if (plan.work_size < (size_t) 1 << 26) {
+            plan.work_data      = plan.work_size ? malloc(plan.work_size) : NULL;
+            plan.abort_callback = go_on;
+            ggml_graph_compute(graph, &plan);
+            free(plan.work_data);
+        }
+        ggml_backend_graph_compute(cpu, graph);
+        ggml_graph_export(graph, "/dev/null");
+        struct ggml_backend_graph_copy copy = ggml_backend_graph_copy(cpu, graph);
+        ggml_backend_graph_copy_free(copy);
+        ggml_backend_compare_graph_backend(cpu, cpu, graph, ignore, NULL);
+    } else if (mode == GALLOCR) {
+        ggml_tallocr_t talloc = ggml_tallocr_new_from_backend(cpu, 1 << 20);
+        ggml_gallocr_t galloc = ggml_gallocr_new();
+        ggml_gallocr_alloc_graph(galloc, talloc, graph);
+        ggml_gallocr_free(galloc);
+        ggml_tallocr_free(talloc);
+        return;
+    }
+    ggml_backend_t       list[2] = { sim, cpu };
+    ggml_backend_sched_t sched   = ggml_backend_sched_new(list, NULL, 2, 0);
+    if (ggml_backend_sched_graph_compute(sched, graph) == GGML_STATUS_SUCCESS) {
+        ggml_backend_sched_graph_compute(sched, graph);
+    }
+    ggml_backend_sched_free(sched);
+}
+
+static const char * const modes[] = { "gallocr", "compute", "sched" };
+static int                n_tried;
+
+// One graph, damaged (twice: b >= 0), used, and given up.
+static bool try_one(const struct builder * b, enum mode mode, int i, int what, int i2, int what2) {
+    struct ggml_context * ctx   = ggml_init((struct ggml_init_params){ 1 << 16, NULL, mode != COMPUTE });
+    struct ggml_cgraph *  graph = new_graph(ctx, b);
+    bool                  tried = graph != NULL && i < n_tensors(graph) && damage(tensor_at(graph, i), graph, what);
+    if (tried && i2 >= 0) {
+        tried = damage(tensor_at(graph, i2 % n_tensors(graph)), graph, what2);
+    }
+    if (tried) {
+        n_tried++;
+        use(graph, mode);
+    }
+    const bool more = graph != NULL && i < n_tensors(graph);
+    ggml_free(ctx);
+    return more;
+}
+
+static bool forks(void) {
+    return getenv("GGML_TEST_DAMAGE_FORK") != NULL;
+}
+
+static bool run_one(const struct builder * b, enum mode mode, int i, int what, int i2, int what2) {
+    if (!forks()) {
+        return try_one(b, mode, i, what, i2, what2);
+    }
+    const pid_t child = fork();
+    if (child == 0) {
+        if (getenv("GGML_TEST_DAMAGE_SHOW") == NULL && freopen("/dev/null", "w", stderr) == NULL) _exit(3);
+        alarm(20);
+        _exit(try_one(b, mode, i, what, i2, what2) ? 0 : 42);
+    }
+    int status = 0;
+    waitpid(child, &status, 0);
+    if (WIFEXITED(status) && WEXITSTATUS(status) == 42) {
+        return false;
+    }
+    n_tried++;
+    CHECK_MSG(WIFEXITED(status) && WEXITSTATUS(status) == 0, "%s %s: tensor %d damage %d (and %d, %d): status %#x", b->name, modes[mode], i,
+              what, i2, what2, (unsigned) status);
+    return true;
+}
+
+static void devices(void) {
+    cpu = ggml_backend_cpu_init();
+    sim = ggml_backend_reg_init_backend_from_str("SIM");
+    REQUIRE(cpu != NULL && sim != NULL);
+    ggml_backend_cpu_set_n_threads(cpu, 1);
+}
+
+// Those whose shapes have a rule (gb_node_mismatch), and whose leafs cannot grow without breaking it.
+static bool is_chosen(const char * name) {
+    static const char * const chosen[] = { "add", "sqr", "mul_mat", "sum_rows", "scale", "norm", "soft_max", "cont", "transpose", NULL };
+    const char *              only     = getenv("GGML_TEST_DAMAGE_ONLY");
+    bool                      found    = false;
+    for (int i = 0; only == NULL && chosen[i] != NULL; i++) {
+        found = found || strcmp(chosen[i], name) == 0;
+    }
+    return only != NULL ? strcmp(only, name) == 0 : found;
+}
+
+static void each_field(void) {
+    for (int k = 0; k < N_BUILDERS; k++) {
+        if (!is_chosen(builders[k].name)) continue;
+        for (int mode = 0; mode < N_MODES; mode++) {
+            bool more = true;
+            for (int i = 0; more; i++) {
+                for (int what = 0; what < N_DAMAGES && more; what++) {
+                    more = run_one(&builders[k], (enum mode) mode, i, what, -1, 0);
+                }
+            }
+        }
+    }
+    printf("%d damaged graphs\n", n_tried);
+    CHECK(n_tried > 400);
+}
+
+static void random_pairs(void) {
+    const char * text = getenv("GGML_TEST_DAMAGE");
+    for (long n = text ? atol(text) : 0; n > 0; n--) {
+        const struct builder * b = &builders[test_random_int(0, N_BUILDERS - 1)];
+        const enum mode        mode = (enum mode) test_random_int(0, N_MODES - 1);
+        const int              i = (int) test_random_int(0, 5), i2 = (int) test_random_int(0, 5);
+        const int              what = (int) test_random_int(0, N_DAMAGES - 1), what2 = (int) test_random_int(0, N_DAMAGES - 1);
+        run_one(b, mode, i, what, i2, what2);
+    }
+}
+
+TEST_MAIN(TEST(devices), TEST(each_field), TEST(random_pairs))
