@@ -446,11 +446,13 @@ int gbpy_graph_compute(struct gbpy_handle * graph, struct gbpy_handle * backend,
             forget_results_now(g); // callbacks may look at them
         }
         gb_set_run(run);
+        gb_trust_tensors(true);
         if (ggml_backend_graph_compute(b->ptr, g->ptr)) {
             status = ggml_backend_synchronize(b->ptr);
         } else {
             status = ggml_last_status() != GGML_STATUS_SUCCESS ? (int) ggml_last_status() : GGML_STATUS_FAILED;
         }
+        gb_trust_tensors(false);
         gb_set_run(outer);
         end_stop(b);
         status = outcome_of(run, status);

@@ -164,6 +164,9 @@ enum ggml_status gb_graph_check_tensors(const struct ggml_cgraph * graph, const 
 const char *     gb_node_mismatch(const struct ggml_tensor * node);
 enum ggml_status gb_node_check(const struct ggml_tensor * node, const char * func); // INVALID_ARGUMENT with that as its message
 
+// For callers whose tensors only the library's own functions have made (the Python package): this thread does not look at them again.
+void gb_trust_tensors(bool trust);
+
 void gb_graph_mark_listed(struct ggml_cgraph * graph); // nodes and leafs that were put into the arrays count as visited
 
 // ---------------------------------------------------------------------------------------------------------------------- ops

@@ -9,6 +9,12 @@
 enum { SMALL_NE = 1 << 15, SMALL_NB = 1 << 30 };
 #define MOST_BYTES ((size_t) PTRDIFF_MAX >> 8) // more than any address space has
 
+static _Thread_local bool trusted;
+
+void gb_trust_tensors(bool trust) {
+    trusted = trust;
+}
+
 static bool is_small(const struct ggml_tensor * t) {
     uint64_t ne = 0, nb = 0;
     for (int d = 0; d < GGML_MAX_DIMS; d++) {
@@ -55,6 +61,9 @@ static enum ggml_status check_view(const struct ggml_tensor * t, size_t bytes, c
 }
 
 enum ggml_status gb_tensor_check(const struct ggml_tensor * t, const char * func) {
+    if (trusted) {
+        return GGML_STATUS_SUCCESS;
+    }
     size_t bytes;
     GB_TRY(check_alone(t, &bytes, func));
     return t->view_src != NULL ? check_view(t, bytes, func) : GGML_STATUS_SUCCESS;
@@ -178,6 +187,9 @@ static bool needs_second(enum ggml_op op) {
 }
 
 const char * gb_node_mismatch(const struct ggml_tensor * node) {
+    if (trusted) {
+        return NULL;
+    }
     const struct ggml_tensor *a = node->src[0], *b = node->src[1];
     if (gb_op_is_view(node->op)) {
         return NULL; // that it lies inside its root is all
