@@ -3,8 +3,8 @@
 
     check_lifetimes.py [FILE ...]        default: all of python/ggml_backend
 
-What a C call uses must not go while it runs, whatever other threads, signal handlers and finalizers do. A variable of the function keeps what
-it refers to until the function ends; an attribute does not, because somebody else may set it. So:
+What a C call uses must not go while it runs, whatever other threads, signal handlers and finalizers do. A variable of the function keeps
+what it refers to until the function ends; an attribute does not, because somebody else may set it. So:
 
 - the pointer of a core (``.ptr``) and the handle of one (``.h``) are read from a variable of the function, or from ``self`` in a class that
   holds them itself, never from a call or through another attribute (``self._live().ptr``, ``graph._core.ptr``);
@@ -29,7 +29,8 @@ def violations(path: Path) -> list[tuple[int, str]]:
     found = []
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Attribute) and node.attr in POINTERS and not isinstance(node.value, ast.Name):
-            found.append((node.lineno, f"'.{node.attr}' is read from '{ast.unparse(node.value)}', which nothing holds: take that in a variable first"))
+            source = ast.unparse(node.value)
+            found.append((node.lineno, f"'.{node.attr}' is read from '{source}', which nothing holds: take that in a variable first"))
         gc = isinstance(node, ast.Attribute) and node.attr == "gc" and isinstance(node.value, ast.Name) and node.value.id == "ffi"
         if gc and path.name != OWNED:
             found.append((node.lineno, "ffi.gc: use _owned.owned"))
