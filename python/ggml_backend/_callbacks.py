@@ -271,7 +271,9 @@ def gbpy_ask(handle: Any) -> bool:
 def set_abort_callback(backend: Backend, function: Callable[[], bool] | None) -> None:
     """Asks ``function()`` between the nodes of every computation of a CPU backend, and now and then within long ones.
 
-    True ends the computation, whose ``compute`` then returns False. None removes it. It may be called on another thread. Waits for a computation in progress."""
+    True ends the computation, whose ``compute`` then returns False. None removes it. It may be called on another thread. Waits for a
+    computation in progress.
+    """
     expect(backend, Backend, "set_abort_callback: backend")
     core = backend._cpu()
     with Use("set_abort_callback", core, nested=True):
