@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -91,14 +92,14 @@ def read_device(pointer: Any) -> np.ndarray[Any, Any]:
     return np.ascontiguousarray(array).reshape(shape)
 
 
-def read_tensor(keeping: Any, pointer: Any) -> np.ndarray[Any, Any]:
-    """The same of a tensor that others may use: by ``_read``, which waits for them and checks that the data is there."""
+def read_tensor(keeping: Any, pointer: Any, describe: Callable[[], str]) -> np.ndarray[Any, Any]:
+    """The same of a tensor that others may use: one call waits for them, checks that the data is there, and copies before they go on."""
     dtype = dtype_of_id(pointer.type)
     shape, strides = layout(pointer, dtype)
     staging = np.empty(_nbytes(pointer), np.uint8)
     status = _read(keeping, pointer, ffi.from_buffer(staging), staging.nbytes, b"it")
     if status:
-        fail(status)
+        fail(status, describe())
     if not staging.nbytes:
         return _empty(shape, dtype)
     array: np.ndarray[Any, Any] = np.ndarray(shape, np.dtype(dtype.typestr), staging.data, 0, strides)

@@ -70,6 +70,10 @@ class TensorData(TensorInfo):
         copy: True: always a copy; False: raise :class:`StateError` rather than copy.
         """
         p = self._live()
+        target = None if dtype is None else np.dtype(dtype)
+        if copy or (copy is None and target is not None and target != self.dtype.numpy):
+            array = read_tensor(self._k, p, self.describe)  # before anybody computes again
+            return array if target is None else self._converted(array, target, copy)
         pin = new_pin()
         view = _new(_view_type)
         status = _look(pin, self._k, p, view, b"it")
@@ -77,17 +81,11 @@ class TensorData(TensorInfo):
             raise_last(self.describe(), status)
         if view.host:
             array = array_at(p, pin, view.readonly)
-            if copy:
-                with reading(array):
-                    array = array.copy()
+        elif copy is False:
+            raise StateError(f"numpy: {self.describe()} is in device memory, which takes a copy")
         else:
-            if copy is False:
-                raise StateError(f"numpy: {self.describe()} is in device memory, which takes a copy")
-            array = read_tensor(self._k, p)
-        if dtype is not None:
-            with reading(array):
-                array = self._converted(array, np.dtype(dtype), copy)
-        return array
+            array = read_tensor(self._k, p, self.describe)
+        return array if target is None else self._converted(array, target, copy)
 
     def _converted(self, array: np.ndarray[Any, Any], dtype: np.dtype[Any], copy: bool | None) -> np.ndarray[Any, Any]:
         element = self.dtype
@@ -186,10 +184,10 @@ class TensorData(TensorInfo):
         if self.size != 1:
             raise InvalidArgumentError(f"item: {self.describe()} has {self.size} elements")
         dtype = np.float32 if self.dtype.name == "bfloat16" else None
-        return self.numpy(dtype).reshape(-1)[0].item()
+        return self.numpy(dtype, copy=True).reshape(-1)[0].item()
 
     def tolist(self) -> Any:
-        return self.numpy(np.float32 if self.dtype.name == "bfloat16" else None).tolist()
+        return self.numpy(np.float32 if self.dtype.name == "bfloat16" else None, copy=True).tolist()
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
         try:
