@@ -338,7 +338,7 @@ enum { LOOK_AGAIN = 2000 }; // a status of these functions only
 
 // By who uses what the graph was seen to lie in: all of it has memory, there, and what schedulers placed is its own. LOOK_AGAIN: another thread
 // placed some of it meanwhile.
-static int check_placed(struct gbpy_object * g, const struct gbpy_use * use, const char * what) {
+static int check_placed(struct gbpy_object * g, const struct gbpy_use * use, bool computes, const char * what) {
     const struct ggml_cgraph * graph  = g->ptr;
     int                        status = GGML_STATUS_SUCCESS;
     for (int i = 0; i < graph->n_leafs + graph->n_nodes && status == GGML_STATUS_SUCCESS; i++) {
@@ -364,25 +364,25 @@ static int check_placed(struct gbpy_object * g, const struct gbpy_use * use, con
             status = gbpy_check_sched(owner, t, false, text);
         }
     }
-    for (int i = 0; i < graph->n_leafs && status == GGML_STATUS_SUCCESS; i++) {
+    for (int i = 0; i < graph->n_leafs && computes && status == GGML_STATUS_SUCCESS; i++) {
         const struct ggml_tensor * leaf  = gb_root(graph->leafs[i]);
         const struct gbpy_object * owner = gbpy_owner_of(leaf);
         if (owner != NULL && owner->scratch && !is_set(graph, leaf)) {
             return gb_fail(GGML_STATUS_INVALID_STATE, "%s: the input '%s' was not set: give it data with set() after allocating the graph, before computing it", what, leaf->name);
         }
     }
-    g->complete = status == GGML_STATUS_SUCCESS;
+    g->complete = computes && status == GGML_STATUS_SUCCESS;
     return status;
 }
 
 // enter_graph, for who computes where the tensors lie.
-static int enter_placed(struct gbpy_use * use, struct gbpy_object * g, struct gbpy_object * const * first, int n, const char * what) {
+static int enter_placed(struct gbpy_use * use, struct gbpy_object * g, struct gbpy_object * const * first, int n, bool computes, const char * what) {
     int status = LOOK_AGAIN;
     while (status == LOOK_AGAIN) {
         bool fresh = false;
         status     = enter_graph(use, g, first, n, NULL, false, what, &fresh);
         if (status == GGML_STATUS_SUCCESS && (fresh || !g->complete)) {
-            status = check_placed(g, use, what);
+            status = check_placed(g, use, computes, what);
         }
         if (status != GGML_STATUS_SUCCESS) {
             gbpy_leave(use);
@@ -434,7 +434,7 @@ int gbpy_graph_compute(struct gbpy_handle * graph, struct gbpy_handle * backend,
     gbpy_lock();
     const bool entered = g->complete && enter_at_once(&use, &b, 1, g->owners.data, (int) g->owners.n, g->epoch);
     gbpy_unlock();
-    int status = entered ? GGML_STATUS_SUCCESS : enter_placed(&use, g, &b, 1, what);
+    int status = entered ? GGML_STATUS_SUCCESS : enter_placed(&use, g, &b, 1, true, what);
     if (status == GGML_STATUS_SUCCESS) {
         const long long version = atomic_load(&gbpy_sets);
         void *          outer   = gb_run();
@@ -481,7 +481,7 @@ int gbpy_graph_compare(struct gbpy_handle * graph, struct gbpy_handle * first, s
     if (g == NULL || both[0] == NULL || both[1] == NULL) {
         return GGML_STATUS_INVALID_STATE;
     }
-    int status = enter_placed(&use, g, both, both[0] == both[1] ? 1 : 2, what);
+    int status = enter_placed(&use, g, both, both[0] == both[1] ? 1 : 2, true, what);
     if (status == GGML_STATUS_SUCCESS) {
         const long long version = atomic_load(&gbpy_sets);
         void *          outer   = gb_run();
@@ -508,7 +508,7 @@ int gbpy_open_copy(struct gbpy_handle * handle, struct gbpy_handle * graph, stru
     if (g == NULL || b == NULL) {
         return GGML_STATUS_INVALID_STATE;
     }
-    int status = enter_placed(&use, g, &b, 1, what);
+    int status = enter_placed(&use, g, &b, 1, false, what);
     if (status != GGML_STATUS_SUCCESS) {
         return status;
     }

@@ -152,6 +152,8 @@ def test_memory_that_comes_and_goes_while_others_wait_to_compute(cpu):
                 if i == 0:
                     scheduler = gb.Scheduler([cpu])
                     scheduler.allocate(graph)
+                    x.set(1)
+                    w.set(1)
                     del scheduler
                 else:
                     graph.compute(cpu)
