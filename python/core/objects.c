@@ -25,6 +25,8 @@ static atomic_bool       ending;
 
 atomic_llong gbpy_epochs;
 
+static _Thread_local bool interrupted; // the poll said so, and nobody was told
+
 bool (*gbpy_land_conflicts)(const struct gbpy_want * wants, int n, const struct ggml_tensor * staged, int * status);
 void (*gbpy_free_sched)(struct gbpy_object * sched);
 
@@ -103,7 +105,6 @@ const void * gbpy_me(void) {
 }
 
 static bool (*signal_poll)(void * data);
-static _Thread_local bool interrupted;
 
 static bool poll_signals(void * data) {
     interrupted = interrupted || signal_poll(data);
@@ -249,6 +250,7 @@ static void destroy_all(struct gbpy_object * dead) {
     if (dead == NULL || atomic_load(&ending)) {
         return;
     }
+    const bool was_interrupted = interrupted;
     gb_set_poll(NULL, NULL); // what is freed waits for its device: nobody could be told of an interrupt
     while (dead != NULL) {
         struct gbpy_object * o = dead;
@@ -256,6 +258,7 @@ static void destroy_all(struct gbpy_object * dead) {
         destroy(o, &dead);
     }
     gb_set_poll(poll, data);
+    interrupted = was_interrupted;
 }
 
 void gbpy_unref(struct gbpy_object * o) { // NULL is fine

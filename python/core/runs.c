@@ -633,6 +633,12 @@ static int land_inside(struct gbpy_sched * s) {
     return gbpy_outcome(status);
 }
 
+// Before another run: that earlier ones were stopped is told to who waits for them.
+static int land_earlier(struct gbpy_sched * s) {
+    const int status = land_inside(s);
+    return status == GGML_STATUS_ABORTED ? GGML_STATUS_SUCCESS : status;
+}
+
 static int enter_sched(struct gbpy_use * use, struct gbpy_sched * s, const char * what) {
     gbpy_wants wants  = { 0 };
     bool       ok     = add_want(&wants, s->object, true);
@@ -993,10 +999,10 @@ static int enter_planned(struct gbpy_use * use, struct gbpy_sched * s, struct gb
     if (!entered) {
         status = enter_graph(use, g, first, 1 + s->n_backends, s->object, true, what, &fresh);
         if (status == GGML_STATUS_SUCCESS && lands) {
-            status = land_inside(s);
+            status = land_earlier(s);
         }
         if (status == GGML_STATUS_SUCCESS && !(is_planned(s, g) && s->flying)) {
-            status = s->flying ? land_inside(s) : GGML_STATUS_SUCCESS;
+            status = s->flying ? land_earlier(s) : GGML_STATUS_SUCCESS;
             status = status == GGML_STATUS_SUCCESS ? plan_inside(s, g, computes, what, how) : status;
         }
         for (int i = 0; status == GGML_STATUS_SUCCESS && i < g->n_contexts; i++) {
@@ -1009,7 +1015,7 @@ static int enter_planned(struct gbpy_use * use, struct gbpy_sched * s, struct gb
             }
         }
     } else if (lands) {
-        status = land_inside(s);
+        status = land_earlier(s);
     }
     if (status == GGML_STATUS_SUCCESS && computes) {
         status = check_inputs(s, what);
@@ -1052,7 +1058,7 @@ int gbpy_sched_plan(struct gbpy_handle * sched, struct gbpy_handle * graph, int 
     int status = enter_graph(&use, g, first, 1 + s->n_backends, s->object, true, what, &fresh);
     gb_free(first);
     if (status == GGML_STATUS_SUCCESS) {
-        status = land_inside(s);
+        status = land_earlier(s);
     }
     if (status == GGML_STATUS_SUCCESS && !(kind == GBPY_PLAN_ONLY && is_planned(s, g) && s->about == g->serial)) {
         struct ggml_backend_sched * raw = s->object->ptr;
@@ -1183,7 +1189,7 @@ static int make_way(struct gbpy_sched * s, const struct gbpy_object * g, const s
         return GGML_STATUS_SUCCESS;
     }
     if (s->n_copies < 2 || run != NULL || s->fly_graph != g || !is_planned(s, g) || s->generation != gb_fork_generation()) {
-        return land_inside(s);
+        return land_earlier(s);
     }
     int n = 0;
     for (const struct flight * f = s->flights; f != NULL; f = f->next) {
@@ -1193,10 +1199,10 @@ static int make_way(struct gbpy_sched * s, const struct gbpy_object * g, const s
         struct flight * f      = s->flights;
         const int       status = wait_flight(s, f);
         if (status != GGML_STATUS_SUCCESS || !s->flying) {
-            return gbpy_outcome(status);
+            return gbpy_outcome(status == GGML_STATUS_ABORTED ? GGML_STATUS_SUCCESS : status);
         }
         if (f->next == NULL) {
-            return land_inside(s);
+            return land_earlier(s);
         }
         gbpy_lock();
         s->flights = f->next;
@@ -1513,7 +1519,7 @@ int gbpy_sched_set_backend(struct gbpy_handle * sched, struct gbpy_handle * cont
     if (status != GGML_STATUS_SUCCESS) {
         return status;
     }
-    status = land_inside(s);
+    status = land_earlier(s);
     if (status == GGML_STATUS_SUCCESS && b != NULL && !gb_vec_reserve(&s->assigned, s->assigned.n + 1)) {
         status = GGML_STATUS_ALLOC_FAILED;
     }
@@ -1543,7 +1549,7 @@ int gbpy_sched_set_n_copies(struct gbpy_handle * sched, int n) {
     }
     int status = enter_sched(&use, s, "Scheduler.n_copies");
     if (status == GGML_STATUS_SUCCESS) {
-        status = land_inside(s);
+        status = land_earlier(s);
         status = status == GGML_STATUS_SUCCESS ? (int) ggml_backend_sched_set_n_copies(s->object->ptr, n) : status;
         if (status == GGML_STATUS_SUCCESS) {
             s->n_copies = n;

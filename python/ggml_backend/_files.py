@@ -76,7 +76,8 @@ class _Temporary:
 
     def discard(self) -> None:
         if self.linked:
-            os.unlink(self.beside)
+            with contextlib.suppress(FileNotFoundError):  # it has taken its place, and an interrupt came before that was noted
+                os.unlink(self.beside)
             self.linked = False
 
 

@@ -114,7 +114,7 @@ def watch_of(value: Any) -> Any:
 
 
 def _address(array: np.ndarray[Any, Any]) -> Any:
-    return ffi.cast("void *", array.__array_interface__["data"][0])
+    return ffi.cast("void *", array.ctypes.data)  # NumPy's __array_interface__ crashes when memory is out
 
 
 def check_file(array: np.ndarray[Any, Any], what: str) -> None:

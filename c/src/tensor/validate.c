@@ -191,8 +191,8 @@ const char * gb_node_mismatch(const struct ggml_tensor * node) {
         return NULL;
     }
     const struct ggml_tensor *a = node->src[0], *b = node->src[1];
-    if (gb_op_is_view(node->op)) {
-        return NULL; // that it lies inside its root is all
+    if (gb_op_is_view(node->op) || ggml_nelements(node) == 0) {
+        return NULL; // that it lies inside its root is all; nothing is computed for nothing
     }
     if (a == NULL || (b == NULL && needs_second(node->op))) {
         return "a source is missing";
