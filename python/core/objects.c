@@ -24,6 +24,7 @@ static int               n_waiting;
 static atomic_bool       ending;
 
 atomic_llong gbpy_epochs;
+atomic_int   gbpy_cancels;
 
 static _Thread_local bool interrupted; // the poll said so, and nobody was told
 
@@ -107,7 +108,10 @@ const void * gbpy_me(void) {
 static bool (*signal_poll)(void * data);
 
 static bool poll_signals(void * data) {
-    interrupted = interrupted || signal_poll(data);
+    if (!interrupted && signal_poll(data)) {
+        interrupted = true;
+        atomic_fetch_add(&gbpy_cancels, 1);
+    }
     return interrupted;
 }
 

@@ -158,6 +158,7 @@ struct gbpy_object {
     int        n_contexts;
 
     struct gbpy_stop *  stop;  // of backends
+    int                 cancels; // of backends: gbpy_cancels when its queue was known to hold nothing that was cancelled
     struct gbpy_sched * sched; // of schedulers
 };
 
@@ -202,6 +203,7 @@ void gbpy_let_go(struct gbpy_use * use, struct gbpy_object * object); // before 
 extern bool (*gbpy_land_conflicts)(const struct gbpy_want * wants, int n, const struct ggml_tensor * staged, int * status);
 extern void (*gbpy_free_sched)(struct gbpy_object * sched);
 
+extern atomic_int    gbpy_cancels; // how often a poll said so: a device may have cancelled what others had queued, and tell the next who asks
 extern atomic_llong gbpy_epochs; // counts every time that tensors may have got or lost memory
 static inline long long gbpy_epoch_now(void) { return atomic_load(&gbpy_epochs); }
 static inline void      gbpy_note_move(void) { atomic_fetch_add(&gbpy_epochs, 1); }

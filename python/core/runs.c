@@ -102,8 +102,20 @@ static bool wants_to_stop(void * data) {
     return __atomic_load_n(&s->stop, __ATOMIC_RELAXED) != 0 || (s->handle != NULL && s->ask(s->handle)) || (is_time_to_poll(s) && gb_poll());
 }
 
+static bool may_be_cancelled(const struct gbpy_object * backend) { return backend->cancels != atomic_load(&gbpy_cancels); }
+
+// What an interrupt cancelled in a queue is over: nobody waits for it any more, and the next computation has nothing to do with it.
+static void forget_cancelled(struct gbpy_object * backend) {
+    if (may_be_cancelled(backend)) {
+        backend->cancels = atomic_load(&gbpy_cancels);
+        ggml_backend_synchronize(backend->ptr);
+        ggml_clear_error();
+    }
+}
+
 static void begin_stop(struct gbpy_object * backend) {
     struct gbpy_stop * s = backend->stop;
+    forget_cancelled(backend);
     __atomic_store_n(&s->stop, 0, __ATOMIC_RELAXED);
     s->asked  = 0;
     s->stride = 1;
@@ -1321,7 +1333,10 @@ int gbpy_sched_start(struct gbpy_handle * sched, struct gbpy_handle * graph, str
     if (status != GGML_STATUS_SUCCESS) {
         return status;
     }
-    status = make_way(s, g, run);
+    for (int i = 0; i < s->n_backends && status == GGML_STATUS_SUCCESS; i++) {
+        status = may_be_cancelled(s->backends[i]) ? land_earlier(s) : status; // runs that were cancelled are known as such
+    }
+    status = status == GGML_STATUS_SUCCESS ? make_way(s, g, run) : status;
     struct flight * f = NULL;
     for (int i = 0; i < n && status == GGML_STATUS_SUCCESS; i++) {
         status = computes_result(s, results[i]) != NULL ? GGML_STATUS_SUCCESS : GGML_STATUS_INVALID_ARGUMENT;

@@ -250,10 +250,11 @@ class Abort:
         self.before = before  # it may be the one that is being asked now
 
 
+_not_caught: list[BaseException] = []  # what was raised before gbpy_ask could catch it
+
+
 def _not_asked(kind: Any, error: BaseException, traceback: Any) -> None:
-    run = current_run()
-    if run is not None:
-        run.fail(error)
+    _not_caught.append(error)
 
 
 @ffi.def_extern(error=True, onerror=_not_asked)  # type: ignore[untyped-decorator]
@@ -287,6 +288,8 @@ def set_abort_callback(backend: Backend, function: Callable[[], bool] | None) ->
 
 
 def raise_abort_errors(backends: Sequence[BackendCore]) -> None:
+    if _not_caught:
+        raise_kept(_not_caught)
     for b in backends:
         if b.abort is not None and b.abort.error is not None:
             kept, b.abort.error = [b.abort.error], None

@@ -346,6 +346,7 @@ class Scheduler(Handle):
         if status:
             if run is not None:
                 run.finish()
+            raise_abort_errors(core.backends)
             raise_last("Scheduler.compute_async", status)
         return Pending(core, int(number[0]), fetches, run)
 
