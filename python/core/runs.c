@@ -673,6 +673,9 @@ static int land(struct gbpy_sched * s) {
             status = GGML_STATUS_SUCCESS;
         }
         gbpy_leave(&use);
+    } else if (status != GBPY_INTERRUPTED && !s->flying) { // it was landed and closed meanwhile
+        ggml_clear_error();
+        status = GGML_STATUS_SUCCESS;
     }
     return status;
 }

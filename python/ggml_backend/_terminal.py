@@ -105,8 +105,7 @@ def run_command(run: Callable[[], int], prefix: str = "error") -> int:
         status = run()
         sys.stdout.flush()
     except BrokenPipeError:
-        with contextlib.suppress(OSError, ValueError):  # nothing is to be flushed into it at the end
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_output()
         return BROKEN_PIPE
     except KeyboardInterrupt:
         print(file=sys.stderr)
@@ -115,5 +114,15 @@ def run_command(run: Callable[[], int], prefix: str = "error") -> int:
         if os.environ.get("GGML_TRACEBACK") == "1":
             raise
         fail(prefix, _reason(error))
+        try:
+            sys.stdout.flush()
+        except (OSError, ValueError):  # a full disk, say: it would fail once more at the end
+            _drop_output()
         return 1
     return status
+
+
+def _drop_output() -> None:
+    """What is still buffered goes nowhere."""
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

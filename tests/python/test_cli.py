@@ -190,7 +190,8 @@ def test_ctrl_c(tmp_path: Path) -> None:
     with gb.gguf.Writer(path) as writer:
         writer.add_tensor("w", np.random.default_rng(0).standard_normal((4096, 4096)).astype(np.float32))
     out = tmp_path / "out.gguf"
-    process = subprocess.Popen([*COMMAND, "gguf", "quantize", str(path), str(out), "--type", "q4_k"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen([*COMMAND, "gguf", "quantize", str(path), str(out), "--type", "q4_k"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                               env={**os.environ, "PYTHONUNBUFFERED": "1"})  # fmt: skip
     assert process.stdout is not None
     process.stdout.readline()  # it has begun
     time.sleep(0.3)
