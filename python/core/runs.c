@@ -673,7 +673,7 @@ static int land(struct gbpy_sched * s) {
             status = GGML_STATUS_SUCCESS;
         }
         gbpy_leave(&use);
-    } else if (status != GBPY_INTERRUPTED && !s->flying) { // it was landed and closed meanwhile
+    } else if (status != GBPY_INTERRUPTED && (!s->flying || atomic_load(&s->object->closed))) { // it was landed and closed meanwhile, or is being
         ggml_clear_error();
         status = GGML_STATUS_SUCCESS;
     }
