@@ -19,7 +19,7 @@ import numpy as np
 from ._data import array_at, describe_at
 from ._errors import StateError, expect
 from ._ffi import ffi, lib
-from ._handles import Core, Use, address, new_pin
+from ._handles import Core, address, new_pin, use
 from ._messages import add_note, kind_of
 from .backend import Backend, BackendCore
 from .tensor import Tensor, TensorPool
@@ -277,7 +277,7 @@ def set_abort_callback(backend: Backend, function: Callable[[], bool] | None) ->
     """
     expect(backend, Backend, "set_abort_callback: backend")
     core = backend._cpu()
-    with Use("set_abort_callback", core, nested=True):
+    with use("set_abort_callback", core, nested=True):
         before: Abort | None = core.abort
         if before is not None:
             before.before = None

@@ -20,7 +20,7 @@ from ._errors import StateError, raise_last
 from ._ffi import ffi, lib
 from ._owned import owned
 
-__all__ = ["ContextCore", "Core", "Handle", "Use", "address", "fail", "new_handle", "new_pin"]
+__all__ = ["ContextCore", "Core", "Handle", "address", "fail", "new_handle", "new_pin", "use"]
 
 _cast = ffi.cast
 _new = ffi.new
@@ -88,34 +88,23 @@ class Core:
         return hash(self.h.object)
 
 
-class Use:
-    """``with Use("Scheduler", core, ...)``: exclusive use of objects, all at once.
+def use(what: str, *cores: Core, nested: bool = False) -> Any:
+    """``with use("Scheduler", core, ...):`` exclusive use of objects, all at once.
 
     Waits for who uses one of them. :class:`StateError` from a callback of a computation that uses one, unless ``nested``. For several calls
-    that belong together; what one call of C does needs none.
+    that belong together; what one call of C does needs none. What is returned is C's own context manager: a signal handler that raises when
+    the block ends finds it left, and no traceback keeps it.
     """
-
-    __slots__ = ("cores", "guard", "nested", "what")
-
-    def __init__(self, what: str, *cores: Core, nested: bool = False) -> None:
-        self.what = what
-        self.cores = cores
-        self.nested = nested
-        self.guard: Any = None
-
-    def __enter__(self) -> None:
-        self.guard = guard = owned(_new(_use_type), _leave)
-        n = len(self.cores)
-        try:
-            status = _enter(guard, self.what.encode(), handles_of(self.cores), n, n, self.nested)
-        except BaseException:  # of a signal handler: the traceback would keep the guard
-            _leave(guard)
-            raise
-        if status:
-            fail(status)
-
-    def __exit__(self, *exc: object) -> None:
-        _leave(self.guard)
+    guard = owned(_new(_use_type), _leave)
+    n = len(cores)
+    try:
+        status = _enter(guard, what.encode(), handles_of(cores), n, n, nested)
+    except BaseException:  # of a signal handler: the traceback would keep the guard
+        _leave(guard)
+        raise
+    if status:
+        fail(status)
+    return guard
 
 
 class ContextCore(Core):

@@ -18,7 +18,7 @@ _raised: list[BaseException] = []
 
 
 def _keep(kind: Any, error: BaseException, traceback: Any) -> None:
-    _raised.append(error)
+    _raised[:] = [error]  # an older one that nobody raised would keep the objects of its frames
 
 
 @ffi.def_extern(error=True, onerror=_keep)  # type: ignore[untyped-decorator]
@@ -39,6 +39,7 @@ def watch() -> None:
         lib.gbpy_watch_signals(lib.gbpy_poll)
 
 
+lib.gbpy_begin()
 watch()
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=watch)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from ._errors import InvalidArgumentError, StateError, check, expect
 from ._ffi import ffi, lib
-from ._handles import Core, Handle, Use, fail, new_handle
+from ._handles import Core, Handle, fail, new_handle, use
 from .backend import Backend
 from .buffer import Buffer, BufferType
 from .graph import Graph, GraphCore
@@ -100,7 +100,7 @@ class TensorAllocator(Handle):
     def reset(self) -> None:
         """Forgets all placements: the buffer is used from the start again, also for what tensors still lie in."""
         core = self._live()
-        with Use("TensorAllocator.reset", core):
+        with use("TensorAllocator.reset", core):
             check(lib.ggml_tallocr_reset(core.ptr), "TensorAllocator.reset")
 
     def close(self) -> None:
@@ -138,7 +138,7 @@ class GraphAllocator(Handle):
         None: the order of the nodes."""
         core = self._live()
         values = list(order or [])
-        with Use("GraphAllocator.set_order", core):
+        with use("GraphAllocator.set_order", core):
             check(lib.ggml_gallocr_set_parse_seq(core.ptr, ffi.new("int[]", values), len(values)), "GraphAllocator.set_order")
 
     def measure(self, graph: Graph) -> int:

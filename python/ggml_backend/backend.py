@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, SupportsIndex
 
 from ._errors import InvalidArgumentError, StateError, check, non_null
 from ._ffi import ffi, lib
-from ._handles import Core, Handle, Use, fail, new_handle
+from ._handles import Core, Handle, fail, new_handle, use
 from ._messages import close_matches, kind_of, plain
 from ._names import as_name
 from ._signals import watch
@@ -244,7 +244,7 @@ class Backend(Handle):
         n = operator.index(n)
         if n < 1:
             raise InvalidArgumentError(f"Backend: n_threads must be at least 1, not {n}")
-        with Use("Backend", core):
+        with use("Backend", core):
             check(lib.ggml_backend_cpu_set_n_threads(core.ptr, n), "Backend.n_threads")
 
     @property
@@ -290,7 +290,7 @@ class Backend(Handle):
     def synchronize(self) -> None:
         """Waits for everything queued on the device; raises for the first failure among it."""
         core = self._live()
-        with Use("Backend.synchronize", core):
+        with use("Backend.synchronize", core):
             check(lib.ggml_backend_synchronize(core.ptr), f"{self._name}.synchronize")
 
     def stop(self) -> None:

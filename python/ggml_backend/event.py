@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ._errors import StateError, check, expect
 from ._ffi import lib
-from ._handles import Core, Handle, Use, fail, new_handle
+from ._handles import Core, Handle, fail, new_handle, use
 from .backend import Backend, BackendCore
 
 __all__ = ["Event", "EventCore"]
@@ -58,7 +58,7 @@ class Event(Handle):
     def record(self) -> Event:
         """Sets the mark behind what is queued on its backend now. Returns the event."""
         core = self._live()
-        with Use("Event.record", core.backend):
+        with use("Event.record", core.backend):
             core.record()
         return self
 
@@ -66,13 +66,13 @@ class Event(Handle):
         """What is queued on ``backend`` from now on waits for the mark. The host waits instead if that device cannot."""
         expect(backend, Backend, "Event.wait: backend")
         core, other = self._live(), backend._live()
-        with Use("Event.wait", core.backend, other):
+        with use("Event.wait", core.backend, other):
             check(lib.ggml_backend_event_wait(other.ptr, core.ptr), "Event.wait")
 
     def synchronize(self) -> None:
         """The host waits for the mark."""
         core = self._live()
-        with Use("Event.synchronize", core.backend):
+        with use("Event.synchronize", core.backend):
             core.synchronize()
 
     def __repr__(self) -> str:

@@ -303,7 +303,11 @@ class Graph:
         return Graph(self._ctx, GraphCore(pointer, context), self._outputs)
 
     def copy(self, backend: Backend) -> Graph:
-        """A deep copy of a graph whose tensors have memory, with their data, on ``backend``. It can be run and read, not built on."""
+        """A deep copy of a graph whose tensors have memory, with their data, on ``backend``. It can be run and read, not built on.
+
+        What can be read in this graph can be read in the copy before it is computed; in memory of a scheduler or graph allocator that is
+        inputs and outputs.
+        """
         core = self._live()
         expect(backend, Backend, "Graph.copy: backend")
         device = backend._live()
@@ -342,7 +346,11 @@ class Graph:
         expect(backend1, Backend, "Graph.compare: backend1")
         expect(backend2, Backend, "Graph.compare: backend2")
         first = backend1._live()
-        if not lib.gbpy_graph_is_within_reach(core.h, first.h):
+        reach = ffi.new("bool *")
+        status = lib.gbpy_graph_is_within_reach(core.h, first.h, reach)
+        if status:
+            fail(status)
+        if not reach[0]:
             return self.copy(backend1).compare(backend1, backend2, callback)
         results: list[Comparison] = []
 

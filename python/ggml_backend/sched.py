@@ -14,7 +14,7 @@ from ._errors import check as _check
 from ._fallbacks import heavy_fallbacks, warn_of
 from ._ffi import ffi, lib
 from ._files import can_write
-from ._handles import Core, Handle, Use, fail, handles_of, new_handle
+from ._handles import Core, Handle, fail, handles_of, new_handle, use
 from ._messages import plain
 from .backend import Backend, BackendCore
 from .buffer import BufferType, text
@@ -205,7 +205,7 @@ class Scheduler(Handle):
         self._graph = graph
         core.graph = graph_core
         if how & _PLANNED and core.may_warn:
-            with Use("Scheduler", core, nested=True):
+            with use("Scheduler", core, nested=True):
                 found = heavy_fallbacks(core.ptr, [(b.ptr, b.name, b.is_cpu) for b in core.backends])
             warn_of(found)
 
@@ -239,7 +239,7 @@ class Scheduler(Handle):
         core, graph_core = self._live(), graph._live()
         while True:
             self._plan(core, graph, graph_core, kind, warn)
-            with Use("Scheduler.prepare", core):
+            with use("Scheduler.prepare", core):
                 if lib.gbpy_sched_is_about(core.h, graph_core.h):  # else another thread was faster
                     return answer(core, graph_core)
 
@@ -385,7 +385,7 @@ class Scheduler(Handle):
         """Where ``node`` is, by ``set_backend`` or by the last ``allocate``; None if it is not assigned."""
         core = self._live()
         expect(node, Tensor, "Scheduler.get_backend: node")
-        with Use("Scheduler", core, nested=True):
+        with use("Scheduler", core, nested=True):
             pointer = lib.ggml_backend_sched_get_node_backend(core.ptr, node._live())
         return self._backend_of(pointer) if pointer else None
 
@@ -399,7 +399,7 @@ class Scheduler(Handle):
         """Why the node is where it is, in words; "" if it is not assigned."""
         core = self._live()
         expect(node, Tensor, "Scheduler.explain: node")
-        with Use("Scheduler", core, nested=True):
+        with use("Scheduler", core, nested=True):
             return plain(text(lib.ggml_backend_sched_explain(core.ptr, node._live())))
 
     # ------------------------------------------------------------------------------------------------------ what it does, in numbers
@@ -408,7 +408,7 @@ class Scheduler(Handle):
     def stats(self) -> SchedulerStats:
         """What it has done since it was made, or since :meth:`reset_stats`: runs, plans, bytes by reason, waits, times."""
         core = self._live()
-        with Use("Scheduler", core, nested=True):
+        with use("Scheduler", core, nested=True):
             return read_stats(core.ptr, [(b.ptr, b.name) for b in core.backends])
 
     def reset_stats(self) -> None:
@@ -430,7 +430,7 @@ class Scheduler(Handle):
         """
         core = self._live()
         core.synchronize()
-        with Use("Scheduler.trace", core, *core.backends):
+        with use("Scheduler.trace", core, *core.backends):
             if self._trace is not None:
                 raise StateError("Scheduler.trace: a trace is being recorded already; stop() it first")
             if path is not None:
@@ -442,7 +442,7 @@ class Scheduler(Handle):
     def _stop_trace(self, trace: Trace) -> None:
         core = self._live()
         core.synchronize()
-        with Use("Scheduler.trace", core, *core.backends):
+        with use("Scheduler.trace", core, *core.backends):
             _check(lib.ggml_backend_sched_set_trace(core.ptr, False), "Scheduler.trace")
             events = read_events(core.ptr)
             self._trace = None
@@ -470,7 +470,7 @@ class Scheduler(Handle):
         from ._calibrate import Prediction
 
         core, out = self._live(), ffi.new("struct ggml_backend_sched_prediction *")
-        with Use("Scheduler", core, nested=True):
+        with use("Scheduler", core, nested=True):
             _check(lib.ggml_backend_sched_get_prediction(core.ptr, out), "Scheduler.prediction")
         return None if out.us < 0 else Prediction(out.us, out.weights_us, out.bound_us, bool(out.proved))
 
@@ -482,14 +482,14 @@ class Scheduler(Handle):
     def n_splits(self) -> int:
         """Of the last graph."""
         core = self._live()
-        with Use("Scheduler", core, nested=True):
+        with use("Scheduler", core, nested=True):
             return int(lib.ggml_backend_sched_get_n_splits(core.ptr))
 
     @property
     def splits(self) -> list[Split]:
         """Of the graph allocated last, in the order in which they run."""
         core = self._live()
-        with Use("Scheduler", core, nested=True):
+        with use("Scheduler", core, nested=True):
             graph, front = core.graph, self._graph
             if graph is None or front is None:
                 return []
@@ -507,14 +507,14 @@ class Scheduler(Handle):
     def buffer_size(self, backend: Backend) -> int:
         """Bytes of the compute buffer on a backend."""
         core, device = self._live(), self._device(backend)
-        with Use("Scheduler", core, nested=True):
+        with use("Scheduler", core, nested=True):
             return int(lib.ggml_backend_sched_get_buffer_size(core.ptr, device.ptr))
 
     def memory(self, backend: Backend) -> Memory:
         """What the last graph needs on a backend."""
         core, device = self._live(), self._device(backend)
         out = ffi.new("size_t[2]")
-        with Use("Scheduler", core, nested=True):
+        with use("Scheduler", core, nested=True):
             _check(lib.ggml_backend_sched_get_memory(core.ptr, device.ptr, out, out + 1), "Scheduler.memory")
         return Memory(int(out[0]), int(out[1]))
 

@@ -372,7 +372,7 @@ def build(
         _fail(op, tensors, labels, error)
     if not pointer:
         _fail(op, tensors, labels, None)
-    _set_ndim(pointer, dims if ndim is None else ndim)
+    _settle(pointer, dims if ndim is None else ndim)
     return Tensor(pool, pointer, core.h)
 
 

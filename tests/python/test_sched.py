@@ -101,6 +101,44 @@ def test_deep_graph(ctx, cpu):
     assert y.tolist() == [1, 2, 3, 4]
 
 
+@pytest.mark.parametrize("planned", [False, True], ids=["own memory", "scheduler"])
+def test_what_can_be_read_in_a_copy(ctx, cpu, planned):
+    x, z = ctx.tensor((4,), name="x"), ctx.tensor((4,), name="z")
+    h = gb.relu(x)
+    graph = ctx.graph(y := h + 1.0, w := gb.sqr(z))
+    scheduler = gb.Scheduler([cpu])
+    if planned:
+        scheduler.allocate(graph)
+    else:
+        ctx.allocate(cpu)
+
+    def readable() -> list[bool]:
+        """Of y and w, in the graph and in a copy."""
+        found = []
+        for t, value in zip((y, w, *graph.copy(cpu).outputs), (3, 9, 3, 9), strict=True):
+            try:
+                found.append(t.tolist() == [value] * 4)
+            except gb.StateError:
+                found.append(False)
+        return found
+
+    x.set(2.0)
+    z.set(3.0)
+    assert readable() == [False] * 4
+    scheduler.compute(graph) if planned else graph.compute(cpu)
+    assert readable() == [True] * 4
+    z.set(3.0)
+    assert readable() == [True, False, True, False]
+    x.set(2.0)
+    copy = graph.copy(cpu)
+    assert copy.compute(cpu)
+    assert copy.outputs[0].tolist() == [3] * 4
+    copy["x"].set(5.0)
+    with pytest.raises(gb.StateError, match="out of date"):
+        copy.outputs[0].numpy()
+    assert copy.outputs[1].tolist() == [9] * 4
+
+
 @pytest.mark.parametrize("device", ["CPU", "SIM", "CUDA0"])
 def test_copy(net, ctx, cpu, device):
     ctx.allocate(cpu)

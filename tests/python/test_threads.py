@@ -165,6 +165,41 @@ def test_memory_that_comes_and_goes_while_others_wait_to_compute(cpu):
     assert all(done)
 
 
+def test_tensors_are_not_placed_anew_while_somebody_computes_with_them(cpu):
+    computing, closed = threading.Event(), threading.Event()
+
+    def slow(result, a):
+        computing.set()
+        closed.wait(60)
+        np.copyto(result, a)
+
+    with gb.Context() as ctx:
+        x = ctx.tensor((1000,), name="x")
+        y = gb.relu(gb.map_custom(slow, x)) + 1.0
+        graph = ctx.graph(y)
+        buffer = ctx.allocate(cpu)
+        x.set(np.full(1000, 3, np.float32))
+        done: list[bool] = []
+
+        def work(i: int) -> None:
+            if i == 0:
+                done.append(graph.compute(cpu))
+            elif i == 1:
+                computing.wait(60)
+                buffer.close()
+                threading.Timer(0.2, closed.set).start()
+                ctx.allocate(cpu)  # waits: the tensors' places are in use
+                done.append(closed.is_set())
+
+        run_threads(2, work)
+        assert done == [True, True]
+        with pytest.raises(gb.StateError, match="not computed"):
+            y.numpy()
+        x.set(np.full(1000, 4, np.float32))
+        graph.compute(cpu)
+        assert y.numpy()[0] == 5.0
+
+
 def test_random_use_and_closing(cpu, sim):
     """Threads use and close the same objects; only our errors may come out."""
     lock = threading.Lock()

@@ -1,0 +1,280 @@
+// content.c - see content.h.
+#include "content.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "backend/backend.h"
+#include "base/hash.h"
+#include "base/mem.h"
+#include "base/status.h"
+#include "sched/sched.h"
+#include "sched_impl.h"
+#include "tensor/tensor.h"
+
+// Bit 7 of padding[0]: the user's buffer in which the tensor lay is gone: then nobody may take it for one that was never placed.
+enum { LOST = 0x80 };
+
+atomic_llong gbpy_sets;
+
+void gbpy_describe(const struct ggml_tensor * t, char * text, size_t size) {
+    if (t->op == GGML_OP_NONE) {
+        snprintf(text, size, "'%s'", t->name);
+    } else {
+        snprintf(text, size, "'%s' (%s)", t->name, ggml_op_desc(t));
+    }
+}
+
+// ----------------------------------------------------------------------------------------------------------------------- where it is
+
+struct gbpy_object * gbpy_owner_of(const struct ggml_tensor * t) {
+    const ggml_backend_buffer_t buffer = gb_tensor_buffer(t);
+    return buffer != NULL ? buffer->binding : NULL;
+}
+
+static bool is_gone(const struct ggml_backend_buffer * buffer) {
+    const struct gbpy_object * owner = buffer->binding;
+    return gb_buffer_is_retired(buffer) || (owner != NULL && (atomic_load(&owner->closed) || atomic_load(&owner->refs) == 0));
+}
+
+bool gbpy_has_lost(const struct ggml_tensor * t) {
+    const struct ggml_tensor *  root   = gb_root(t);
+    const ggml_backend_buffer_t buffer = gb_tensor_buffer(t);
+    if (buffer != NULL && is_gone(buffer)) {
+        return true;
+    }
+    return root->data == NULL && (root->padding[0] & LOST);
+}
+
+int gbpy_fail_lost(const struct ggml_tensor * t, const char * what) {
+    const struct ggml_tensor * root = gb_root(t);
+    if (gb_tensor_buffer(t) == NULL && root->data == NULL && !(root->padding[0] & LOST)) {
+        return gb_fail(GGML_STATUS_INVALID_STATE, "%s has no memory: give it some with Context.allocate, Buffer.place or Scheduler.allocate", what);
+    }
+    return gb_fail(GGML_STATUS_INVALID_STATE, "%s: the memory was freed", what);
+}
+
+void gbpy_unplace_lost(struct ggml_tensor * t) {
+    const ggml_backend_buffer_t buffer = gb_tensor_buffer(t);
+    if (buffer == NULL || !is_gone(buffer)) {
+        return;
+    }
+    const struct gbpy_object * owner = buffer->binding;
+    gbpy_lock();
+    const bool used = owner != NULL && gbpy_is_used(owner); // no use of it begins any more
+    gbpy_unlock();
+    if (used) {
+        return;
+    }
+    const bool lost = owner != NULL && !owner->scratch && t->op == GGML_OP_NONE && t->view_src == NULL;
+    t->buffer       = NULL;
+    t->data         = NULL;
+    t->extra        = NULL;
+    t->padding[0]   = (char) ((t->padding[0] & ~LOST) | (lost ? LOST : 0));
+    gbpy_set_stamp(t, 0); // nothing stands in its next place
+}
+
+void gbpy_unplace_all_lost(struct ggml_context * ctx) {
+    for (int views = 1; views >= 0; views--) { // a view finds its buffer through its source
+        for (struct ggml_tensor * t = ggml_get_first_tensor(ctx); t != NULL; t = ggml_get_next_tensor(ctx, t)) {
+            if ((t->view_src != NULL) == (views == 1)) {
+                gbpy_unplace_lost(t);
+            }
+        }
+    }
+}
+
+// ---------------------------------------------------------------------------------------------------------------------- out of date?
+
+// The input from which t is computed and that was set at `version` or later; NULL: none, or memory is out. Goes back from t, each tensor once.
+static const struct ggml_tensor * newer_input(const struct ggml_tensor * t, int64_t version) {
+    struct gb_ptrmap seen = { 0 };
+    GB_VEC(const struct ggml_tensor *) stack = { 0 };
+    const struct ggml_tensor * found = NULL;
+    bool                       ok    = gb_vec_push(&stack, t);
+    while (ok && found == NULL && stack.n > 0) {
+        const struct ggml_tensor * at   = stack.data[--stack.n];
+        const struct ggml_tensor * root = gb_root(at);
+        if (root->op == GGML_OP_NONE && root != t && gbpy_stamp(root) >= version) {
+            found = root;
+        }
+        for (int i = -1; i < GGML_MAX_SRC && ok; i++) {
+            const struct ggml_tensor * next = i < 0 ? at->view_src : at->src[i];
+            if (next != NULL && gb_ptrmap_get(&seen, next) == GB_PTRMAP_ABSENT) {
+                ok = gb_ptrmap_set(&seen, next, 1) && gb_vec_push(&stack, next);
+            }
+        }
+    }
+    gb_ptrmap_free(&seen);
+    gb_vec_free(&stack);
+    return found;
+}
+
+static int check_inputs_since(const struct ggml_tensor * t, int64_t version, const char * what) {
+    const struct ggml_tensor * newer = version > atomic_load(&gbpy_sets) ? NULL : newer_input(t, version);
+    GB_FAIL_IF(newer != NULL, GGML_STATUS_INVALID_STATE, GGML_STATUS_INVALID_STATE,
+               "%s is out of date: the input '%s' was set after the last computation; compute again", what, newer != NULL ? newer->name : "");
+    return GGML_STATUS_SUCCESS;
+}
+
+// --------------------------------------------------------------------------------------- memory of the user, and of graph allocators
+
+// Of a tensor in memory that the user gave it.
+static int check_user_content(const struct ggml_tensor * t, const char * what) {
+    const struct ggml_tensor * root  = gb_root(t);
+    const int64_t              stamp = gbpy_stamp(root);
+    if (root->op == GGML_OP_NONE || ggml_nelements(root) == 0) {
+        return GGML_STATUS_SUCCESS;
+    }
+    GB_FAIL_IF(stamp == 0, GGML_STATUS_INVALID_STATE, GGML_STATUS_INVALID_STATE, "%s was not computed yet: compute a graph that has it", what);
+    return check_inputs_since(root, stamp, what);
+}
+
+// Of a tensor that a graph allocator placed: nodes that come later in its graph may lie where it lay.
+static int check_graph_content(const struct gbpy_object * buffer, const struct ggml_tensor * t, const char * what) {
+    const struct gbpy_object * g     = buffer->graph;
+    const struct ggml_cgraph * graph = g->ptr;
+    const struct ggml_tensor * root  = gb_root(t);
+    int                        at    = -1;
+    if (root->op == GGML_OP_NONE || ggml_nelements(root) == 0) {
+        return GGML_STATUS_SUCCESS;
+    }
+    for (int i = 0; i < graph->n_nodes && at < 0; i++) {
+        at = graph->nodes[i] == root ? i : -1;
+    }
+    GB_FAIL_IF(at < 0, GGML_STATUS_INVALID_STATE, GGML_STATUS_INVALID_STATE, "%s: its memory was given to another graph", what);
+    GB_FAIL_IF(g->computed < 0, GGML_STATUS_INVALID_STATE, GGML_STATUS_INVALID_STATE, "%s was not computed yet", what);
+    GB_TRY(check_inputs_since(root, g->computed + 1, what));
+    const char * begin = root->data, * end = begin + ggml_nbytes(root);
+    for (int i = at + 1; i < graph->n_nodes; i++) {
+        const struct ggml_tensor * other = graph->nodes[i];
+        const char *               data  = other->data;
+        if (other->view_src == NULL && other->buffer == root->buffer && !gb_op_is_view(other->op) && data < end && begin < data + ggml_nbytes(other)) {
+            return gb_fail(GGML_STATUS_INVALID_STATE, "%s is not there any more: the graph used its memory for '%s'. To keep it: ctx.graph(..., keep=[it])",
+                           what, other->name);
+        }
+    }
+    GB_FAIL_IF(gb_tensor_is_read_once(t) && root->buffer->arena, GGML_STATUS_INVALID_STATE, GGML_STATUS_INVALID_STATE,
+               "%s is computed together with what reads it, and not stored. To keep it: ctx.graph(..., keep=[it])", what);
+    return GGML_STATUS_SUCCESS;
+}
+
+// -------------------------------------------------------------------------------------------------------------- memory of schedulers
+
+// Who was given memory of root `id` after it, in the current plan, up to position `until` of its program: a tensor's name, "" for a copy
+// without one; NULL: nobody.
+static const char * overwritten_by(const struct gb_sched_plan * p, int id, int64_t until) {
+    const struct gb_item * mine = &p->ids.data[id].item;
+    if (!mine->valid || p->ids.data[id].keep) {
+        return NULL;
+    }
+    for (int64_t i = 0; i < p->n_ids + (int64_t) p->copies.n; i++) {
+        const struct gb_item * other = i == id ? NULL : gb_sched_arena_item(p, i);
+        if (other != NULL && other->valid && other->backend == mine->backend && other->chunk == mine->chunk && other->lower > mine->lower && other->lower <= until &&
+            other->offset < mine->offset + mine->size && mine->offset < other->offset + other->size) {
+            return i < p->n_ids ? p->nodes[i]->name : "";
+        }
+    }
+    return NULL;
+}
+
+// While the graph runs and a callback looks at it: what was computed so far.
+static int check_running(const struct gbpy_sched * s, const struct gb_sched_plan * p, int id, const char * what) {
+    const int64_t shown = s->shown != NULL ? gb_ptrmap_get(&p->map, s->shown) : GB_PTRMAP_ABSENT;
+    if (shown == GB_PTRMAP_ABSENT || shown >= p->n_nodes || id > shown) {
+        return gb_fail(GGML_STATUS_INVALID_STATE, "%s is not computed yet: the graph is running", what);
+    }
+    const struct gb_item * now = &p->ids.data[p->ids.data[shown].root].item;
+    if (id != p->ids.data[shown].root && overwritten_by(p, id, now->valid ? now->lower : INT64_MAX) != NULL) {
+        return gb_fail(GGML_STATUS_INVALID_STATE, "%s is not there any more: its memory was used again. To keep it: ctx.graph(..., keep=[it])", what);
+    }
+    return GGML_STATUS_SUCCESS;
+}
+
+static int check_sched(const struct gbpy_object * o, const struct ggml_tensor * t, bool reading, const char * what) {
+    struct ggml_backend_sched *  raw  = o->ptr;
+    const struct gbpy_sched *    s    = o->sched;
+    const struct ggml_tensor *   root = gb_root(t);
+    const struct gb_sched_plan * p    = raw->current;
+    if (reading && !__atomic_load_n(&raw->hold, __ATOMIC_RELAXED)) {
+        __atomic_store_n(&raw->hold, true, __ATOMIC_RELAXED); // from now on memory must stay while arrays look into it, even if the scheduler has no more use for it
+    }
+    if (gb_sched_leaf_is_bound(raw, root)) {
+        return GGML_STATUS_SUCCESS;
+    }
+    const int64_t id = p != NULL ? gb_ptrmap_get(&p->map, root) : GB_PTRMAP_ABSENT;
+    if (id == GB_PTRMAP_ABSENT || p->key[id].data != root->data || p->key[id].buffer != root->buffer) {
+        return gb_fail(GGML_STATUS_INVALID_STATE, "%s is not there any more: the scheduler has used the memory for another graph, or was reset", what);
+    }
+    if (!reading || p->ids.data[id].home != GB_HOME_ARENA || ggml_nelements(root) == 0) {
+        return GGML_STATUS_SUCCESS;
+    }
+    if (s->running) {
+        return check_running(s, p, (int) id, what);
+    }
+    GB_FAIL_IF(!s->ran || s->graph == NULL, GGML_STATUS_INVALID_STATE, GGML_STATUS_INVALID_STATE,
+               "%s was not computed: the graph did not run yet, or its last run failed or was stopped", what);
+    GB_TRY(check_inputs_since(root, s->version + 1, what));
+    const char * by = overwritten_by(p, (int) id, INT64_MAX);
+    GB_FAIL_IF(by != NULL, GGML_STATUS_INVALID_STATE, GGML_STATUS_INVALID_STATE,
+               "%s is not there any more: its memory was used again for %s%s%s while the graph ran. To keep it: ctx.graph(..., keep=[it]), or "
+               "Scheduler(..., keep_all=True) for all results", what, by != NULL && by[0] != '\0' ? "'" : "", by != NULL && by[0] != '\0' ? by : "another result",
+               by != NULL && by[0] != '\0' ? "'" : "");
+    GB_FAIL_IF(gb_tensor_is_read_once(root) && !p->ids.data[id].keep, GGML_STATUS_INVALID_STATE, GGML_STATUS_INVALID_STATE,
+               "%s was computed together with what reads it, and not stored. To keep it: ctx.graph(..., keep=[it]), or Scheduler(..., keep_all=True) for "
+               "all results", what);
+    return GGML_STATUS_SUCCESS;
+}
+
+int gbpy_check_content(const struct gbpy_object * owner, const struct ggml_tensor * t, bool reading, const char * what) {
+    if (owner->kind == GBPY_SCHED) {
+        return check_sched(owner, t, reading, what);
+    }
+    if (!reading) {
+        return GGML_STATUS_SUCCESS;
+    }
+    return owner->graph != NULL ? check_graph_content(owner, t, what) : check_user_content(t, what);
+}
+
+// --------------------------------------------------------------------------------------------------------------------- copied graphs
+
+// The number of the inputs of the run that computed t, plus one; 0: it cannot be read. Of what was planned only outputs are known to be there
+// still, without a search for each.
+static int64_t version_of(const struct ggml_tensor * t) {
+    const struct gbpy_object * owner = gbpy_owner_of(t);
+    if (owner == NULL || (owner->kind != GBPY_SCHED && owner->graph == NULL)) {
+        return gbpy_stamp(t);
+    }
+    if (owner->kind == GBPY_SCHED) {
+        return ggml_is_output(t) && check_sched(owner, t, true, "") == GGML_STATUS_SUCCESS ? owner->sched->version + 1 : 0;
+    }
+    return ggml_is_output(t) ? owner->graph->computed + 1 : 0;
+}
+
+bool gbpy_copy_content(const struct ggml_cgraph * from, struct ggml_cgraph * to) {
+    struct gb_ptrmap at     = { 0 };
+    int64_t *        newest = gb_calloc((size_t) from->n_nodes + 1, sizeof(*newest)); // stamp of the newest input of each node
+    bool             ok     = newest != NULL;
+    for (int i = 0; i < from->n_nodes && ok; i++) {
+        const struct ggml_tensor * t = from->nodes[i];
+        for (int k = -1; k < GGML_MAX_SRC; k++) {
+            const struct ggml_tensor * source = k < 0 ? t->view_src : t->src[k];
+            const int64_t              node   = source != NULL ? gb_ptrmap_get(&at, source) : GB_PTRMAP_ABSENT;
+            if (source != NULL && source != t) { // a result of another graph: nothing is known of its inputs
+                const int64_t stamp = node != GB_PTRMAP_ABSENT ? newest[node] : source->op == GGML_OP_NONE ? gbpy_stamp(source) : INT64_MAX;
+                newest[i]           = GB_MAX(newest[i], stamp);
+            }
+        }
+        const struct ggml_tensor * root     = gb_root(t);
+        const int64_t              version  = root->op == GGML_OP_NONE ? 0 : version_of(root);
+        const bool                 readable = newest[i] < version;
+        if (root->op != GGML_OP_NONE && (t == root || !readable)) { // a node may write to a part of another's result
+            gbpy_set_stamp(gb_root(to->nodes[i]), readable ? atomic_load(&gbpy_sets) + 1 : 0);
+        }
+        ok = gb_ptrmap_set(&at, t, i);
+    }
+    ggml_clear_error();
+    gb_ptrmap_free(&at);
+    gb_free(newest);
+    return ok;
+}

@@ -1,0 +1,485 @@
+// flights.c - see flights.h.
+#define Py_LIMITED_API 0x030a0000
+#include <Python.h>
+
+#include "flights.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "backend/backend.h"
+#include "base/current.h"
+#include "base/mem.h"
+#include "base/status.h"
+#include "base/thread.h"
+#include "ggml-cpu.h"
+#include "sched_impl.h"
+#include "tensor/tensor.h"
+
+struct gbpy_flight {
+    uint64_t               id;
+    int                    state; // as of gbpy_sched_state
+    int                    n_events;
+    bool                   failed;
+    ggml_backend_event_t * events; // owned; behind it, in each queue
+    void *                 object; // PyObject *, a reference; may be NULL
+    struct gbpy_run *      run;    // may be NULL
+    struct gbpy_flight *   next;   // started later
+};
+
+static struct gbpy_sched * flying; // those with runs on their way; under the lock
+
+bool gbpy_any_flying(void) { return flying != NULL; }
+
+// --------------------------------------------------------------------------------------------------------------------------- landing
+
+static void free_flight(struct gbpy_flight * f) {
+    for (int i = 0; i < f->n_events; i++) {
+        ggml_backend_event_free(f->events[i]);
+    }
+    gb_free(f->events);
+    if (f->object != NULL) {
+        const PyGILState_STATE state = PyGILState_Ensure();
+        Py_DecRef(f->object);
+        PyGILState_Release(state);
+    }
+    gb_free(f);
+}
+
+static void set_flying(struct gbpy_sched * s, bool on) {
+    struct gbpy_sched ** link = &flying;
+    gbpy_lock();
+    s->flying = on;
+    while (*link != NULL && *link != s) {
+        link = &(*link)->next_flying;
+    }
+    if (on && *link == NULL) {
+        s->next_flying = NULL;
+        *link          = s;
+    } else if (!on && *link != NULL) {
+        *link = s->next_flying;
+    }
+    gbpy_unlock();
+}
+
+int gbpy_land_inside(struct gbpy_sched * s) {
+    if (!s->flying) {
+        return GGML_STATUS_SUCCESS;
+    }
+    int status;
+    if (s->generation != gb_fork_generation()) {
+        status = gb_fail(GGML_STATUS_INVALID_STATE, "the computation was on its way when the process was forked: it goes on in the other process only");
+        gbpy_lock();
+        s->object->broken = true;
+        gbpy_unlock();
+    } else {
+        status = ggml_backend_sched_synchronize(s->object->ptr);
+    }
+    for (int i = 0; i < gbpy_n_backends(s); i++) {
+        gbpy_end_stop(gbpy_backend_at(s, i));
+    }
+    set_flying(s, false);
+    gbpy_lock();
+    struct gbpy_flight * flights = s->flights;
+    struct gbpy_object * graph   = s->fly_graph;
+    gbpy_wants           wants   = s->fly_wants;
+    s->flights                   = NULL;
+    s->fly_graph                 = NULL;
+    memset(&s->fly_wants, 0, sizeof(s->fly_wants));
+    for (struct gbpy_flight * f = flights; f != NULL; f = f->next) {
+        f->failed = f->state < 0 || (f->run != NULL && f->run->stopped) || (f->state == 0 && status != GGML_STATUS_SUCCESS);
+        if (f->failed) {
+            gb_vec_push(&s->failed, f->id); // there is room
+            s->ran = false;
+        }
+    }
+    gbpy_unlock();
+    while (flights != NULL) {
+        struct gbpy_flight * next = flights->next;
+        if (flights->failed && graph != NULL) {
+            gbpy_forget_results_now(graph);
+        }
+        free_flight(flights);
+        flights = next;
+    }
+    for (size_t i = 1; i < wants.n; i++) {
+        gbpy_unref(wants.data[i].object);
+    }
+    gb_vec_free(&wants);
+    gbpy_unref(graph);
+    return gbpy_outcome(status);
+}
+
+int gbpy_land_earlier(struct gbpy_sched * s) {
+    const int status = gbpy_land_inside(s);
+    return status == GGML_STATUS_ABORTED ? GGML_STATUS_SUCCESS : status;
+}
+
+static int land(struct gbpy_sched * s) {
+    struct gbpy_use use    = { 0 };
+    int             status = gbpy_enter_sched(&use, s, "Scheduler");
+    if (status == GGML_STATUS_SUCCESS) {
+        status = gbpy_land_inside(s);
+        if (status != GGML_STATUS_SUCCESS && status != GBPY_INTERRUPTED) { // told to who synchronizes; results that are not there raise when they are asked for
+            s->kept_status = status;
+            snprintf(s->kept_message, sizeof(s->kept_message), "%s", ggml_last_error());
+            status = GGML_STATUS_SUCCESS;
+        }
+        gbpy_leave(&use);
+    } else if (status != GBPY_INTERRUPTED && (!s->flying || atomic_load(&s->object->closed))) { // it was landed and closed meanwhile, or is being
+        ggml_clear_error();
+        status = GGML_STATUS_SUCCESS;
+    }
+    return status;
+}
+
+// Under the lock: a run on its way that conflicts.
+static struct gbpy_sched * find_flight(const struct gbpy_want * wants, int n) {
+    for (struct gbpy_sched * s = flying; s != NULL; s = s->next_flying) {
+        bool own = false, conflict = false;
+        for (int i = 0; i < n; i++) {
+            own |= wants[i].object == s->object && wants[i].write;
+            for (size_t k = 0; k < s->fly_wants.n && !conflict; k++) {
+                conflict = s->fly_wants.data[k].object == wants[i].object && (s->fly_wants.data[k].write || wants[i].write);
+            }
+        }
+        if (conflict && !own) {
+            return s;
+        }
+    }
+    return NULL;
+}
+
+// The content of inputs that were staged was taken when the run was issued.
+static bool is_staged(const struct gbpy_sched * s, const struct ggml_tensor * t) {
+    const struct ggml_tensor *  root   = gb_root(t);
+    const ggml_backend_buffer_t buffer = gb_tensor_buffer(t);
+    if (s->n_copies < 2 || !ggml_is_input(root) || buffer == NULL || !ggml_backend_buffer_is_host(buffer)) {
+        return false;
+    }
+    const struct ggml_cgraph * graph = s->fly_graph->ptr;
+    for (int i = 0; i < graph->n_nodes; i++) {
+        if (gb_root(graph->nodes[i]) == root && !gb_op_is_view(graph->nodes[i]->op)) {
+            return false; // a node writes it
+        }
+    }
+    return true;
+}
+
+bool gbpy_land_conflicts(const struct gbpy_want * wants, int n, const struct ggml_tensor * staged, int * status) {
+    struct gbpy_sched * s = flying != NULL ? find_flight(wants, n) : NULL;
+    if (s == NULL || (staged != NULL && is_staged(s, staged))) {
+        return false;
+    }
+    struct gbpy_object * o     = s->object;
+    const bool           lives = gbpy_try_ref(o);
+    gbpy_unlock();
+    if (lives) {
+        *status = land(s);
+        gbpy_unref(o);
+    } else {
+        gb_sleep_us(100); // somebody frees it, and waits for it
+    }
+    gbpy_lock();
+    return true;
+}
+
+void gbpy_land_all(void) {
+    int status = GGML_STATUS_SUCCESS;
+    while (status == GGML_STATUS_SUCCESS) {
+        gbpy_lock();
+        struct gbpy_object * o     = flying != NULL ? flying->object : NULL;
+        const bool           lives = o != NULL && gbpy_try_ref(o);
+        gbpy_unlock();
+        if (!lives) {
+            break;
+        }
+        status = land(o->sched);
+        gbpy_unref(o);
+    }
+}
+
+// -------------------------------------------------------------------------------------------------------------------------- starting
+
+// The backend that computes a result which may be fetched: one whose memory is its own to the end of the graph. NULL and reported.
+static ggml_backend_t computes_result(const struct gbpy_sched * s, struct ggml_tensor * t) {
+    const ggml_backend_t backend = ggml_backend_sched_get_node_backend(s->object->ptr, t);
+    char                 text[160];
+    gbpy_describe(t, text, sizeof(text));
+    GB_FAIL_IF(backend == NULL, NULL, GGML_STATUS_INVALID_ARGUMENT, "compute_async: %s is not in the graph", text);
+    GB_FAIL_IF(!ggml_is_output(t) && !(t->view_src != NULL && ggml_is_output(t->view_src)), NULL, GGML_STATUS_INVALID_ARGUMENT,
+               "compute_async: %s is no output of the graph; call set_output() on it before", text);
+    return backend;
+}
+
+static int wait_flight(struct gbpy_sched * s, struct gbpy_flight * f) {
+    int status = GGML_STATUS_SUCCESS;
+    for (int i = 0; i < f->n_events && status == GGML_STATUS_SUCCESS && f->state == 0; i++) {
+        status = ggml_backend_event_synchronize(f->events[i]);
+    }
+    if (status != GGML_STATUS_SUCCESS) {
+        f->state           = status < 0 ? status : -1;
+        const int complete = gbpy_land_inside(s); // reports the same, and makes the scheduler usable again
+        return complete != GGML_STATUS_SUCCESS ? complete : status;
+    }
+    f->state = f->state == 0 ? 1 : f->state;
+    return GGML_STATUS_SUCCESS;
+}
+
+// Before another run: waits until there may be one more.
+static int make_way(struct gbpy_sched * s, const struct gbpy_object * g, const struct gbpy_run * run) {
+    if (!s->flying) {
+        return GGML_STATUS_SUCCESS;
+    }
+    if (s->n_copies < 2 || run != NULL || s->fly_graph != g || !gbpy_is_planned(s, g) || s->generation != gb_fork_generation()) {
+        return gbpy_land_earlier(s);
+    }
+    int n = 0;
+    for (const struct gbpy_flight * f = s->flights; f != NULL; f = f->next) {
+        n += f->run != NULL ? s->n_copies : 1;
+    }
+    for (; n >= s->n_copies && s->flying; n--) {
+        struct gbpy_flight * f      = s->flights;
+        const int       status = wait_flight(s, f);
+        if (status != GGML_STATUS_SUCCESS || !s->flying) {
+            return gbpy_outcome(status == GGML_STATUS_ABORTED ? GGML_STATUS_SUCCESS : status);
+        }
+        if (f->next == NULL) {
+            return gbpy_land_earlier(s);
+        }
+        gbpy_lock();
+        s->flights = f->next;
+        gbpy_unlock();
+        free_flight(f);
+    }
+    return GGML_STATUS_SUCCESS;
+}
+
+static struct gbpy_flight * new_flight(struct gbpy_sched * s, struct gbpy_run * run) {
+    struct gbpy_flight * f = GB_NEW(struct gbpy_flight);
+    if (f == NULL || (f->events = gb_calloc((size_t) gbpy_n_backends(s), sizeof(*f->events))) == NULL) {
+        gb_free(f);
+        return NULL;
+    }
+    f->run = run;
+    for (int i = 0; i < gbpy_n_backends(s); i++) {
+        if (ggml_backend_is_cpu(gbpy_backend_at(s, i)->ptr)) {
+            continue;
+        }
+        f->events[f->n_events] = ggml_backend_event_new(gbpy_backend_at(s, i)->ptr);
+        if (f->events[f->n_events] == NULL) {
+            free_flight(f);
+            return NULL;
+        }
+        f->n_events++;
+    }
+    return f;
+}
+
+static bool note_flight(struct gbpy_sched * s, struct gbpy_object * g, struct gbpy_flight * f, uintptr_t object) {
+    size_t n = 1;
+    gbpy_lock();
+    for (const struct gbpy_flight * other = s->flights; other != NULL; other = other->next) {
+        n++;
+    }
+    const bool room = gb_vec_reserve(&s->failed, s->failed.n + n); // for all that may fail
+    gbpy_unlock();
+    if (!room) {
+        return false;
+    }
+    if (!s->flying) {
+        if (!gb_vec_reserve(&s->fly_wants, s->owners.n + (size_t) s->n_members)) {
+            return false;
+        }
+        for (int i = 0; i < s->n_members; i++) {
+            s->fly_wants.data[s->fly_wants.n++] = s->members[i];
+        }
+        for (size_t i = 0; i < s->owners.n; i++) {
+            s->fly_wants.data[s->fly_wants.n++] = s->owners.data[i];
+        }
+        for (size_t i = 1; i < s->fly_wants.n; i++) { // itself it must not keep
+            gbpy_ref(s->fly_wants.data[i].object);
+        }
+        gbpy_ref(g);
+        s->fly_graph  = g;
+        s->generation = gb_fork_generation();
+    }
+    if (object != 0) {
+        const PyGILState_STATE state = PyGILState_Ensure();
+        Py_IncRef((PyObject *) object);
+        PyGILState_Release(state);
+        f->object = (void *) object;
+    }
+    gbpy_lock();
+    f->id                 = ++s->last_id;
+    struct gbpy_flight ** last = &s->flights;
+    while (*last != NULL) {
+        last = &(*last)->next;
+    }
+    *last = f;
+    gbpy_unlock();
+    return true;
+}
+
+// Behind the work of the backend that computes it; false if only the host can fetch it, when all is done.
+static int fetch(ggml_backend_t backend, struct ggml_tensor * t, void * to, bool * queued) {
+    const ggml_backend_buffer_t buffer = gb_tensor_buffer(t);
+    *queued                            = buffer != NULL && ggml_backend_buft_supports_backend(ggml_backend_buffer_get_type(buffer), backend);
+    return *queued && ggml_nbytes(t) > 0 ? (int) ggml_backend_tensor_get_async(backend, t, to, 0, ggml_nbytes(t)) : GGML_STATUS_SUCCESS;
+}
+
+static int issue(struct gbpy_sched * s, struct gbpy_object * g, struct gbpy_flight * f, struct gbpy_run * run, struct ggml_tensor ** results, void ** to, int n) {
+    struct gbpy_run plain = { .who = gbpy_me() };
+    void *          outer = gb_run();
+    bool            all_queued = true;
+    if (run != NULL) {
+        run->who = plain.who;
+    }
+    gb_set_run(run != NULL ? run : &plain);
+    int status = ggml_backend_sched_graph_compute_async(s->object->ptr, g->ptr);
+    gb_set_run(outer);
+    if (status == GGML_STATUS_SUCCESS && !gbpy_own_new(s)) {
+        status = GGML_STATUS_ALLOC_FAILED;
+    }
+    for (int i = 0; i < n && status == GGML_STATUS_SUCCESS; i++) {
+        bool                 queued  = false;
+        const ggml_backend_t backend = computes_result(s, results[i]);
+        status     = backend != NULL ? fetch(backend, results[i], to[i], &queued) : GGML_STATUS_INVALID_ARGUMENT;
+        all_queued = all_queued && queued;
+    }
+    for (int i = 0; i < f->n_events && status == GGML_STATUS_SUCCESS && all_queued; i++) {
+        status = ggml_backend_event_record(f->events[i]);
+    }
+    if (status == GGML_STATUS_SUCCESS && !all_queued) { // no queue can bring them
+        status   = gbpy_land_inside(s);
+        for (int i = 0; i < n && status == GGML_STATUS_SUCCESS; i++) {
+            status = ggml_nbytes(results[i]) > 0 ? (int) ggml_backend_tensor_get(results[i], to[i], 0, ggml_nbytes(results[i])) : GGML_STATUS_SUCCESS;
+        }
+    }
+    return status;
+}
+
+int gbpy_sched_start(struct gbpy_handle * sched, struct gbpy_handle * graph, struct gbpy_run * run, uintptr_t object, struct ggml_tensor ** results, void ** to, int n, uint64_t * id, int * how) {
+    static const char    what[] = "Scheduler.compute_async";
+    struct gbpy_use      use = { 0 };
+    struct gbpy_sched *  s   = gbpy_sched_of(sched, what);
+    struct gbpy_object * g   = gbpy_object_of(graph, what);
+    if (s == NULL || g == NULL) {
+        return GGML_STATUS_INVALID_STATE;
+    }
+    GB_TRY(gbpy_enter_planned(&use, s, g, false, true, what, how));
+    int status = GGML_STATUS_SUCCESS;
+    for (int i = 0; i < gbpy_n_backends(s) && status == GGML_STATUS_SUCCESS; i++) {
+        status = gbpy_may_be_cancelled(gbpy_backend_at(s, i)) ? gbpy_land_earlier(s) : status; // runs that were cancelled are known as such
+    }
+    status = status == GGML_STATUS_SUCCESS ? make_way(s, g, run) : status;
+    struct gbpy_flight * f = NULL;
+    for (int i = 0; i < n && status == GGML_STATUS_SUCCESS; i++) {
+        status = computes_result(s, results[i]) != NULL ? GGML_STATUS_SUCCESS : GGML_STATUS_INVALID_ARGUMENT;
+    }
+    if (status == GGML_STATUS_SUCCESS) {
+        f      = new_flight(s, run);
+        status = f != NULL && note_flight(s, g, f, object) ? GGML_STATUS_SUCCESS : GGML_STATUS_ALLOC_FAILED;
+        if (status != GGML_STATUS_SUCCESS && f != NULL) {
+            free_flight(f);
+        }
+    }
+    if (status == GGML_STATUS_SUCCESS) {
+        const long long version = atomic_load(&gbpy_sets);
+        *id                     = f->id;
+        s->ran                  = true; // when it has landed; a failure takes it back
+        s->version              = version;
+        for (int i = 0; i < gbpy_n_backends(s); i++) {
+            gbpy_begin_stop(gbpy_backend_at(s, i));
+        }
+        set_flying(s, true);
+        gbpy_lock();
+        gbpy_note_results(g, version);
+        gbpy_unlock();
+        status = issue(s, g, f, run, results, to, n);
+        if (status != GGML_STATUS_SUCCESS) {
+            char message[GB_ERROR_SIZE / 2];
+            snprintf(message, sizeof(message), "%s", ggml_last_error());
+            for (struct gbpy_flight * a = s->flights; a != NULL; a = a->next) {
+                a->state = a->id == *id ? -1 : a->state;
+            }
+            const int landed = gbpy_land_inside(s);
+            s->ran           = false;
+            gbpy_forget_results_now(g);
+            if (landed == GBPY_INTERRUPTED) {
+                status = landed;
+            } else if (message[0] != '\0') {
+                gb_fail_quietly((enum ggml_status) status, message);
+            }
+        }
+        status = gbpy_outcome_of(run, status);
+    }
+    gbpy_leave(&use);
+    return status;
+}
+
+// --------------------------------------------------------------------------------------------------------------------------- waiting
+
+int gbpy_sched_state(struct gbpy_handle * sched, uint64_t id) {
+    const struct gbpy_sched * s     = sched != NULL && sched->object != NULL ? sched->object->sched : NULL;
+    int                       state = 1;
+    if (s == NULL) {
+        return -1;
+    }
+    gbpy_lock();
+    for (size_t i = 0; i < s->failed.n; i++) {
+        state = s->failed.data[i] == id ? -1 : state;
+    }
+    for (const struct gbpy_flight * f = s->flights; f != NULL; f = f->next) {
+        state = f->id == id ? f->state : state;
+    }
+    gbpy_unlock();
+    return state;
+}
+
+int gbpy_sched_wait(struct gbpy_handle * sched, uint64_t id) {
+    static const char   what[] = "Scheduler.synchronize";
+    struct gbpy_use     use    = { 0 };
+    struct gbpy_sched * s      = gbpy_sched_of(sched, what);
+    if (s == NULL) {
+        return GGML_STATUS_INVALID_STATE;
+    }
+    gbpy_lock();
+    const bool on_its_way = s->flying;
+    gbpy_unlock();
+    if (id != 0 && !on_its_way) { // it may be closed
+        return gbpy_sched_state(sched, id) > 0 ? GGML_STATUS_SUCCESS : gb_fail(GGML_STATUS_INVALID_STATE, "Pending: the computation failed, or was stopped");
+    }
+    int status = gbpy_enter_sched(&use, s, what);
+    if (status != GGML_STATUS_SUCCESS) {
+        return status;
+    }
+    if (id == 0) {
+        status = gbpy_land_inside(s);
+        if (status == GGML_STATUS_SUCCESS && s->kept_status != GGML_STATUS_SUCCESS) {
+            status         = gb_fail_quietly((enum ggml_status) s->kept_status, s->kept_message);
+            s->kept_status = GGML_STATUS_SUCCESS;
+        }
+    } else {
+        struct gbpy_flight * f = s->flights;
+        while (f != NULL && f->id != id) {
+            f = f->next;
+        }
+        if (f != NULL && s->generation != gb_fork_generation()) {
+            status = gbpy_land_inside(s);
+        } else if (f != NULL) {
+            const bool plain = f->n_events > 0;
+            status = plain ? wait_flight(s, f) : gbpy_land_inside(s);
+            if (s->flying && f->next == NULL && s->flights == f && status == GGML_STATUS_SUCCESS) {
+                status = gbpy_land_inside(s); // the last one: nothing is on its way any more
+            }
+        }
+        for (size_t i = 0; i < s->failed.n && status == GGML_STATUS_SUCCESS; i++) {
+            if (s->failed.data[i] == id) {
+                status = gb_fail(GGML_STATUS_INVALID_STATE, "Pending: the computation failed, or was stopped");
+            }
+        }
+    }
+    gbpy_leave(&use);
+    return gbpy_outcome(status);
+}

@@ -1,0 +1,426 @@
+// graphs.c - see graphs.h.
+#include "graphs.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "backend/backend.h"
+#include "base/current.h"
+#include "base/env.h"
+#include "base/mem.h"
+#include "base/status.h"
+#include "base/thread.h"
+#include "ggml-cpu.h"
+#include "sched/sched.h"
+#include "tensor/tensor.h"
+
+void * gbpy_run_handle(void) {
+    const struct gbpy_run * run = gb_run();
+    return run != NULL ? run->handle : NULL;
+}
+
+int gbpy_outcome_of(const struct gbpy_run * run, int status) {
+    if (run != NULL && run->stopped != 0 && status >= 0) {
+        status = GGML_STATUS_ABORTED;
+    }
+    return gbpy_outcome(status);
+}
+
+// -------------------------------------------------------------------------------------------------------------------------- stopping
+
+enum { POLL_NS = 10000000, MOST_UNASKED = 64 };
+
+// The clock is looked at every so many times, so that it costs nothing beside small nodes. Long nodes ask often enough.
+static bool is_time_to_poll(struct gbpy_stop * s) {
+    if (gb_get_poll(NULL) == NULL || ++s->asked < s->stride) {
+        return false;
+    }
+    const int64_t now = gb_time_ns(), passed = now - s->last_ns;
+    s->asked  = 0;
+    s->stride = passed < POLL_NS / 20 ? GB_MIN(2 * s->stride, (unsigned) MOST_UNASKED) : GB_MAX(s->stride / 4, 1u);
+    if (passed < POLL_NS) {
+        return false;
+    }
+    s->last_ns = now;
+    return true;
+}
+
+static bool wants_to_stop(void * data) {
+    struct gbpy_stop * s = data;
+    return __atomic_load_n(&s->stop, __ATOMIC_RELAXED) != 0 || (s->handle != NULL && s->ask(s->handle)) || (is_time_to_poll(s) && gb_poll());
+}
+
+bool gbpy_may_be_cancelled(const struct gbpy_object * backend) { return backend->cancels != atomic_load(&gbpy_cancels); }
+
+// What an interrupt cancelled in a queue is over: nobody waits for it any more, and the next computation has nothing to do with it.
+static void forget_cancelled(struct gbpy_object * backend) {
+    if (gbpy_may_be_cancelled(backend)) {
+        backend->cancels = atomic_load(&gbpy_cancels);
+        ggml_backend_synchronize(backend->ptr);
+        ggml_clear_error();
+    }
+}
+
+void gbpy_begin_stop(struct gbpy_object * backend) {
+    struct gbpy_stop * s = backend->stop;
+    forget_cancelled(backend);
+    __atomic_store_n(&s->stop, 0, __ATOMIC_RELAXED);
+    s->asked  = 0;
+    s->stride = 1;
+}
+
+void gbpy_end_stop(struct gbpy_object * backend) { __atomic_store_n(&backend->stop->stop, 0, __ATOMIC_RELAXED); }
+
+void gbpy_stop(struct gbpy_handle * backend) {
+    struct gbpy_object * b = gbpy_object_of(backend, "Backend.stop");
+    if (b == NULL) {
+        ggml_clear_error();
+        return;
+    }
+    gbpy_lock();
+    if (b->writer != NULL) { // else it computes nothing
+        __atomic_store_n(&b->stop->stop, 1, __ATOMIC_RELAXED);
+    }
+    gbpy_unlock();
+}
+
+int gbpy_open_backend(struct gbpy_handle * handle, const char * spec, struct gbpy_stop * stop) {
+    struct gbpy_object * o = gbpy_object_new(GBPY_BACKEND);
+    if (o == NULL) {
+        return GGML_STATUS_ALLOC_FAILED;
+    }
+    o->stop    = stop;
+    o->ptr     = ggml_backend_reg_init_backend_from_str(spec);
+    int status = o->ptr != NULL ? GGML_STATUS_SUCCESS : (int) ggml_last_status();
+    if (status == GGML_STATUS_SUCCESS && ggml_backend_is_cpu(o->ptr)) {
+        status = ggml_backend_cpu_set_abort_callback(o->ptr, wants_to_stop, stop);
+    }
+    if (status != GGML_STATUS_SUCCESS) {
+        gbpy_unref(o);
+        return status;
+    }
+    handle->object = o;
+    return GGML_STATUS_SUCCESS;
+}
+
+// ----------------------------------------------------------------------------------------------------------------- what a graph uses
+
+static int fail_use(const struct ggml_tensor * t, const char * what) {
+    char text[160];
+    gbpy_describe(t, text, sizeof(text));
+    return gb_fail(GGML_STATUS_INVALID_STATE, "%s: the graph uses %s, whose memory was freed", what, text);
+}
+
+// One tensor of the graph; `computed`: by a node of it.
+static int look_at_tensor(struct gbpy_object * g, struct ggml_tensor * t, bool computed, const char * what) {
+    struct ggml_tensor *  root   = gb_root(t);
+    struct gbpy_object *  owner  = gbpy_owner_of(t);
+    const bool            writes = computed && !gb_op_is_view(t->op);
+    const bool            lost   = gbpy_has_lost(t);
+    if (g->homeless == NULL && (lost || (owner == NULL && root->data == NULL && ggml_nelements(t) > 0))) {
+        g->homeless = t;
+    }
+    if (lost) {
+        const bool may_be_placed_again = owner != NULL && owner->scratch;
+        return (root->op == GGML_OP_NONE || !computed) && !may_be_placed_again ? fail_use(root, what) : GGML_STATUS_SUCCESS;
+    }
+    if (owner == NULL) {
+        bool ok = true;
+        for (int i = 0; i < g->n_contexts && root->data != NULL && ok; i++) { // memory of one of its contexts: which, nobody knows
+            ok = gbpy_add_want(&g->owners, g->contexts[i], writes);
+        }
+        if (ok && writes && root->data != NULL && root->op != GGML_OP_NONE) {
+            ok = gb_vec_push(&g->results, root);
+        }
+        return ok ? GGML_STATUS_SUCCESS : GGML_STATUS_ALLOC_FAILED;
+    }
+    if (writes && owner->readonly) {
+        char text[160];
+        gbpy_describe(t, text, sizeof(text));
+        return gb_fail(GGML_STATUS_INVALID_STATE, "%s: the node %s would write to a read-only buffer", what, text);
+    }
+    bool ok = gbpy_add_want(&g->owners, owner, writes);
+    if (ok && writes && owner->kind != GBPY_SCHED && root->op != GGML_OP_NONE) {
+        ok = gb_vec_push(&g->results, root);
+    }
+    return ok ? GGML_STATUS_SUCCESS : GGML_STATUS_ALLOC_FAILED;
+}
+
+int gbpy_look_at_graph(struct gbpy_object * g, const char * what) {
+    const struct ggml_cgraph * graph = g->ptr;
+    const long long            now   = gbpy_epoch_now();
+    int                        status = GGML_STATUS_SUCCESS;
+    if (g->epoch == now) {
+        return status;
+    }
+    g->epoch     = -1;
+    g->homeless  = NULL;
+    g->owners.n  = 0;
+    g->results.n = 0;
+    for (int i = 0; i < graph->n_leafs && status == GGML_STATUS_SUCCESS; i++) {
+        status = look_at_tensor(g, graph->leafs[i], false, what);
+    }
+    for (int i = 0; i < graph->n_nodes && status == GGML_STATUS_SUCCESS; i++) {
+        status = look_at_tensor(g, graph->nodes[i], true, what);
+    }
+    if (status == GGML_STATUS_SUCCESS) {
+        g->epoch = now;
+    }
+    return status;
+}
+
+static int fail_homeless(const struct ggml_tensor * t, const char * what) {
+    const bool lost = gbpy_has_lost(t);
+    char       text[160];
+    gbpy_describe(gb_root(t), text, sizeof(text));
+    return gb_fail(GGML_STATUS_INVALID_STATE, "%s: %s has no memory%s", what, text, lost ? " any more" : "; allocate the graph");
+}
+
+int gbpy_enter_graph(struct gbpy_use * use, struct gbpy_object * g, const struct gbpy_want * first, int n, bool places, const char * what) {
+    gbpy_wants wants  = { 0 };
+    int        status = GGML_STATUS_SUCCESS;
+    gbpy_lock();
+    while (status == GGML_STATUS_SUCCESS && !use->active) {
+        if (g->epoch != gbpy_epoch_now() || (!places && g->homeless != NULL)) {
+            status = gbpy_await_placing(g->contexts, g->n_contexts, what);
+            status = status == GGML_STATUS_SUCCESS ? gbpy_look_at_graph(g, what) : status;
+            if (status == GGML_STATUS_SUCCESS && !places && g->homeless != NULL) {
+                status = fail_homeless(g->homeless, what);
+            }
+        }
+        bool ok = status == GGML_STATUS_SUCCESS;
+        wants.n = 0;
+        for (int i = 0; ok && i < n; i++) {
+            ok = gbpy_add_want(&wants, first[i].object, first[i].write);
+        }
+        for (size_t i = 0; ok && i < g->owners.n; i++) {
+            ok = gbpy_add_want(&wants, g->owners.data[i].object, g->owners.data[i].write);
+        }
+        for (int i = 0; ok && places && i < g->n_contexts; i++) {
+            ok = gbpy_add_place(&wants, g->contexts[i]);
+        }
+        ok = ok && gbpy_reserve_use(use, (int) wants.n);
+        if (status == GGML_STATUS_SUCCESS) {
+            status = ok ? gbpy_take_or_wait(use, what, wants.data, (int) wants.n, false, NULL) : GGML_STATUS_ALLOC_FAILED;
+        }
+    }
+    gbpy_unlock();
+    gb_vec_free(&wants);
+    return status;
+}
+
+bool gbpy_enter_at_once(struct gbpy_use * use, const struct gbpy_want * first, int n, const gbpy_wants * owners, long long epoch) {
+    enum { MOST = 8 };
+    struct gbpy_want wants[MOST];
+    if (epoch != gbpy_epoch_now() || (size_t) n + owners->n > MOST || gbpy_any_flying()) {
+        return false;
+    }
+    memcpy(wants, first, (size_t) n * sizeof(*wants));
+    for (size_t i = 0; i < owners->n; i++) {
+        wants[n++] = owners->data[i];
+    }
+    return gbpy_try_take(use, wants, n);
+}
+
+static bool is_written(const struct ggml_cgraph * graph, const struct ggml_tensor * leaf) {
+    for (int i = 0; i < graph->n_nodes; i++) {
+        if (graph->nodes[i]->view_src == leaf && !gb_op_is_view(graph->nodes[i]->op)) {
+            return true;
+        }
+    }
+    return false;
+}
+
+// Does the input have data, or get some from a node?
+static bool is_set(const struct ggml_cgraph * graph, const struct ggml_tensor * leaf) {
+    return leaf->op != GGML_OP_NONE || gbpy_stamp(leaf) != 0 || ggml_nelements(leaf) == 0 || is_written(graph, leaf);
+}
+
+int gbpy_check_inputs(const struct ggml_cgraph * graph, const char * what) {
+    for (int i = 0; i < graph->n_leafs; i++) {
+        const struct ggml_tensor * leaf  = gb_root(graph->leafs[i]);
+        const struct gbpy_object * owner = gbpy_owner_of(leaf);
+        if (owner != NULL && owner->scratch && !is_set(graph, leaf)) {
+            return gb_fail(GGML_STATUS_INVALID_STATE, "%s: the input '%s' was not set: give it data with set() after allocating the graph, before computing it", what, leaf->name);
+        }
+    }
+    return GGML_STATUS_SUCCESS;
+}
+
+// By who uses the owners: what schedulers placed is still the graph's own, and inputs are set.
+static int check_ready(struct gbpy_object * g, bool computes, const char * what) {
+    const struct ggml_cgraph * graph  = g->ptr;
+    int                        status = GGML_STATUS_SUCCESS;
+    gbpy_lock();
+    const long long epoch = g->epoch;
+    const bool      ready = g->checked == epoch;
+    gbpy_unlock();
+    for (int i = 0; !ready && i < graph->n_leafs + graph->n_nodes && status == GGML_STATUS_SUCCESS; i++) {
+        const struct ggml_tensor * t     = i < graph->n_leafs ? graph->leafs[i] : graph->nodes[i - graph->n_leafs];
+        const struct gbpy_object * owner = gbpy_owner_of(t);
+        if (owner != NULL && owner->kind == GBPY_SCHED) {
+            char text[256], name[160];
+            gbpy_describe(gb_root(t), name, sizeof(name));
+            snprintf(text, sizeof(text), "%s: %s", what, name);
+            status = gbpy_check_content(owner, t, false, text);
+        }
+    }
+    if (ready || !computes || status != GGML_STATUS_SUCCESS) {
+        return status;
+    }
+    GB_TRY(gbpy_check_inputs(graph, what));
+    gbpy_lock();
+    if (g->epoch == epoch) {
+        g->checked = epoch;
+    }
+    gbpy_unlock();
+    return GGML_STATUS_SUCCESS;
+}
+
+// gbpy_enter_graph for who computes where the tensors lie.
+static int enter_placed(struct gbpy_use * use, struct gbpy_object * g, const struct gbpy_want * first, int n, bool computes, const char * what) {
+    int status = gbpy_enter_graph(use, g, first, n, false, what);
+    if (status == GGML_STATUS_SUCCESS) {
+        status = check_ready(g, computes, what);
+    }
+    if (status != GGML_STATUS_SUCCESS) {
+        gbpy_leave(use);
+    }
+    return status;
+}
+
+// ------------------------------------------------------------------------------------------------------------------------- computing
+
+void gbpy_note_results(struct gbpy_object * g, long long version) {
+    for (size_t i = 0; i < g->results.n; i++) {
+        gbpy_set_stamp(g->results.data[i], version + 1);
+    }
+    g->computed = version;
+}
+
+void gbpy_forget_results(struct gbpy_object * g, long long unused) {
+    (void) unused;
+    for (size_t i = 0; i < g->results.n; i++) {
+        gbpy_set_stamp(g->results.data[i], 0);
+    }
+    g->computed = -1;
+}
+
+void gbpy_forget_results_now(struct gbpy_object * g) {
+    gbpy_lock();
+    gbpy_forget_results(g, 0);
+    gbpy_unlock();
+}
+
+int gbpy_graph_compute(struct gbpy_handle * graph, struct gbpy_handle * backend, struct gbpy_run * run) {
+    static const char    what[] = "Graph.compute";
+    struct gbpy_want     wants[8];
+    struct gbpy_use      use   = { .wants = wants, .capacity = 8, .borrowed = true };
+    struct gbpy_object * g     = gbpy_object_of(graph, what), * b = gbpy_object_of(backend, what);
+    if (g == NULL || b == NULL) {
+        return GGML_STATUS_INVALID_STATE;
+    }
+    const struct gbpy_want device = { .object = b, .write = true };
+    gbpy_lock();
+    const bool entered = g->checked == g->epoch && gbpy_enter_at_once(&use, &device, 1, &g->owners, g->epoch);
+    gbpy_unlock();
+    int status = entered ? GGML_STATUS_SUCCESS : enter_placed(&use, g, &device, 1, true, what);
+    if (status == GGML_STATUS_SUCCESS) {
+        const long long version = atomic_load(&gbpy_sets);
+        void *          outer   = gb_run();
+        struct gbpy_run plain   = { .who = use.who };
+        run                     = run != NULL ? run : &plain;
+        run->who                = use.who;
+        gbpy_begin_stop(b);
+        if (run != &plain) {
+            gbpy_forget_results_now(g); // callbacks may look at them
+        }
+        gb_set_run(run);
+        gb_trust_tensors(true);
+        if (ggml_backend_graph_compute(b->ptr, g->ptr)) {
+            status = ggml_backend_synchronize(b->ptr);
+        } else {
+            status = ggml_last_status() != GGML_STATUS_SUCCESS ? (int) ggml_last_status() : GGML_STATUS_FAILED;
+        }
+        gb_trust_tensors(false);
+        gb_set_run(outer);
+        gbpy_end_stop(b);
+        status = gbpy_outcome_of(run, status);
+        gbpy_leave_after(&use, status == GGML_STATUS_SUCCESS ? gbpy_note_results : gbpy_forget_results, g, version);
+    }
+    return status;
+}
+
+int gbpy_graph_is_within_reach(struct gbpy_handle * graph, struct gbpy_handle * backend, bool * reach) {
+    static const char    what[] = "Graph.compare";
+    struct gbpy_object * g = gbpy_object_of(graph, what), * b = gbpy_object_of(backend, what);
+    struct gbpy_use      use = { 0 };
+    if (g == NULL || b == NULL) {
+        return GGML_STATUS_INVALID_STATE;
+    }
+    GB_TRY(gbpy_enter_graph(&use, g, NULL, 0, false, what));
+    const struct ggml_cgraph * c = g->ptr;
+    *reach                       = true;
+    for (int i = 0; *reach && i < c->n_leafs + c->n_nodes; i++) {
+        const ggml_backend_buffer_t buffer = gb_tensor_buffer(i < c->n_leafs ? c->leafs[i] : c->nodes[i - c->n_leafs]);
+        *reach                             = buffer == NULL || ggml_backend_buft_supports_backend(buffer->buft, b->ptr);
+    }
+    gbpy_leave(&use);
+    return GGML_STATUS_SUCCESS;
+}
+
+int gbpy_graph_compare(struct gbpy_handle * graph, struct gbpy_handle * first, struct gbpy_handle * second, struct gbpy_run * run, bool (*see)(int, struct ggml_tensor *, struct ggml_tensor *, void *), void * data) {
+    static const char    what[] = "Graph.compare";
+    struct gbpy_object * g = gbpy_object_of(graph, what), * both[2] = { gbpy_object_of(first, what), gbpy_object_of(second, what) };
+    struct gbpy_use      use = { 0 };
+    if (g == NULL || both[0] == NULL || both[1] == NULL) {
+        return GGML_STATUS_INVALID_STATE;
+    }
+    const struct gbpy_want devices[2] = { { .object = both[0], .write = true }, { .object = both[1], .write = true } };
+    int                    status     = enter_placed(&use, g, devices, 2, true, what);
+    if (status == GGML_STATUS_SUCCESS) {
+        const long long version = atomic_load(&gbpy_sets);
+        void *          outer   = gb_run();
+        run->who                = use.who;
+        gbpy_begin_stop(both[0]);
+        gbpy_begin_stop(both[1]);
+        gb_set_run(run);
+        const bool ok = ggml_backend_compare_graph_backend(both[0]->ptr, both[1]->ptr, g->ptr, see, data);
+        gb_set_run(outer);
+        gbpy_end_stop(both[0]);
+        gbpy_end_stop(both[1]);
+        status = gbpy_outcome(ok ? GGML_STATUS_SUCCESS : (int) ggml_last_status());
+        gbpy_leave_after(&use, ok && status == GGML_STATUS_SUCCESS ? gbpy_note_results : gbpy_forget_results, g, version);
+        status = !ok && status == GGML_STATUS_SUCCESS ? GGML_STATUS_ABORTED : status;
+    }
+    gbpy_leave(&use);
+    return status;
+}
+
+int gbpy_open_copy(struct gbpy_handle * handle, struct gbpy_handle * graph, struct gbpy_handle * backend) {
+    static const char    what[] = "Graph.copy";
+    struct gbpy_object * g = gbpy_object_of(graph, what), * b = gbpy_object_of(backend, what), * o;
+    struct gbpy_use      use = { 0 };
+    if (g == NULL || b == NULL) {
+        return GGML_STATUS_INVALID_STATE;
+    }
+    const struct gbpy_want device = { .object = b, .write = true };
+    GB_TRY(enter_placed(&use, g, &device, 1, false, what));
+    o          = gbpy_object_new(GBPY_COPY);
+    int status = o != NULL && gbpy_add_need(o, b) ? GGML_STATUS_SUCCESS : GGML_STATUS_ALLOC_FAILED;
+    if (status == GGML_STATUS_SUCCESS) {
+        o->copy = ggml_backend_graph_copy(b->ptr, g->ptr);
+        o->ptr  = o->copy.graph;
+        status  = o->ptr != NULL ? GGML_STATUS_SUCCESS : (int) ggml_last_status();
+    }
+    if (status == GGML_STATUS_SUCCESS && ((o->copy.buffer != NULL && !gbpy_own(o, o->copy.buffer)) || !gbpy_copy_content(g->ptr, o->copy.graph))) {
+        status = GGML_STATUS_ALLOC_FAILED;
+    }
+    if (status == GGML_STATUS_SUCCESS) {
+        handle->object = o;
+    } else {
+        gbpy_unref(o);
+    }
+    gbpy_leave(&use);
+    return status;
+}

@@ -1,0 +1,383 @@
+// places.c - see places.h.
+#include "places.h"
+
+#include <string.h>
+
+#include "backend/backend.h"
+#include "base/mem.h"
+#include "base/status.h"
+#include "tensor/tensor.h"
+
+// --------------------------------------------------------------------------------------------------------------------------- buffers
+
+static int new_owner(struct gbpy_handle * handle, struct gbpy_object * o, ggml_backend_buffer_t buffer, int usage) {
+    o->ptr     = buffer;
+    int status = buffer != NULL ? (int) ggml_backend_buffer_set_usage(buffer, (enum ggml_backend_buffer_usage) usage) : (int) ggml_last_status();
+    if (status == GGML_STATUS_SUCCESS && !gbpy_own(o, buffer)) {
+        status = GGML_STATUS_ALLOC_FAILED;
+    }
+    if (status != GGML_STATUS_SUCCESS) {
+        gbpy_unref(o);
+        return status;
+    }
+    handle->object = o;
+    return GGML_STATUS_SUCCESS;
+}
+
+static int begin_buffer(struct gbpy_handle * handle, const struct gbpy_handle * parent, struct gbpy_object ** o) {
+    struct gbpy_object * p = parent != NULL ? gbpy_object_of(parent, "Buffer") : NULL;
+    while (p != NULL && p->kind == GBPY_BUFFER) { // of another buffer's type: what that one needs, not its memory
+        p = p->needs.n > 0 ? p->needs.data[0] : NULL;
+    }
+    GB_FAIL_IF(handle == NULL || handle->object != NULL, GGML_STATUS_INVALID_STATE, GGML_STATUS_INVALID_STATE, "Buffer: the handle is not empty");
+    if (parent != NULL && parent->object == NULL) {
+        return GGML_STATUS_INVALID_STATE;
+    }
+    *o = gbpy_object_new(GBPY_BUFFER);
+    if (*o == NULL || (p != NULL && !gbpy_add_need(*o, p))) {
+        gbpy_unref(*o);
+        return GGML_STATUS_ALLOC_FAILED;
+    }
+    return GGML_STATUS_SUCCESS;
+}
+
+int gbpy_open_buffer(struct gbpy_handle * handle, struct ggml_backend_buffer_type * buft, size_t size, int usage, const struct gbpy_handle * parent) {
+    struct gbpy_object * o;
+    GB_TRY(begin_buffer(handle, parent, &o));
+    return new_owner(handle, o, ggml_backend_buft_alloc_buffer(buft, size), usage);
+}
+
+int gbpy_open_host_buffer(struct gbpy_handle * handle, void * data, size_t size, int usage, bool readonly, uintptr_t object) {
+    struct gbpy_object * o;
+    GB_TRY(begin_buffer(handle, NULL, &o));
+    o->readonly      = readonly;
+    const int status = new_owner(handle, o, ggml_backend_cpu_buffer_from_ptr(data, size), usage);
+    return status != GGML_STATUS_SUCCESS || gbpy_keep(handle, object) ? status : GGML_STATUS_ALLOC_FAILED;
+}
+
+int gbpy_clear(struct gbpy_handle * buffer, uint8_t value) {
+    struct gbpy_object * b = gbpy_object_of(buffer, "Buffer.clear");
+    struct gbpy_use      use = { 0 };
+    if (b == NULL) {
+        return GGML_STATUS_INVALID_STATE;
+    }
+    const struct gbpy_want want = { .object = b, .write = true };
+    GB_TRY(gbpy_enter_wants(&use, "Buffer.clear", &want, 1, false));
+    const int status = b->readonly ? gb_fail(GGML_STATUS_INVALID_STATE, "Buffer.clear: the buffer is read-only") : (int) ggml_backend_buffer_clear(b->ptr, value);
+    gbpy_leave(&use);
+    return status;
+}
+
+bool gbpy_buffer_is_readonly(const struct gbpy_handle * buffer) { return buffer != NULL && buffer->object != NULL && buffer->object->readonly; }
+
+// ------------------------------------------------------------------------------------------------------------------------- constants
+
+int gbpy_upload_constants(struct gbpy_object * context) {
+    for (size_t i = 0; i < context->constants.n; i++) {
+        const struct gbpy_constant * c = &context->constants.data[i];
+        if (c->size > 0 && gb_tensor_buffer(c->tensor) != NULL && !gbpy_has_lost(c->tensor)) {
+            GB_TRY(ggml_backend_tensor_set(c->tensor, c->value, 0, c->size));
+            if (gbpy_stamp(c->tensor) == 0) {
+                gbpy_set_stamp(c->tensor, 1);
+            }
+        }
+    }
+    return GGML_STATUS_SUCCESS;
+}
+
+int gbpy_set_constant(struct gbpy_handle * context, struct ggml_tensor * t, const void * value, size_t size) {
+    struct gbpy_object * c = gbpy_object_of(context, "constant");
+    void *               v = c != NULL ? gb_malloc(size) : NULL;
+    if (v == NULL) {
+        return c != NULL ? GGML_STATUS_ALLOC_FAILED : GGML_STATUS_INVALID_STATE;
+    }
+    memcpy(v, value, size);
+    gbpy_lock();
+    const bool ok = gb_vec_push(&c->constants, ((struct gbpy_constant){ t, v, size }));
+    gbpy_unlock();
+    if (!ok) {
+        gb_free(v);
+        return GGML_STATUS_ALLOC_FAILED;
+    }
+    gbpy_set_stamp(t, 1);
+    if (gb_tensor_buffer(t) == NULL && t->data != NULL) { // memory of the context itself
+        memcpy(t->data, value, size);
+    }
+    return GGML_STATUS_SUCCESS;
+}
+
+// -------------------------------------------------------------------------------------------------------------- tensors of a context
+
+// The owner is one of the context's, and is kept by it.
+static int join(struct gbpy_object * context, struct gbpy_object * owner) {
+    return gbpy_add_home(context, owner) && gbpy_keep_owner(context, owner) ? GGML_STATUS_SUCCESS : GGML_STATUS_ALLOC_FAILED;
+}
+
+static bool is_part_of(ggml_backend_buffer_t buffer, ggml_backend_buffer_t whole) {
+    ggml_backend_buffer_t part;
+    bool                  is = buffer == whole;
+    for (size_t i = 0; !is && (part = gb_multi_buffer_part(whole, i)) != NULL; i++) {
+        is = is_part_of(buffer, part);
+    }
+    return is;
+}
+
+// Before a buffer goes that nobody owns: views find it through their sources.
+static void unplace_all_in(struct ggml_context * ctx, ggml_backend_buffer_t buffer) {
+    for (struct ggml_tensor * t = ggml_get_first_tensor(ctx); t != NULL; t = ggml_get_next_tensor(ctx, t)) {
+        if (t->buffer != NULL && is_part_of(t->buffer, buffer)) {
+            t->buffer = NULL;
+            t->data   = NULL;
+            t->extra  = NULL;
+        }
+    }
+}
+
+int gbpy_open_context_buffer(struct gbpy_handle * handle, struct gbpy_handle * context, struct ggml_backend_buffer_type * buft, int usage, const struct gbpy_handle * parent) {
+    static const char    what[] = "Context.allocate";
+    struct gbpy_object * c      = gbpy_object_of(context, what), * o = NULL;
+    struct gbpy_use      use    = { 0 };
+    if (c == NULL) {
+        return GGML_STATUS_INVALID_STATE;
+    }
+    GB_TRY(gbpy_enter_to_place(&use, what, NULL, 0, &c, 1));
+    int status = begin_buffer(handle, parent, &o);
+    if (status == GGML_STATUS_SUCCESS && !gbpy_add_home(c, o)) {
+        gbpy_unref(o);
+        status = GGML_STATUS_ALLOC_FAILED;
+    }
+    if (status == GGML_STATUS_SUCCESS) {
+        ggml_clear_error();
+        gbpy_unplace_all_lost(c->ptr);
+        const ggml_backend_buffer_t buffer = ggml_backend_alloc_ctx_tensors_from_buft(c->ptr, buft);
+        o->ptr                             = buffer;
+        if (buffer == NULL) {
+            status = ggml_last_status() != GGML_STATUS_SUCCESS ? (int) ggml_last_status() : GGML_STATUS_INVALID_STATE;
+        } else if (!gbpy_own(o, buffer)) {
+            unplace_all_in(c->ptr, buffer);
+            status = GGML_STATUS_ALLOC_FAILED;
+        } else {
+            status = ggml_backend_buffer_set_usage(buffer, (enum ggml_backend_buffer_usage) usage);
+        }
+        if (status != GGML_STATUS_SUCCESS) {
+            gbpy_unref(o);
+        }
+    }
+    if (status == GGML_STATUS_SUCCESS) {
+        handle->object = o;
+        status         = gbpy_keep_owner(c, o) ? gbpy_upload_constants(c) : GGML_STATUS_ALLOC_FAILED;
+    }
+    gbpy_note_move();
+    gbpy_leave(&use);
+    return status;
+}
+
+int gbpy_place(struct gbpy_handle * buffer, struct gbpy_handle * context, struct ggml_tensor * t, size_t offset) {
+    struct gbpy_object * b = gbpy_object_of(buffer, "Buffer.place"), * c = gbpy_object_of(context, "Buffer.place");
+    struct gbpy_use      use = { 0 };
+    if (b == NULL || c == NULL) {
+        return GGML_STATUS_INVALID_STATE;
+    }
+    const struct gbpy_want reads = { .object = b };
+    GB_TRY(gbpy_enter_to_place(&use, "Buffer.place", &reads, 1, &c, 1));
+    gbpy_unplace_lost(t);
+    char * base   = ggml_backend_buffer_get_base(b->ptr);
+    int    status = base != NULL ? GGML_STATUS_SUCCESS : GGML_STATUS_INVALID_STATE;
+    if (status == GGML_STATUS_SUCCESS) {
+        status = join(c, b);
+    }
+    if (status == GGML_STATUS_SUCCESS) {
+        status = ggml_backend_tensor_alloc(b->ptr, t, base + offset);
+    }
+    gbpy_note_move();
+    gbpy_leave(&use);
+    return status;
+}
+
+// ------------------------------------------------------------------------------------------------------------------------ allocators
+
+int gbpy_tallocr_alloc(struct gbpy_handle * allocator, struct gbpy_handle * buffer, struct gbpy_handle * context, struct ggml_tensor * t) {
+    struct gbpy_object * a = gbpy_object_of(allocator, "TensorAllocator.alloc"), * c = gbpy_object_of(context, "TensorAllocator.alloc");
+    struct gbpy_object * b = buffer != NULL ? gbpy_object_of(buffer, "TensorAllocator.alloc") : NULL;
+    struct gbpy_use      use = { 0 };
+    if (a == NULL || c == NULL || (buffer != NULL && b == NULL)) {
+        return GGML_STATUS_INVALID_STATE;
+    }
+    const struct gbpy_want wants[2] = { { .object = a, .write = true }, { .object = b } };
+    GB_TRY(gbpy_enter_to_place(&use, "TensorAllocator.alloc", wants, b != NULL ? 2 : 1, &c, 1));
+    int status = GGML_STATUS_SUCCESS;
+    if (b != NULL) {
+        gbpy_unplace_lost(t);
+        status = join(c, b);
+    }
+    if (status == GGML_STATUS_SUCCESS) {
+        status = ggml_tallocr_alloc(a->ptr, t);
+    }
+    gbpy_note_move();
+    gbpy_leave(&use);
+    return status;
+}
+
+static void unplace_tensor_of(struct ggml_tensor * t, const struct gbpy_object * buffer) {
+    if (t != NULL && gbpy_owner_of(t) == buffer) {
+        gbpy_set_stamp(t, 0);
+        t->buffer = NULL;
+        t->data   = NULL;
+        t->extra  = NULL;
+    }
+}
+
+// What the graph before had in the buffer loses its place: views first, which find it through their source.
+static void unplace_graph(const struct ggml_cgraph * graph, const struct gbpy_object * buffer) {
+    for (int views = 1; views >= 0; views--) {
+        for (int i = 0; i < graph->n_nodes; i++) {
+            if ((graph->nodes[i]->view_src != NULL) == (views == 1)) {
+                unplace_tensor_of(graph->nodes[i], buffer);
+            }
+        }
+        for (int i = 0; i < graph->n_leafs; i++) {
+            if ((graph->leafs[i]->view_src != NULL) == (views == 1)) {
+                unplace_tensor_of(graph->leafs[i], buffer);
+            }
+        }
+    }
+    for (int i = 0; i < graph->n_nodes; i++) { // sources of views that are in no list
+        unplace_tensor_of(graph->nodes[i]->view_src, buffer);
+    }
+}
+
+// The allocator, the buffer, and the contexts of both graphs; each may be NULL.
+static int enter_allocator(struct gbpy_use * use, const char * what, struct gbpy_object * a, struct gbpy_object * b, const struct gbpy_object * g,
+                           const struct gbpy_object * old) {
+    struct gbpy_want           wants[2];
+    const struct gbpy_object * graphs[2] = { g, old };
+    GB_VEC(struct gbpy_object *) contexts = { 0 };
+    int  n  = 0;
+    bool ok = true;
+    if (a != NULL) {
+        wants[n++] = (struct gbpy_want){ .object = a, .write = true };
+    }
+    if (b != NULL) {
+        wants[n++] = (struct gbpy_want){ .object = b, .write = true };
+    }
+    for (int k = 0; k < 2; k++) {
+        for (int i = 0; ok && graphs[k] != NULL && i < graphs[k]->n_contexts; i++) {
+            ok = gb_vec_push(&contexts, graphs[k]->contexts[i]);
+        }
+    }
+    const int status = ok ? gbpy_enter_to_place(use, what, wants, n, contexts.data, (int) contexts.n) : GGML_STATUS_ALLOC_FAILED;
+    gb_vec_free(&contexts);
+    return status;
+}
+
+// What an allocator placed in the buffer before, with a reference; NULL: nothing.
+static struct gbpy_object * graph_in(struct gbpy_object * b) {
+    gbpy_lock();
+    struct gbpy_object * graph = b->graph;
+    if (graph != NULL) {
+        gbpy_ref(graph);
+    }
+    gbpy_unlock();
+    return graph;
+}
+
+// By who uses the buffer to write.
+static void set_graph_in(struct gbpy_object * b, struct gbpy_object * graph) {
+    if (graph != NULL) {
+        gbpy_ref(graph);
+    }
+    gbpy_lock();
+    struct gbpy_object * old = b->graph;
+    b->graph                 = graph;
+    if (graph != NULL) {
+        graph->computed = -1;
+    }
+    gbpy_unlock();
+    gbpy_note_move();
+    gbpy_unref(old);
+}
+
+// enter_allocator with the graph in the buffer, which loses its place. `g` may be NULL, `a` too.
+static int enter_and_clear(struct gbpy_use * use, const char * what, struct gbpy_object * a, struct gbpy_object * b, const struct gbpy_object * g) {
+    bool cleared = false;
+    while (!cleared) {
+        struct gbpy_object * old    = graph_in(b);
+        const int            status = enter_allocator(use, what, a, b, g, old);
+        cleared                     = status == GGML_STATUS_SUCCESS && b->graph == old; // else another thread was faster
+        if (cleared && old != NULL) {
+            unplace_graph(old->ptr, b);
+            set_graph_in(b, NULL);
+        } else if (!cleared) {
+            gbpy_leave(use);
+        }
+        gbpy_unref(old);
+        GB_TRY(status);
+    }
+    return GGML_STATUS_SUCCESS;
+}
+
+int gbpy_unplace_graph(struct gbpy_handle * buffer) {
+    static const char    what[] = "GraphAllocator.allocate";
+    struct gbpy_object * b      = gbpy_object_of(buffer, what);
+    struct gbpy_use      use    = { 0 };
+    if (b == NULL) {
+        return GGML_STATUS_INVALID_STATE;
+    }
+    const int status = enter_and_clear(&use, what, NULL, b, NULL);
+    gbpy_leave(&use);
+    return status;
+}
+
+int gbpy_gallocr_measure(struct gbpy_handle * allocator, struct ggml_backend_buffer_type * buft, struct gbpy_handle * graph, size_t * size) {
+    struct gbpy_object * a = gbpy_object_of(allocator, "GraphAllocator.measure"), * g = gbpy_object_of(graph, "GraphAllocator.measure");
+    struct gbpy_use      use = { 0 };
+    if (a == NULL || g == NULL) {
+        return GGML_STATUS_INVALID_STATE;
+    }
+    GB_TRY(enter_allocator(&use, "GraphAllocator.measure", a, NULL, g, NULL));
+    ggml_tallocr_t measuring = ggml_tallocr_new_measure_from_buft(buft);
+    ggml_clear_error();
+    *size      = measuring != NULL ? ggml_gallocr_alloc_graph(a->ptr, measuring, g->ptr) : 0;
+    int status = *size == 0 ? (int) ggml_last_status() : GGML_STATUS_SUCCESS;
+    ggml_tallocr_free(measuring);
+    gbpy_leave(&use);
+    return status;
+}
+
+static int allocate_graph(struct gbpy_object * a, struct gbpy_object * b, struct gbpy_object * g) {
+    for (int i = 0; i < g->n_contexts; i++) {
+        if (g->contexts[i]->kind == GBPY_CONTEXT) {
+            gbpy_unplace_all_lost(g->contexts[i]->ptr);
+        }
+        GB_TRY(join(g->contexts[i], b));
+    }
+    const ggml_tallocr_t placing = ggml_tallocr_new_from_buffer(b->ptr);
+    if (placing == NULL) {
+        return ggml_last_status();
+    }
+    ggml_clear_error();
+    const bool ok = ggml_gallocr_alloc_graph(a->ptr, placing, g->ptr) != 0 || ggml_last_status() == GGML_STATUS_SUCCESS;
+    ggml_tallocr_free(placing);
+    if (!ok) {
+        return ggml_last_status();
+    }
+    for (int i = 0; i < g->n_contexts; i++) {
+        GB_TRY(gbpy_upload_constants(g->contexts[i]));
+    }
+    return GGML_STATUS_SUCCESS;
+}
+
+int gbpy_gallocr_alloc(struct gbpy_handle * allocator, struct gbpy_handle * buffer, struct gbpy_handle * graph) {
+    static const char    what[] = "GraphAllocator.allocate";
+    struct gbpy_object * a = gbpy_object_of(allocator, what), * b = gbpy_object_of(buffer, what), * g = gbpy_object_of(graph, what);
+    struct gbpy_use      use = { 0 };
+    if (a == NULL || b == NULL || g == NULL) {
+        return GGML_STATUS_INVALID_STATE;
+    }
+    GB_TRY(enter_and_clear(&use, what, a, b, g));
+    b->scratch       = true;
+    const int status = allocate_graph(a, b, g);
+    set_graph_in(b, g); // also what was placed before a failure lies there
+    gbpy_leave(&use);
+    return status;
+}

@@ -1,0 +1,69 @@
+// sched_impl.h - a scheduler's own fields. For scheds.c, flights.c and content.c.
+#ifndef GBPY_SCHED_IMPL_H
+#define GBPY_SCHED_IMPL_H
+
+#include "uses.h"
+
+struct gbpy_flight; // a run on its way: flights.c
+
+struct gbpy_choice { // of the user: a backend for a node
+    struct ggml_tensor * node;
+    struct gbpy_object * context; // a weak reference: without it the address may serve another tensor
+};
+
+// Written by who uses the scheduler, but for what is marked.
+struct gbpy_sched {
+    struct gbpy_object * object;
+    struct gbpy_want *   members; // itself and its backends, all to write; part of the object's needs
+    int                  n_members;
+    size_t               n_handles; // of the scheduler's buffers that are owned by the object
+    GB_VEC(struct gbpy_choice) choices;
+
+    // the planned graph; under the lock, too
+    struct gbpy_object * graph;   // strong; NULL: none
+    gbpy_wants           owners;  // of memory of others that it uses; strong
+    int                  n_nodes;
+    long long            epoch;   // as of which that is so
+    bool                 dirty;
+    bool                 dirty_choices; // the user chose backends for nodes since
+    long long            about; // serial number of the graph that questions are about; 0: none
+    bool                 inputs_are_set; // all that were placed here
+    bool                 running; // in gbpy_sched_compute
+    const struct ggml_tensor * shown; // to an eval callback: computed just now; NULL: none
+    bool                 ran;     // what its results hold is from a complete run ...
+    long long            version; // ... that began with this version of the inputs
+    int                  n_copies;
+    bool                 keep_all;
+
+    // runs on their way: flights.c
+    bool                 flying; // under the lock
+    unsigned             generation; // of forks, in which they were started
+    struct gbpy_object * fly_graph; // strong
+    gbpy_wants           fly_wants; // all that they use; strong
+    struct gbpy_flight * flights;
+    uint64_t             last_id;
+    GB_VEC(uint64_t)     failed;
+    int                  kept_status; // of a run that others waited for: not told yet
+    char                 kept_message[512];
+    struct gbpy_sched *  next_flying; // under the lock
+
+    uint64_t             n_reported; // plans, of those that were made
+};
+
+static inline int                  gbpy_n_backends(const struct gbpy_sched * s) { return s->n_members - 1; }
+static inline struct gbpy_object * gbpy_backend_at(const struct gbpy_sched * s, int i) { return s->members[1 + i].object; }
+
+struct gbpy_sched * gbpy_sched_of(const struct gbpy_handle * handle, const char * what); // NULL and reported: empty
+int                 gbpy_enter_sched(struct gbpy_use * use, struct gbpy_sched * s, const char * what);
+
+// By who uses the scheduler:
+bool gbpy_is_planned(const struct gbpy_sched * s, const struct gbpy_object * graph);
+// Enters all that computing the graph takes, and plans if that is not done. `lands`: runs on their way are waited for first.
+int  gbpy_enter_planned(struct gbpy_use * use, struct gbpy_sched * s, struct gbpy_object * graph, bool lands, bool computes, const char * what, int * how);
+bool gbpy_own_new(struct gbpy_sched * s); // the buffers that the scheduler has made meanwhile; false: no memory
+
+// flights.c; by who uses the scheduler and its backends:
+int  gbpy_land_inside(struct gbpy_sched * s);  // waits for all runs
+int  gbpy_land_earlier(struct gbpy_sched * s); // before another run: that earlier ones were stopped is told to who waits for them
+
+#endif // GBPY_SCHED_IMPL_H

@@ -1,0 +1,584 @@
+// scheds.c - see scheds.h.
+#include "scheds.h"
+
+#include <string.h>
+
+#include "backend/backend.h"
+#include "base/current.h"
+#include "base/mem.h"
+#include "base/status.h"
+#include "base/thread.h"
+#include "places.h"
+#include "sched/sched.h"
+#include "sched_impl.h"
+#include "tensor/tensor.h"
+
+struct gbpy_sched * gbpy_sched_of(const struct gbpy_handle * handle, const char * what) {
+    struct gbpy_object * o = gbpy_object_of(handle, what);
+    return o != NULL ? o->sched : NULL;
+}
+
+int gbpy_enter_sched(struct gbpy_use * use, struct gbpy_sched * s, const char * what) {
+    return gbpy_enter_wants(use, what, s->members, s->n_members, false);
+}
+
+// ------------------------------------------------------------------------------------------------------------------ opening, freeing
+
+bool gbpy_own_new(struct gbpy_sched * s) {
+    const struct ggml_backend_sched * sched = s->object->ptr;
+    while (s->n_handles < sched->mems.n) {
+        if (!gbpy_own(s->object, sched->mems.data[s->n_handles]->buffer)) {
+            return false;
+        }
+        s->n_handles++;
+    }
+    return true;
+}
+
+static void forget_choices(struct gbpy_sched * s) {
+    for (size_t i = 0; i < s->choices.n; i++) {
+        gbpy_weak_unref(s->choices.data[i].context);
+    }
+    s->choices.n = 0;
+}
+
+static void forget_plan(struct gbpy_sched * s) {
+    struct gbpy_object * graph = s->graph;
+    gbpy_wants           owners = s->owners;
+    s->graph          = NULL;
+    s->dirty          = true;
+    s->dirty_choices  = false;
+    s->ran            = false;
+    s->inputs_are_set = false;
+    memset(&s->owners, 0, sizeof(s->owners));
+    for (size_t i = 0; i < owners.n; i++) {
+        gbpy_unref(owners.data[i].object);
+    }
+    gb_vec_free(&owners);
+    gbpy_unref(graph);
+}
+
+void gbpy_free_sched(struct gbpy_object * o) {
+    struct gbpy_sched * s = o->sched;
+    if (s == NULL) {
+        return;
+    }
+    if (s->flying && s->generation != gb_fork_generation()) {
+        return; // the work is another process's: nothing can be waited for
+    }
+    if (o->ptr != NULL) {
+        gbpy_land_inside(s);
+        if (!gbpy_own_new(s)) {
+            return; // tensors may point to handles that nobody could keep: the memory stays
+        }
+        ggml_clear_error();
+        ggml_backend_sched_free(o->ptr);
+    }
+    forget_plan(s);
+    forget_choices(s);
+    gb_vec_free(&s->choices);
+    gb_vec_free(&s->failed);
+    gb_free(s->members);
+    gb_free(s);
+    o->sched = NULL;
+}
+
+int gbpy_open_sched(struct gbpy_handle * handle, struct gbpy_handle ** backends, struct ggml_backend_buffer_type ** bufts, int n) {
+    struct gbpy_object * o = gbpy_object_new(GBPY_SCHED);
+    ggml_backend_t *     raw = gb_calloc((size_t) n, sizeof(*raw));
+    struct gbpy_sched *  s   = o != NULL && raw != NULL ? GB_NEW(struct gbpy_sched) : NULL;
+    int                  status = s != NULL ? GGML_STATUS_SUCCESS : GGML_STATUS_ALLOC_FAILED;
+    if (s != NULL) {
+        o->sched    = s;
+        o->scratch  = true;
+        s->object   = o;
+        s->n_copies = 1;
+        s->dirty    = true;
+        s->members  = gb_calloc((size_t) n + 1, sizeof(*s->members));
+        status      = s->members != NULL ? GGML_STATUS_SUCCESS : GGML_STATUS_ALLOC_FAILED;
+    }
+    if (status == GGML_STATUS_SUCCESS) {
+        s->members[s->n_members++] = (struct gbpy_want){ .object = o, .write = true };
+    }
+    for (int i = 0; i < n && status == GGML_STATUS_SUCCESS; i++) {
+        struct gbpy_object * b = gbpy_object_of(backends[i], "Scheduler");
+        if (b == NULL || !gbpy_add_need(o, b)) {
+            status = b == NULL ? GGML_STATUS_INVALID_STATE : GGML_STATUS_ALLOC_FAILED;
+            break;
+        }
+        s->members[s->n_members++] = (struct gbpy_want){ .object = b, .write = true };
+        raw[i]                     = b->ptr;
+    }
+    if (status == GGML_STATUS_SUCCESS) {
+        o->ptr = ggml_backend_sched_new(raw, bufts, n, GGML_DEFAULT_GRAPH_SIZE);
+        status = o->ptr != NULL ? GGML_STATUS_SUCCESS : (int) ggml_last_status();
+    }
+    gb_free(raw);
+    if (status != GGML_STATUS_SUCCESS) {
+        gbpy_unref(o);
+        return status;
+    }
+    handle->object = o;
+    return GGML_STATUS_SUCCESS;
+}
+
+// -------------------------------------------------------------------------------------------------------------------------- planning
+
+// Choices for nodes whose context is gone: the address may serve another tensor by now.
+static int drop_dead_choices(struct gbpy_sched * s) {
+    size_t n      = 0;
+    int    status = GGML_STATUS_SUCCESS;
+    for (size_t i = 0; i < s->choices.n; i++) {
+        const struct gbpy_choice a = s->choices.data[i];
+        if (atomic_load(&a.context->refs) > 0) {
+            s->choices.data[n++] = a;
+            continue;
+        }
+        const int one = ggml_backend_sched_set_node_backend(s->object->ptr, a.node, NULL);
+        status        = status == GGML_STATUS_SUCCESS ? one : status;
+        gbpy_weak_unref(a.context);
+    }
+    s->choices.n = n;
+    return status;
+}
+
+static bool has_lost_content(const struct gbpy_sched * s, const struct ggml_tensor * leaf) {
+    if (leaf->op != GGML_OP_NONE || leaf->view_src != NULL || leaf->buffer == NULL || gbpy_stamp(leaf) == 0 || ggml_nelements(leaf) == 0) {
+        return false;
+    }
+    if (gbpy_has_lost(leaf)) {
+        return true;
+    }
+    const struct gbpy_object * owner = leaf->buffer->binding;
+    if (owner == NULL || owner->kind != GBPY_SCHED) {
+        return false;
+    }
+    return owner == s->object && !gb_sched_leaf_is_bound(owner->ptr, leaf) && !gb_sched_result_is_alive(owner->ptr, leaf);
+}
+
+static bool is_constant(const struct gbpy_object * g, const struct ggml_tensor * t) {
+    for (int c = 0; c < g->n_contexts; c++) {
+        for (size_t i = 0; i < g->contexts[c]->constants.n; i++) {
+            if (g->contexts[c]->constants.data[i].tensor == t) {
+                return true;
+            }
+        }
+    }
+    return false;
+}
+
+// Inputs whose memory was taken away must be set again: computing with them is an error, allocating begins anew.
+static int settle_lost_inputs(const struct gbpy_sched * s, const struct gbpy_object * g, bool computes, const char * what) {
+    const struct ggml_cgraph * graph = g->ptr;
+    for (int i = 0; i < graph->n_leafs; i++) {
+        struct ggml_tensor * leaf = graph->leafs[i];
+        if (!has_lost_content(s, leaf)) {
+            continue;
+        }
+        if (is_constant(g, leaf)) {
+            continue; // written again with its new place
+        }
+        GB_FAIL_IF(computes, GGML_STATUS_INVALID_STATE, GGML_STATUS_INVALID_STATE,
+                   "%s: the input '%s' was set, but its memory was given to other graphs since (a scheduler remembers the last %d): allocate the graph, set "
+                   "it again and compute, or give it memory of its own (Context.allocate)", what, leaf->name, GB_SCHED_PLANS_MAX);
+        gbpy_set_stamp(leaf, 0);
+    }
+    for (int v = 1; v >= 0; v--) {
+        for (int i = 0; i < graph->n_leafs + graph->n_nodes; i++) {
+            struct ggml_tensor * t = i < graph->n_leafs ? graph->leafs[i] : graph->nodes[i - graph->n_leafs];
+            if ((t->view_src != NULL) == (v == 1)) {
+                gbpy_unplace_lost(t);
+            }
+            if (v == 0 && t->view_src != NULL) {
+                gbpy_unplace_lost(t->view_src);
+            }
+        }
+    }
+    return GGML_STATUS_SUCCESS;
+}
+
+static void flag_all(struct ggml_cgraph * graph) {
+    for (int i = 0; i < graph->n_nodes; i++) {
+        ggml_set_output(gb_root(graph->nodes[i]));
+    }
+}
+
+static uint64_t plans_of(const struct ggml_backend_sched * sched) {
+    return sched->stats.n_plans_made + sched->stats.n_plans_replayed + sched->stats.n_plans_bound;
+}
+
+// Keeps who else's memory the planned graph uses. Under the lock.
+static bool hold_owners(struct gbpy_sched * s, const struct gbpy_object * g) {
+    if (!gb_vec_reserve(&s->owners, g->owners.n)) {
+        return false;
+    }
+    for (size_t i = 0; i < g->owners.n; i++) {
+        if (g->owners.data[i].object != s->object) { // itself it must not keep
+            gbpy_ref(g->owners.data[i].object);
+            s->owners.data[s->owners.n++] = g->owners.data[i];
+        }
+    }
+    return true;
+}
+
+// Tells who asks that plans were made since he was told last.
+static void report_plans(struct gbpy_sched * s, int * how) {
+    const struct ggml_backend_sched * sched = s->object->ptr;
+    const uint64_t                    made  = sched->stats.n_plans_made + sched->stats.n_plans_replayed;
+    if (*how & GBPY_QUIET) {
+        return;
+    }
+    *how |= made != s->n_reported ? GBPY_PLANNED : 0;
+    s->n_reported = made;
+}
+
+// The scheduler's own part of each way to plan.
+static int call_planner(struct gbpy_sched * s, struct gbpy_object * g, enum gbpy_plan_how kind) {
+    struct ggml_backend_sched * sched = s->object->ptr;
+    if (!gbpy_own_new(s)) {
+        return GGML_STATUS_ALLOC_FAILED;
+    }
+    for (int i = 0; i < g->n_contexts; i++) { // before its tensors point to handles of this scheduler
+        if (!gbpy_add_home(g->contexts[i], s->object)) {
+            return GGML_STATUS_ALLOC_FAILED;
+        }
+    }
+    if (s->keep_all) {
+        flag_all(g->ptr);
+    }
+    gb_sched_hold(sched, atomic_load(&s->object->n_pins) > 0);
+    int status = drop_dead_choices(s);
+    if (status == GGML_STATUS_SUCCESS) {
+        status = kind == GBPY_PLAN_ALLOCATE ? ggml_backend_sched_alloc_graph(sched, g->ptr)
+                 : kind == GBPY_PLAN_ONLY   ? ggml_backend_sched_plan_graph(sched, g->ptr)
+                                            : ggml_backend_sched_reserve(sched, g->ptr);
+    }
+    if (!gbpy_own_new(s) && status == GGML_STATUS_SUCCESS) {
+        status = GGML_STATUS_ALLOC_FAILED;
+    }
+    return status;
+}
+
+// Makes g the planned graph: all its tensors have memory afterwards. By who uses all of that, and its contexts to place.
+static int plan_inside(struct gbpy_sched * s, struct gbpy_object * g, bool computes, const char * what, int * how) {
+    const uint64_t  before  = plans_of(s->object->ptr);
+    const bool      same    = s->graph == g && !s->dirty;
+    const bool      was_set = s->inputs_are_set, had_run = s->ran;
+    const long long version = s->version;
+    GB_TRY(settle_lost_inputs(s, g, computes, what));
+    gbpy_ref(g);
+    forget_plan(s);
+    int        status = call_planner(s, g, GBPY_PLAN_ALLOCATE);
+    const bool moved  = status != GGML_STATUS_SUCCESS || plans_of(s->object->ptr) != before;
+    if (moved) {
+        gbpy_note_move();
+    }
+    for (int i = 0; status == GGML_STATUS_SUCCESS && (moved || !same) && i < g->n_contexts; i++) {
+        status = gbpy_upload_constants(g->contexts[i]);
+    }
+    if (status == GGML_STATUS_SUCCESS) {
+        gbpy_lock();
+        status = gbpy_look_at_graph(g, what);
+        if (status == GGML_STATUS_SUCCESS && !hold_owners(s, g)) {
+            status = GGML_STATUS_ALLOC_FAILED;
+        }
+        s->epoch = g->epoch;
+        gbpy_unlock();
+    }
+    if (status != GGML_STATUS_SUCCESS) {
+        gbpy_unref(g);
+        return status;
+    }
+    s->graph   = g;
+    s->about   = g->serial;
+    s->n_nodes = ((struct ggml_cgraph *) g->ptr)->n_nodes;
+    s->dirty   = false;
+    if (same && !moved) {
+        s->ran            = had_run;
+        s->version        = version;
+        s->inputs_are_set = was_set;
+    }
+    report_plans(s, how);
+    return GGML_STATUS_SUCCESS;
+}
+
+bool gbpy_is_planned(const struct gbpy_sched * s, const struct gbpy_object * g) {
+    return s->graph == g && !s->dirty && s->n_nodes == ((const struct ggml_cgraph *) g->ptr)->n_nodes && s->epoch == gbpy_epoch_now();
+}
+
+static bool holds_memory(const struct gbpy_object * g, const struct gbpy_object * context) { // of tensors that the context placed itself
+    for (size_t i = 0; i < g->owners.n; i++) {
+        if (g->owners.data[i].object == context) {
+            return true;
+        }
+    }
+    return false;
+}
+
+int gbpy_enter_planned(struct gbpy_use * use, struct gbpy_sched * s, struct gbpy_object * g, bool lands, bool computes, const char * what, int * how) {
+    // The planned graph's fields are read without a use of the scheduler: whoever changes them has it, and is a conflict.
+    gbpy_lock();
+    const bool entered = s->object->writer == NULL && gbpy_is_planned(s, g) && (computes || s->about == g->serial) &&
+                         gbpy_enter_at_once(use, s->members, s->n_members, &s->owners, s->epoch);
+    gbpy_unlock();
+    int status = GGML_STATUS_SUCCESS;
+    if (!entered) {
+        status = gbpy_enter_graph(use, g, s->members, s->n_members, true, what);
+        if (status == GGML_STATUS_SUCCESS && (lands || !gbpy_is_planned(s, g))) {
+            status = gbpy_land_earlier(s);
+        }
+        if (status == GGML_STATUS_SUCCESS && !s->flying) {
+            status = plan_inside(s, g, computes, what, how);
+        }
+        for (int i = 0; status == GGML_STATUS_SUCCESS && i < g->n_contexts; i++) {
+            if (!holds_memory(g, g->contexts[i])) {
+                gbpy_let_go(use, g->contexts[i]);
+            }
+        }
+    }
+    if (status == GGML_STATUS_SUCCESS && computes && !s->inputs_are_set) {
+        status            = gbpy_check_inputs(s->graph->ptr, what);
+        s->inputs_are_set = status == GGML_STATUS_SUCCESS;
+    }
+    if (status != GGML_STATUS_SUCCESS) {
+        gbpy_leave(use);
+    }
+    return status;
+}
+
+int gbpy_sched_plan(struct gbpy_handle * sched, struct gbpy_handle * graph, int kind, int * how) {
+    static const char * const names[] = { "Scheduler.allocate", "Scheduler.prepare", "Scheduler.reserve" };
+    const char *              what    = names[kind];
+    struct gbpy_sched *       s       = gbpy_sched_of(sched, what);
+    struct gbpy_object *      g       = gbpy_object_of(graph, what);
+    struct gbpy_use           use     = { 0 };
+    if (s == NULL || g == NULL) {
+        return GGML_STATUS_INVALID_STATE;
+    }
+    if (kind == GBPY_PLAN_ALLOCATE) {
+        const int status = gbpy_enter_planned(&use, s, g, true, false, what, how);
+        gbpy_leave(&use);
+        return status;
+    }
+    GB_TRY(gbpy_enter_graph(&use, g, s->members, s->n_members, true, what));
+    int status = gbpy_land_earlier(s);
+    if (status == GGML_STATUS_SUCCESS && !(kind == GBPY_PLAN_ONLY && gbpy_is_planned(s, g) && s->about == g->serial)) {
+        if (kind == GBPY_PLAN_RESERVE) {
+            forget_plan(s);
+        }
+        s->about = 0;
+        status   = settle_lost_inputs(s, g, false, what);
+        status   = status == GGML_STATUS_SUCCESS ? call_planner(s, g, (enum gbpy_plan_how) kind) : status;
+        s->about = status == GGML_STATUS_SUCCESS ? g->serial : 0;
+        if (kind == GBPY_PLAN_RESERVE) {
+            gbpy_note_move();
+        }
+        s->dirty_choices = false;
+        report_plans(s, how);
+    }
+    gbpy_leave(&use);
+    return status;
+}
+
+// ------------------------------------------------------------------------------------------------------------------------- computing
+
+struct eval_shim {
+    struct gbpy_sched * sched;
+    bool (*eval)(struct ggml_tensor *, bool, void *);
+    void * data;
+};
+
+static bool show(struct ggml_tensor * t, bool ask, void * data) {
+    struct eval_shim * shim = data;
+    shim->sched->shown      = ask ? NULL : t;
+    const bool answer       = shim->eval(t, ask, shim->data);
+    shim->sched->shown      = NULL;
+    return answer;
+}
+
+int gbpy_sched_compute(struct gbpy_handle * sched, struct gbpy_handle * graph, struct gbpy_run * run, bool (*eval)(struct ggml_tensor *, bool, void *), void * eval_data, int * how) {
+    static const char    what[] = "Scheduler.compute";
+    struct gbpy_want     wants[8];
+    struct gbpy_use      use = { .wants = wants, .capacity = 8, .borrowed = true };
+    struct gbpy_sched *  s   = gbpy_sched_of(sched, what);
+    struct gbpy_object * g   = gbpy_object_of(graph, what);
+    if (s == NULL || g == NULL) {
+        return GGML_STATUS_INVALID_STATE;
+    }
+    int status = gbpy_enter_planned(&use, s, g, true, true, what, how);
+    if (status != GGML_STATUS_SUCCESS) {
+        return status;
+    }
+    struct ggml_backend_sched * raw     = s->object->ptr;
+    const long long             version = atomic_load(&gbpy_sets);
+    void *                      outer   = gb_run();
+    struct gbpy_run             plain   = { .who = use.who };
+    run                                 = run != NULL ? run : &plain;
+    run->who                            = use.who;
+    s->ran                              = false;
+    s->about                            = g->serial;
+    for (int i = 0; i < gbpy_n_backends(s); i++) {
+        gbpy_begin_stop(gbpy_backend_at(s, i));
+    }
+    struct eval_shim shim = { s, eval, eval_data };
+    if (eval != NULL) {
+        ggml_backend_sched_set_eval_callback(raw, show, &shim);
+    }
+    if (run != &plain) {
+        gbpy_forget_results_now(g); // callbacks may look at them
+    }
+    s->running = true;
+    gb_set_run(run);
+    status = ggml_backend_sched_graph_compute(raw, g->ptr);
+    gb_set_run(outer);
+    s->running = false;
+    if (eval != NULL) {
+        ggml_backend_sched_set_eval_callback(raw, NULL, NULL);
+    }
+    for (int i = 0; i < gbpy_n_backends(s); i++) {
+        gbpy_end_stop(gbpy_backend_at(s, i));
+    }
+    const bool owned = gbpy_own_new(s);
+    status           = gbpy_outcome_of(run, status);
+    if (status == GGML_STATUS_SUCCESS) {
+        s->ran     = true;
+        s->version = version;
+        status     = owned ? GGML_STATUS_SUCCESS : GGML_STATUS_ALLOC_FAILED;
+    }
+    gbpy_leave_after(&use, status == GGML_STATUS_SUCCESS ? gbpy_note_results : gbpy_forget_results, g, version);
+    return status;
+}
+
+// -------------------------------------------------------------------------------------------------------------------------- the rest
+
+int gbpy_sched_reset(struct gbpy_handle * sched) {
+    struct gbpy_use     use = { 0 };
+    struct gbpy_sched * s   = gbpy_sched_of(sched, "Scheduler.reset");
+    if (s == NULL) {
+        return GGML_STATUS_INVALID_STATE;
+    }
+    GB_TRY(gbpy_enter_sched(&use, s, "Scheduler.reset"));
+    int status = gbpy_land_inside(s);
+    if (status != GBPY_INTERRUPTED && !gbpy_own_new(s)) {
+        status = GGML_STATUS_ALLOC_FAILED;
+    } else if (status != GBPY_INTERRUPTED) {
+        const int reset = ggml_backend_sched_reset(s->object->ptr);
+        status          = status == GGML_STATUS_SUCCESS ? reset : status;
+        forget_plan(s);
+        forget_choices(s);
+        s->about = 0;
+        gbpy_note_move();
+    }
+    gbpy_leave(&use);
+    return status;
+}
+
+int gbpy_sched_close(struct gbpy_handle * sched) {
+    struct gbpy_use     use = { 0 };
+    struct gbpy_sched * s   = sched != NULL && sched->object != NULL ? sched->object->sched : NULL;
+    if (s == NULL) {
+        return GGML_STATUS_SUCCESS;
+    }
+    int status = GGML_STATUS_SUCCESS;
+    if (!gbpy_is_mine(sched)) { // else it is closed from one of its own callbacks, and what it has is freed when the computation ends
+        status = gbpy_enter_sched(&use, s, "Scheduler.close");
+        if (status == GBPY_INTERRUPTED) {
+            return status; // not closed yet
+        }
+        if (status == GGML_STATUS_SUCCESS) {
+            status = gbpy_land_inside(s);
+            if (gbpy_own_new(s)) {
+                ggml_backend_sched_reset(s->object->ptr);
+            }
+            forget_plan(s);
+            gbpy_leave(&use);
+        } else {
+            ggml_clear_error();
+            status = GGML_STATUS_SUCCESS;
+        }
+    }
+    gbpy_close(sched);
+    return status;
+}
+
+int gbpy_sched_set_backend(struct gbpy_handle * sched, struct gbpy_handle * context, struct ggml_tensor * node, struct gbpy_handle * backend) {
+    static const char    what[] = "Scheduler.set_backend";
+    struct gbpy_use      use    = { 0 };
+    struct gbpy_sched *  s      = gbpy_sched_of(sched, what);
+    struct gbpy_object * c      = gbpy_object_of(context, what);
+    struct gbpy_object * b      = backend != NULL ? gbpy_object_of(backend, what) : NULL;
+    if (s == NULL || c == NULL || (backend != NULL && b == NULL)) {
+        return GGML_STATUS_INVALID_STATE;
+    }
+    int status = gbpy_enter_sched(&use, s, what);
+    if (status != GGML_STATUS_SUCCESS) {
+        return status;
+    }
+    status = gbpy_land_earlier(s);
+    if (status == GGML_STATUS_SUCCESS && b != NULL && !gb_vec_reserve(&s->choices, s->choices.n + 1)) {
+        status = GGML_STATUS_ALLOC_FAILED;
+    }
+    if (status == GGML_STATUS_SUCCESS) {
+        status = ggml_backend_sched_set_node_backend(s->object->ptr, node, b != NULL ? b->ptr : NULL);
+    }
+    if (status == GGML_STATUS_SUCCESS) {
+        bool known = false;
+        for (size_t i = 0; i < s->choices.n && !known; i++) {
+            known = s->choices.data[i].node == node && s->choices.data[i].context == c;
+        }
+        if (b != NULL && !known) {
+            atomic_fetch_add(&c->weak, 1);
+            s->choices.data[s->choices.n++] = (struct gbpy_choice){ node, c };
+        }
+        s->dirty = s->dirty_choices = true;
+    }
+    gbpy_leave(&use);
+    return status;
+}
+
+int gbpy_sched_set_n_copies(struct gbpy_handle * sched, int n) {
+    struct gbpy_use     use = { 0 };
+    struct gbpy_sched * s   = gbpy_sched_of(sched, "Scheduler.n_copies");
+    if (s == NULL) {
+        return GGML_STATUS_INVALID_STATE;
+    }
+    int status = gbpy_enter_sched(&use, s, "Scheduler.n_copies");
+    if (status == GGML_STATUS_SUCCESS) {
+        status = gbpy_land_earlier(s);
+        status = status == GGML_STATUS_SUCCESS ? (int) ggml_backend_sched_set_n_copies(s->object->ptr, n) : status;
+        if (status == GGML_STATUS_SUCCESS) {
+            s->n_copies = n;
+            s->dirty    = s->dirty_choices = true;
+        }
+        gbpy_leave(&use);
+    }
+    return status;
+}
+
+void gbpy_sched_keep_all(struct gbpy_handle * sched, bool keep) {
+    struct gbpy_sched * s = gbpy_sched_of(sched, "Scheduler");
+    if (s != NULL) {
+        s->keep_all = keep;
+    }
+}
+
+int gbpy_sched_reset_stats(struct gbpy_handle * sched) {
+    struct gbpy_use     use = { 0 };
+    struct gbpy_sched * s   = gbpy_sched_of(sched, "Scheduler.reset_stats");
+    const struct gbpy_want want = { .object = s != NULL ? s->object : NULL, .write = true };
+    if (s == NULL) {
+        return GGML_STATUS_INVALID_STATE;
+    }
+    int status = gbpy_enter_wants(&use, "Scheduler.reset_stats", &want, 1, true);
+    if (status == GGML_STATUS_SUCCESS) {
+        status        = ggml_backend_sched_reset_stats(s->object->ptr);
+        s->n_reported = 0;
+        gbpy_leave(&use);
+    }
+    return status;
+}
+
+bool gbpy_sched_is_about(const struct gbpy_handle * sched, const struct gbpy_handle * graph) {
+    const struct gbpy_object * g = graph != NULL ? graph->object : NULL;
+    return g != NULL && sched != NULL && sched->object != NULL && sched->object->sched->about == g->serial && !sched->object->sched->dirty_choices;
+}

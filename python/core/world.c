@@ -1,0 +1,92 @@
+// world.c - see world.h.
+#include "world.h"
+
+#include "base/current.h"
+#include "base/thread.h"
+
+static gb_mutex    mutex = GB_MUTEX_INIT;
+static gb_cond     condition;
+static int         n_waiting;
+static atomic_bool ending;
+
+static _Thread_local char mine;        // its address is the thread's name
+static _Thread_local bool interrupted; // the poll said so, and nobody was told
+
+atomic_llong gbpy_epochs;
+atomic_int   gbpy_cancels;
+
+void gbpy_lock(void) { gb_mutex_lock(&mutex); }
+
+void gbpy_unlock(void) { gb_mutex_unlock(&mutex); }
+
+void gbpy_changed(void) {
+    if (n_waiting > 0) {
+        gb_cond_broadcast(&condition);
+    }
+}
+
+bool gbpy_wait(void) {
+    n_waiting++;
+    const unsigned generation = gb_fork_generation();
+    const bool     stop       = gb_cond_wait_polled(&condition, &mutex);
+    n_waiting -= generation == gb_fork_generation(); // in a child gbpy_renew has counted
+    return stop;
+}
+
+void gbpy_renew(void) {
+    n_waiting = 0;
+    gb_cond_init(&condition);
+}
+
+const void * gbpy_thread(void) { return &mine; }
+
+const void * gbpy_me(void) {
+    const void * run = gb_run();
+    return run != NULL ? *(const void * const *) run : gbpy_thread(); // a run begins with who started it
+}
+
+// --------------------------------------------------------------------------------------------------------------------------- signals
+
+static bool (*signal_poll)(void * data);
+
+static bool poll_signals(void * data) {
+    if (!interrupted && signal_poll(data)) {
+        interrupted = true;
+        atomic_fetch_add(&gbpy_cancels, 1);
+    }
+    return interrupted;
+}
+
+void gbpy_watch_signals(bool (*poll)(void * data)) {
+    signal_poll = poll;
+    gb_set_poll(poll_signals, NULL);
+}
+
+int gbpy_outcome(int status) {
+    if (!interrupted) {
+        return status;
+    }
+    interrupted = false;
+    return GBPY_INTERRUPTED;
+}
+
+struct gbpy_quiet gbpy_begin_quiet(void) {
+    struct gbpy_quiet before = { .interrupted = interrupted };
+    before.poll              = gb_get_poll(&before.data);
+    gb_set_poll(NULL, NULL);
+    return before;
+}
+
+void gbpy_end_quiet(struct gbpy_quiet before) {
+    gb_set_poll(before.poll, before.data);
+    interrupted = before.interrupted;
+}
+
+// --------------------------------------------------------------------------------------------------------------------------- the end
+
+void gbpy_end(void) {
+    atomic_store(&ending, true);
+    gb_set_poll(NULL, NULL);
+}
+
+bool gbpy_is_ending(void) { return atomic_load(&ending); }
