@@ -116,6 +116,8 @@ class _Job:
         self.first_row = first_row
 
     def floats(self, begin: int, part: Array) -> Array:
+        if part.dtype == np.float32 and part.flags.c_contiguous:
+            return part
         with np.errstate(over="ignore"):  # float64 beyond the range of float32 is infinite, which C refuses in quantized formats
             floats = np.ascontiguousarray(part, np.float32)
         if part.dtype.itemsize > 4 and not self.element.is_quantized and self.on_invalid != _ON_INVALID["nan"]:

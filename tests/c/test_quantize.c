@@ -535,7 +535,7 @@ static void bytes_stay(void) {
         { GGML_TYPE_IQ4_XS, UINT64_C(0x31eaf507b6a4a6fc), UINT64_C(0x53e2717a11cdec69) },
         { GGML_TYPE_IQ3_S, UINT64_C(0x1ee3514a17b7d3d6), UINT64_C(0xf0274487c40d0f82) },
         { GGML_TYPE_IQ3_XXS, UINT64_C(0xe1d4d0cfc6b8649f), UINT64_C(0x712eca78d26cec9d) },
-        { GGML_TYPE_IQ2_S, UINT64_C(0x37c5b4fe1f7b7e24), UINT64_C(0xc3cc4e8bb4f03f40) },
+        { GGML_TYPE_IQ2_S, UINT64_C(0x2040f7a6e4a77935), UINT64_C(0x3905a3fdd1a2fa52) },
         { GGML_TYPE_IQ2_XS, 0, UINT64_C(0x337fffc7c5babd56) },
         { GGML_TYPE_IQ2_XXS, 0, UINT64_C(0xf6ad52a87832fdec) },
         { GGML_TYPE_IQ1_M, UINT64_C(0x39e5ade7eaf98168), UINT64_C(0x56fad57a1f120628) },

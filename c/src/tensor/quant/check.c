@@ -8,7 +8,7 @@
 #include "base/mem.h"
 #include "tensor/quant/bits.h"
 
-enum { STRETCH = 4096, MAX_ELEMENTS = 256, MAX_BYTES = 512 };
+enum { STRETCH = 1024, MAX_ELEMENTS = 256, MAX_BYTES = 512 };
 
 struct job {
     const struct gb_quant_format * f;
@@ -18,21 +18,22 @@ struct job {
     float                          limit;
 };
 
-// As integers, positive floats have their order, with NaN above all. Simple loops, for compilers to vectorize.
+// As integers, positive floats have their order, with NaN above all: what is above the limit gets the highest bit when the
+// distance of the limit from the largest integer is added. Simple loops, for compilers to vectorize.
 bool gb_any_above(const float * x, int64_t n, float limit) {
     enum { STEP = 64 };
-    const int32_t bound = (int32_t) gb_f32_bits(limit);
-    int32_t       any   = 0; // negative as soon as one difference is
-    int64_t       i     = 0;
+    const uint32_t distance = 0x7fffffffu - gb_f32_bits(limit);
+    uint32_t       any      = 0;
+    int64_t        i        = 0;
     for (; i + STEP <= n; i += STEP) {
         for (int k = 0; k < STEP; k++) {
-            any |= bound - (int32_t) (gb_f32_bits(x[i + k]) & 0x7fffffffu);
+            any |= (gb_f32_bits(x[i + k]) & 0x7fffffffu) + distance;
         }
     }
     for (; i < n; i++) {
-        any |= bound - (int32_t) (gb_f32_bits(x[i]) & 0x7fffffffu);
+        any |= (gb_f32_bits(x[i]) & 0x7fffffffu) + distance;
     }
-    return any < 0;
+    return any >> 31 != 0;
 }
 
 // Does a block of finite numbers come back as numbers of their size?
@@ -108,23 +109,20 @@ static void put_nan(const struct gb_quant_format * f, uint8_t * block) {
     }
 }
 
-// Whole rows, or part of a row without importance. room: for as many floats.
+// Whole rows, or part of a row without importance. room: for as many floats. Looking after quantizing is cheaper: then the
+// numbers come from the cache, while quantizing leaves time to fetch them from memory.
 static int64_t quantize_stretch(const struct job * job, const float * x, uint8_t * dst, int64_t n_rows, int64_t n_per_row, float * room) {
     const struct gb_quant_format * f = job->f;
     const int64_t                  n = n_rows * n_per_row;
+    f->quantize(x, dst, n_rows, n_per_row, job->importance, job->hist);
     if (!gb_any_above(x, n, job->limit)) {
-        f->quantize(x, dst, n_rows, n_per_row, job->importance, job->hist);
         return -1;
     }
     if (job->on_invalid == GGML_ON_INVALID_ERROR) {
-        const int64_t at = first_invalid(job, x, n);
-        if (at < 0) {
-            f->quantize(x, dst, n_rows, n_per_row, job->importance, job->hist);
-        }
-        return at;
+        return first_invalid(job, x, n);
     }
     mend(job, x, n, room);
-    f->quantize(room, dst, n_rows, n_per_row, job->importance, job->hist);
+    f->quantize(room, dst, n_rows, n_per_row, job->importance, NULL);
     for (int64_t i = 0; becomes_nan(job) && i < n / f->elements; i++) {
         if (invalid_in(job, x + i * f->elements) >= 0) {
             put_nan(f, dst + i * f->bytes);

@@ -13,9 +13,10 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-// Was a small scale d rounded so much when it was stored that level n, times it, is more than half a level off?
+// Was a small scale d rounded so much when it was stored that level n, up to 127, times it, is more than half a level off?
+// From 2^-14 on f16 has 11 digits.
 static inline bool gb_scale_is_lost(float d, float stored, int n) {
-    return isfinite(stored) && 2 * (float) n * fabsf(stored - d) > fabsf(d);
+    return fabsf(d) < 0x1p-14f && 2 * (float) n * fabsf(stored - d) > fabsf(d);
 }
 
 // n for formats whose levels are found again for the scale as stored: only what it reaches is at stake.
