@@ -21,6 +21,10 @@ static inline uint8_t gb_iq4_nearest(float v) {
     return (uint8_t) low;
 }
 
+static inline int gb_iq4_nearest_value(float v) {
+    return gb_iq4_values[gb_iq4_nearest(v)];
+}
+
 // The value for each integer part of twice a quotient: boundaries, half the sum of two values, are integers then.
 enum { GB_IQ4_FLOOR = -232, GB_IQ4_ROOF = 202, GB_IQ4_RANGE = GB_IQ4_ROOF - GB_IQ4_FLOOR + 1 };
 

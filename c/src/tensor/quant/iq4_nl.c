@@ -2,10 +2,6 @@
 #include "tensor/quant/iq4.h"
 #include "tensor/quant/legacy.h"
 
-static int nearest(float v) {
-    return gb_iq4_values[gb_iq4_nearest(v)];
-}
-
 static void quantize_block(const float * x, const float * w, uint8_t * block, uint8_t * levels) {
     const float * given = w;
     float         squares[GB_BLOCK];
@@ -17,7 +13,7 @@ static void quantize_block(const float * x, const float * w, uint8_t * block, ui
     float       d      = gb_store_f16(block, wanted);
     if (gb_scale_is_lost(wanted, d, GB_REFITTED)) {
         int8_t unused[GB_BLOCK];
-        d = gb_store_f16(block, gb_small_fit(GB_BLOCK, x, given, nearest, wanted, 0, unused));
+        d = gb_store_f16(block, gb_small_fit(GB_BLOCK, x, given, gb_iq4_nearest_value, wanted, 0, unused));
     }
     for (int i = 0; i < GB_BLOCK; i++) {
         levels[i] = gb_iq4_nearest(d != 0 ? x[i] / d : 0);

@@ -205,7 +205,7 @@ static inline void gb_k_to_bytes(const struct gb_super * b, uint8_t * u, float *
 // Defines the constant of a format from its two block functions, `quantize_block` and
 // `static void unpack_block(const uint8_t * block, struct gb_super * b)`, which sets affine and what follows from it
 // only if it is true. from_float_: NULL for formats that cannot do without an importance matrix, else the function of
-// GB_SUPER_ROWS. The other arguments are fields of the constant.
+// GB_QUANT_ROWS. The other arguments are fields of the constant.
 #define GB_SUPER_FORMAT(stem, block_size, from_float_, limit_, saturates_, nan_, nan_at_)                              \
     static void to_float(const void * x, float * y, int k) {                                                           \
         for (int i = 0; i < k / GB_SUPER; i++) {                                                                       \
@@ -254,13 +254,8 @@ static inline void gb_k_to_bytes(const struct gb_super * b, uint8_t * u, float *
         .to_bytes             = to_bytes,                                                                              \
     };
 
-#define GB_SUPER_ROWS(stem)                                                                                            \
-    static void from_float(const float * x, void * y, int k) {                                                         \
-        gb_quantize_row(&gb_quant_##stem, x, y, k);                                                                    \
-    }
-
 #define GB_K_FORMAT(stem, block_size, limit, d_at)                                                                     \
-    GB_SUPER_ROWS(stem)                                                                                                \
+    GB_QUANT_ROWS(stem)                                                                                                \
     GB_SUPER_FORMAT(stem, block_size, from_float, limit, false, GB_NAN_F16, d_at)
 
 #endif // GB_TENSOR_QUANT_KQUANT_H

@@ -190,9 +190,7 @@ static inline float gb_block_dot(const struct gb_block * b, const uint8_t * y, b
             }                                                                                                          \
         }                                                                                                              \
     }                                                                                                                  \
-    static void from_float(const float * x, void * y, int k) {                                                         \
-        gb_quantize_row(&gb_quant_##stem, x, y, k);                                                                    \
-    }                                                                                                                  \
+    GB_QUANT_ROWS(stem)                                                                                                \
     static void vec_dot(const int n, float * s, const void * x, const void * y) {                                      \
         float sum = 0;                                                                                                 \
         for (int i = 0; i < n / GB_BLOCK; i++) {                                                                       \

@@ -105,9 +105,7 @@ static void to_float(const void * x, float * y, int k) {
     }
 }
 
-static void from_float(const float * x, void * y, int k) {
-    gb_quantize_row(&gb_quant_nvfp4, x, y, k);
-}
+GB_QUANT_ROWS(nvfp4)
 
 // With two blocks of Q8_0: f16 d, 32 signed bytes.
 static void vec_dot(const int n, float * s, const void * x, const void * y) {

@@ -15,10 +15,6 @@ static void quantize_block(const float * x, uint8_t * block) {
     memcpy(block + 8, q, sizeof(q));
 }
 
-static void from_float(const float * x, void * y, int k) {
-    gb_quantize_row(&gb_quant_q8_1, x, y, k);
-}
-
 static void to_float(const void * x, float * y, int k) {
     for (int i = 0; i < k; i += GB_BLOCK) {
         const uint8_t * block = (const uint8_t *) x + (size_t) (i / GB_BLOCK) * 40;
@@ -39,14 +35,4 @@ static void quantize(const float * src, void * dst, int64_t n_rows, int64_t n_pe
     }
 }
 
-const struct gb_quant_format gb_quant_q8_1 = {
-    .to_float             = to_float,
-    .from_float           = from_float,
-    .from_float_reference = from_float,
-    .vec_dot_type         = GGML_TYPE_Q8_1,
-    .elements             = GB_BLOCK,
-    .bytes                = 40,
-    .limit                = 1e38f, // 127 d is finite
-    .nan                  = GB_NAN_F32,
-    .quantize             = quantize,
-};
+GB_ACTIVATION_FORMAT(q8_1, GB_BLOCK, 40, from_float, Q8_1)

@@ -21,10 +21,6 @@ static void quantize_block(const float * x, const float * importance, uint8_t * 
     memcpy(block + 260, sums, sizeof(sums));
 }
 
-static void from_float(const float * x, void * y, int k) {
-    gb_quantize_row(&gb_quant_q8_K, x, y, k);
-}
-
 static void to_float(const void * x, float * y, int k) {
     for (int i = 0; i < k; i += GB_SUPER) {
         const uint8_t * block = (const uint8_t *) x + (size_t) (i / GB_SUPER) * 292;
@@ -42,13 +38,4 @@ static void quantize(const float * src, void * dst, int64_t n_rows, int64_t n_pe
     gb_k_quantize_rows(src, dst, n_rows, n_per_row, 292, quantize_block, importance);
 }
 
-const struct gb_quant_format gb_quant_q8_K = {
-    .to_float     = to_float,
-    .from_float   = from_float,
-    .vec_dot_type = GGML_TYPE_F32,
-    .elements     = GB_SUPER,
-    .bytes        = 292,
-    .limit        = 1e38f, // 127 d is finite
-    .nan          = GB_NAN_F32,
-    .quantize     = quantize,
-};
+GB_ACTIVATION_FORMAT(q8_K, GB_SUPER, 292, NULL, F32)
