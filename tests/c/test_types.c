@@ -217,7 +217,7 @@ static void loops_over_all_types(void) {
         const ggml_type_traits_t partner = ggml_internal_get_type_traits(t.vec_dot_type);
         CHECK_MSG(t.from_float_reference != NULL && t.vec_dot != NULL && partner.from_float != NULL, "%s", t.type_name);
         const double bits  = 8.0 * (double) t.type_size / t.blck_size;
-        const double limit = bits > 4 ? 0.002 : bits > 3 ? 0.004 : 0.0075, dot_limit = bits > 4 ? 0.02 : 0.04;
+        const double limit = bits > 4 ? 0.002 : bits > 3 ? 0.004 : 0.0075, dot_limit = bits > 3.4 ? 0.02 : 0.04;
         double       error = 0, difference = 0, exact = 0;
         float        dot = NAN;
         t.from_float(x, xb, N);
