@@ -538,7 +538,7 @@ static void bytes_stay(void) {
         { GGML_TYPE_IQ2_S, UINT64_C(0x2040f7a6e4a77935), UINT64_C(0x3905a3fdd1a2fa52) },
         { GGML_TYPE_IQ2_XS, 0, UINT64_C(0x337fffc7c5babd56) },
         { GGML_TYPE_IQ2_XXS, 0, UINT64_C(0xf6ad52a87832fdec) },
-        { GGML_TYPE_IQ1_M, UINT64_C(0x39e5ade7eaf98168), UINT64_C(0x56fad57a1f120628) },
+        { GGML_TYPE_IQ1_M, UINT64_C(0x9748b58d8afcbe7f), UINT64_C(0x56fad57a1f120628) },
         { GGML_TYPE_IQ1_S, 0, UINT64_C(0x605404c139e45fb6) },
         { GGML_TYPE_TQ1_0, UINT64_C(0xcafea0499f4ca818), UINT64_C(0x6725a93906d0132d) },
         { GGML_TYPE_TQ2_0, UINT64_C(0x94fc613a489701ce), UINT64_C(0x3656249cbddcd4e2) },

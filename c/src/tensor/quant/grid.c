@@ -414,8 +414,9 @@ void gb_grid_quantize(const struct gb_grid_format * f, const float * x, const fl
         v[e] = x[e] == x[e] ? GB_MAX(GB_MIN(x[e], limit), -limit) : 0;
     }
     memcpy(values, v, sizeof(v));
-    // Without importance: large values count more where there are few levels, or products would come out too small.
-    gb_k_importance(v, importance, importance != NULL ? 1 : 0.25f, w);
+    // Without importance: in signed formats large values count more where there are few levels, or products would come out too
+    // small.
+    gb_k_importance(v, importance, importance == NULL && f->per_offset == 0 ? 0.25f : 1, w);
     for (int e = 0; e < GB_SUPER && importance == NULL && f->grid->bits == 4; e++) {
         w[e] = 1;
     }
