@@ -118,6 +118,8 @@ static struct ggml_tensor * attention_back(void) {
     X(norm, ggml_norm(ctx, BIG, 1e-5f))                                                                                                \
     X(rms_norm, ggml_rms_norm(ctx, BIG, 1e-5f))                                                                                        \
     X(rms_norm_back, ggml_rms_norm_back(ctx, BIG, floats(1024, 512, 2, 1), 1e-5f))                                                     \
+    X(rms_norm_back_long_row, ggml_rms_norm_back(ctx, floats(1 << 19, 1, 1, 1), floats(1 << 19, 1, 1, 1), 1e-5f))                      \
+    X(group_norm_long_row, ggml_group_norm(ctx, floats(1 << 19, 1, 1, 1), 1))                                                          \
     X(group_norm, ggml_group_norm(ctx, floats(128, 128, 64, 1), 4))                                                                    \
     X(product, PRODUCT(GGML_TYPE_F32, 768, 512, 200))                                                                                  \
     X(product_long, PRODUCT(GGML_TYPE_F32, 20000, 40, 70))                                                                             \
@@ -154,6 +156,8 @@ static struct ggml_tensor * attention_back(void) {
     X(conv_transpose_1d, ggml_conv_transpose_1d(ctx, floats(4, 8, 16, 1), floats(4000, 16, 1, 1), 2, 0, 1))                            \
     X(conv_transpose_2d, ggml_conv_transpose_2d_p0(ctx, filled(GGML_TYPE_F16, 2, 2, 4, 16), floats(100, 100, 16, 1), 2))                \
     X(pool_1d, ggml_pool_1d(ctx, floats(1024, 2048, 1, 1), GGML_OP_POOL_AVG, 2, 2, 0))                                                 \
+    X(pool_1d_long_row, ggml_pool_1d(ctx, floats(1 << 19, 1, 1, 1), GGML_OP_POOL_AVG, 2, 2, 0))                                        \
+    X(pool_1d_wide, ggml_pool_1d(ctx, floats(1 << 14, 1, 1, 1), GGML_OP_POOL_MAX, 4000, 16, 0))                                        \
     X(pool_2d, ggml_pool_2d(ctx, floats(512, 512, 4, 1), GGML_OP_POOL_MAX, 2, 2, 2, 2, 0, 0))                                          \
     X(upscale, ggml_upscale(ctx, floats(512, 512, 1, 1), 2))                                                                           \
     X(pad, ggml_pad(ctx, BIG, 1, 1, 0, 0))                                                                                             \
@@ -175,6 +179,10 @@ static struct ggml_tensor * attention_back(void) {
     X(map_binary, map_binary())                                                                                                        \
     X(loss, ggml_cross_entropy_loss(ctx, floats(1024, 512, 1, 1), floats(1024, 512, 1, 1)))                                            \
     X(loss_back, ggml_cross_entropy_loss_back(ctx, floats(1024, 512, 1, 1), floats(1024, 512, 1, 1), floats(1, 1, 1, 1)))              \
+    X(loss_long_row, ggml_cross_entropy_loss(ctx, floats(1 << 19, 1, 1, 1), floats(1 << 19, 1, 1, 1)))                                 \
+    X(loss_given_long_row, ggml_cross_entropy_loss_eps(ctx, floats(1 << 19, 1, 1, 1), floats(1 << 19, 1, 1, 1), 0.0f))                 \
+    X(loss_back_long_row, ggml_cross_entropy_loss_back(ctx, floats(1 << 19, 1, 1, 1), floats(1 << 19, 1, 1, 1), floats(1, 1, 1, 1)))   \
+    X(loss_back_given_long_row, ggml_cross_entropy_loss_eps_back(ctx, floats(1 << 19, 1, 1, 1), floats(1 << 19, 1, 1, 1), floats(1, 1, 1, 1), 0.0f)) \
     X(fused_rows, fused_rows())                                                                                                        \
     X(fused_product, fused_product())
 

@@ -96,6 +96,9 @@ void gb_clear(size_t size, int64_t n, char * d, size_t d_stride); // all bytes z
 
 // ------------------------------------------------------------------------------------------------- rows, work, sharing
 
+// Elements of a long row between which a thread may stop, where drivers pass over the row themselves.
+#define GB_STRETCH 65536
+
 // For gb_cpu_stopped: what n elements take that are converted to `type`. Most quantized formats are searched for.
 static inline int64_t gb_store_work(enum ggml_type type, int64_t n) {
     return ggml_is_quantized(type) ? n * (type == GGML_TYPE_Q8_0 || type == GGML_TYPE_Q4_0 ? 2 : 200) : n;
@@ -129,9 +132,6 @@ static inline int64_t gb_div_up(int64_t a, int64_t b) {
 }
 
 // Scratch is handed out in whole cache lines, so that threads do not share one.
-// mask.c: how much ALiBi's bias grows from one position to the next.
-float gb_alibi_slope(int64_t head, int n_head, float bias_max);
-
 static inline size_t gb_lines(size_t bytes) {
     return (bytes + 63) & ~(size_t) 63;
 }
@@ -175,5 +175,8 @@ void gb_run_map1(const struct gb_cpu_call * call, struct ggml_tensor * node, gb_
 // node = f(src[0], src[1]), src[1] repeated over the shape of src[0].
 void gb_run_map2(const struct gb_cpu_call * call, struct ggml_tensor * node, gb_map2 * f);
 int  gb_tasks_map(const struct ggml_tensor * node, int n_threads);
+
+// How much ALiBi's bias grows from one position to the next (mask.c).
+float gb_alibi_slope(int64_t head, int n_head, float bias_max);
 
 #endif // GB_CPU_OPS_ELEMENTS_H

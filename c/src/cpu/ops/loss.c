@@ -9,9 +9,26 @@
 
 #define EPS 1e-9f
 
-// p = softmax(x) (1 - EPS) + EPS; p may be x.
-static void probabilities(const struct gb_kernels * k, int64_t n, float * p, const float * x) {
-    const double sum = k->exp_sum_f32(n, p, x, k->max_f32(n, x));
+// e = exp(x - max), of which it returns the sum; e may be x. Not all of them when the run is over.
+static double exponentials(const struct gb_cpu_call * call, int64_t n, float * e, const float * x, float * max) {
+    double sum = 0;
+    *max       = -INFINITY;
+    for (int64_t i = 0; i < n; i += GB_STRETCH) {
+        const float largest = call->k->max_f32(GB_MIN(n - i, (int64_t) GB_STRETCH), x + i);
+        *max                = largest > *max || isnan(largest) ? largest : *max;
+    }
+    for (int64_t i = 0; i < n; i += GB_STRETCH) {
+        const int64_t length = GB_MIN(n - i, (int64_t) GB_STRETCH);
+        sum += call->k->exp_sum_f32(length, e + i, x + i, *max);
+        if (gb_cpu_stopped(call, 2 * length)) {
+            break;
+        }
+    }
+    return sum;
+}
+
+// Exponentials that add up to `sum` become p = softmax (1 - EPS) + EPS.
+static void probabilities(const struct gb_kernels * k, int64_t n, float * p, double sum) {
     k->scale_f32(n, p, p, (float) ((1.0 - (double) EPS) / sum));
     k->add1_f32(n, p, p, EPS);
 }
@@ -40,28 +57,31 @@ static size_t loss_work(const struct ggml_tensor * node, int n_tasks) {
 
 // -------------------------------------------------------------------------------------------------- CROSS_ENTROPY_LOSS
 
-// e: n floats for exponentials
-static double loss_row_given(const struct gb_kernels * k, int64_t n, float * e, const float * x, const float * target, double eps) {
-    const float  max = k->max_f32(n, x);
-    const double sum = k->exp_sum_f32(n, e, x, max), log_sum = log(sum);
+// The sum of target log(p) of one row; e: n floats, which may be x unless an eps was given. Not all of it when the run is over.
+static double loss_row(const struct gb_cpu_call * call, int64_t n, float * e, const float * x, const float * target, const struct given * given) {
+    float        max;
+    const double sum = exponentials(call, n, e, x, &max), log_sum = log(sum), eps = given->eps;
     double       total = 0;
-    for (int64_t i = 0; i < n; i++) {
-        if (target[i] != 0) {
-            const double log_p = eps == 0 ? (double) x[i] - (double) max - log_sum : log((double) e[i] / sum * (1.0 - eps) + eps);
-            total += (double) target[i] * log_p;
+    for (int64_t i = 0; i < n;) {
+        const int64_t end = GB_MIN(n, i + GB_STRETCH), length = end - i;
+        if (!given->eps_is_given) {
+            probabilities(call->k, length, e + i, sum);
+            call->k->log_f32(length, e + i, e + i);
+            for (; i < end; i++) {
+                total += (double) target[i] * (double) e[i];
+            }
+        }
+        for (; i < end; i++) {
+            if (target[i] != 0) {
+                const double log_p = eps == 0 ? (double) x[i] - (double) max - log_sum : log((double) e[i] / sum * (1.0 - eps) + eps);
+                total += (double) target[i] * log_p;
+            }
+        }
+        if (gb_cpu_stopped(call, 8 * length)) {
+            break;
         }
     }
     return total;
-}
-
-static double loss_row(const struct gb_kernels * k, int64_t n, float * scratch, const float * x, const float * target) {
-    double sum = 0;
-    probabilities(k, n, scratch, x);
-    k->log_f32(n, scratch, scratch);
-    for (int64_t i = 0; i < n; i++) {
-        sum += (double) target[i] * (double) scratch[i];
-    }
-    return sum;
 }
 
 static void run_cross_entropy_loss(const struct gb_cpu_call * call, struct ggml_tensor * node) {
@@ -78,8 +98,8 @@ static void run_cross_entropy_loss(const struct gb_cpu_call * call, struct ggml_
         const struct gb_row r = gb_row_at(a, i);
         const float *       x = gb_in(call->k, a, gb_row_of(a, r), n, scratch);
         const float *       t = gb_in(call->k, b, gb_row_of(b, r), n, scratch + n);
-        totals[i] = given.eps_is_given ? loss_row_given(call->k, n, scratch + 2 * n, x, t, given.eps) : loss_row(call->k, n, scratch, x, t);
-        if (gb_cpu_stopped(call, 8 * n)) {
+        totals[i]             = loss_row(call, n, given.eps_is_given ? scratch + 2 * n : scratch, x, t, &given);
+        if (gb_cpu_stopped(call, 0)) {
             break;
         }
     }
@@ -95,20 +115,46 @@ static void run_cross_entropy_loss(const struct gb_cpu_call * call, struct ggml_
 // --------------------------------------------------------------------------------------------- CROSS_ENTROPY_LOSS_BACK
 
 // With s = softmax and p = s (1 - eps) + eps: -(1 - eps) s (b / p - sum(s b / p)) c / rows, which is (s sum(b) - b) c / rows for eps 0.
-static void back_row_given(const struct gb_kernels * k, int64_t n, float * y, const float * x, const float * target, double eps, double scale) {
-    const double sum = k->exp_sum_f32(n, y, x, k->max_f32(n, x));
-    double       all = 0;
-    for (int64_t i = 0; i < n; i++) {
-        const double s = (double) y[i] / sum;
-        all += eps == 0 ? (double) target[i] : s * (double) target[i] / (s * (1.0 - eps) + eps);
+// y: exponentials that add up to `sum`. False: the run is over.
+static bool back_row_given(const struct gb_cpu_call * call, int64_t n, float * y, const float * target, double sum, double eps, double scale) {
+    double all = 0;
+    for (int64_t i = 0; i < n;) {
+        const int64_t end = GB_MIN(n, i + GB_STRETCH), length = end - i;
+        for (; i < end; i++) {
+            const double s = (double) y[i] / sum;
+            all += eps == 0 ? (double) target[i] : s * (double) target[i] / (s * (1.0 - eps) + eps);
+        }
+        if (gb_cpu_stopped(call, 4 * length)) {
+            return false;
+        }
     }
-    for (int64_t i = 0; i < n; i++) {
-        const double s = (double) y[i] / sum, t = (double) target[i];
-        y[i] = (float) (scale * (eps == 0 ? s * all - t : (1.0 - eps) * s * (all - t / (s * (1.0 - eps) + eps))));
+    for (int64_t i = 0; i < n;) {
+        const int64_t end = GB_MIN(n, i + GB_STRETCH), length = end - i;
+        for (; i < end; i++) {
+            const double s = (double) y[i] / sum, t = (double) target[i];
+            y[i] = (float) (scale * (eps == 0 ? s * all - t : (1.0 - eps) * s * (all - t / (s * (1.0 - eps) + eps))));
+        }
+        if (gb_cpu_stopped(call, 4 * length)) {
+            return false;
+        }
     }
+    return true;
 }
 
-// dst = (p - b) c / rows, c the gradient from above.
+// The same for the default: (p - b) c / rows.
+static bool back_row(const struct gb_cpu_call * call, int64_t n, float * y, const float * target, double sum, float scale) {
+    for (int64_t i = 0; i < n; i += GB_STRETCH) {
+        const int64_t length = GB_MIN(n - i, (int64_t) GB_STRETCH);
+        probabilities(call->k, length, y + i, sum);
+        call->k->sub_f32(length, y + i, y + i, target + i);
+        call->k->scale_f32(length, y + i, y + i, scale);
+        if (gb_cpu_stopped(call, 2 * length)) {
+            return false;
+        }
+    }
+    return true;
+}
+
 static void run_cross_entropy_loss_back(const struct gb_cpu_call * call, struct ggml_tensor * node) {
     const struct ggml_tensor *a = node->src[0], *b = node->src[1], *c = node->src[2];
     const int64_t             n       = a->ne[0];
@@ -121,17 +167,13 @@ static void run_cross_entropy_loss_back(const struct gb_cpu_call * call, struct 
         const struct gb_row r = gb_row_at(node, i);
         const float *       x = gb_in(call->k, a, gb_row_of(a, r), n, scratch);
         const float *       t = gb_in(call->k, b, gb_row_of(b, r), n, scratch + n);
-        if (given.eps_is_given) {
-            back_row_given(call->k, n, scratch, x, t, given.eps, (double) scale);
-        } else {
-            probabilities(call->k, n, scratch, x);
-            call->k->sub_f32(n, scratch, scratch, t);
-            call->k->scale_f32(n, scratch, scratch, scale);
-        }
-        gb_store(call->k, node->type, n, gb_row_of(node, r), node->nb[0], scratch);
-        if (gb_cpu_stopped(call, 8 * n)) {
+        float               max;
+        const double        sum = exponentials(call, n, scratch, x, &max);
+        if (!(given.eps_is_given ? back_row_given(call, n, scratch, t, sum, given.eps, (double) scale)
+                                 : back_row(call, n, scratch, t, sum, scale))) {
             return;
         }
+        gb_store(call->k, node->type, n, gb_row_of(node, r), node->nb[0], scratch);
     }
 }
 

@@ -54,19 +54,31 @@ static void run_rms_norm(const struct gb_cpu_call * call, struct ggml_tensor * n
 
 // ------------------------------------------------------------------------------------------------------- RMS_NORM_BACK
 
-// dx = (dy - x sum(x dy) / (sum(x^2) + n eps)) / sqrt(sum(x^2) / n + eps)
-static void rms_norm_back_row(const struct gb_kernels * k, int64_t n, float * dx, const float * x, const float * dy,
-                              float eps) {
-    const double squares = k->sum_sqr_f32(n, x);
-    double       product = 0;
-    for (int64_t i = 0; i < n; i++) {
-        product += (double) x[i] * (double) dy[i];
+// dx = (dy - x sum(x dy) / (sum(x^2) + n eps)) / sqrt(sum(x^2) / n + eps). False: the run is over.
+static bool rms_norm_back_row(const struct gb_cpu_call * call, int64_t n, float * dx, const float * x, const float * dy, float eps) {
+    double squares = 0, product = 0;
+    for (int64_t i = 0; i < n;) {
+        const int64_t end = GB_MIN(n, i + GB_STRETCH), length = end - i;
+        squares += call->k->sum_sqr_f32(length, x + i);
+        for (; i < end; i++) {
+            product += (double) x[i] * (double) dy[i];
+        }
+        if (gb_cpu_stopped(call, 2 * length)) {
+            return false;
+        }
     }
     const float along = (float) (product / (squares + (double) n * (double) eps));
     const float scale = (float) (1.0 / sqrt(squares / (double) n + (double) eps));
-    for (int64_t i = 0; i < n; i++) {
-        dx[i] = (dy[i] - x[i] * along) * scale;
+    for (int64_t i = 0; i < n;) {
+        const int64_t end = GB_MIN(n, i + GB_STRETCH), length = end - i;
+        for (; i < end; i++) {
+            dx[i] = (dy[i] - x[i] * along) * scale;
+        }
+        if (gb_cpu_stopped(call, length)) {
+            return false;
+        }
     }
+    return true;
 }
 
 static void run_rms_norm_back(const struct gb_cpu_call * call, struct ggml_tensor * node) {
@@ -81,11 +93,10 @@ static void run_rms_norm_back(const struct gb_cpu_call * call, struct ggml_tenso
         const float *       x  = gb_in(call->k, a, gb_row_of(a, r), n, scratch);
         const float *       dy = gb_in(call->k, b, gb_row_of(b, r), n, scratch + n);
         float *             dx = gb_out(node, p, n, scratch);
-        rms_norm_back_row(call->k, n, dx, x, dy, gb_op_param_f32(node, 0));
-        gb_put(call->k, node, p, n, dx);
-        if (gb_cpu_stopped(call, 4 * n)) {
+        if (!rms_norm_back_row(call, n, dx, x, dy, gb_op_param_f32(node, 0))) {
             return;
         }
+        gb_put(call->k, node, p, n, dx);
     }
 }
 
@@ -129,9 +140,9 @@ static double group_pass(const struct gb_cpu_call * call, const struct group * g
                     call->k->norm_apply_f32(n, y, x, mean, scale);
                     gb_put(call->k, node, p, n, y);
                 }
-            }
-            if (gb_cpu_stopped(call, a->ne[0])) {
-                return sum;
+                if (gb_cpu_stopped(call, n)) {
+                    return sum;
+                }
             }
         }
     }

@@ -16,8 +16,8 @@ static struct pool pool_of(const struct ggml_tensor * node) {
                  : (struct pool){ (enum ggml_op_pool) p[0], p[1], p[2], p[3], p[4], p[5], p[6] };
 }
 
-// Takes one input row into the accumulators of an output row.
-static void take_row(const struct pool * p, double * acc, int64_t n_out, const float * x, int64_t n_in) {
+// Takes one input row into the accumulators of an output row. False: the run is over.
+static bool take_row(const struct gb_cpu_call * call, const struct pool * p, double * acc, int64_t n_out, const float * x, int64_t n_in) {
     for (int64_t o = 0; o < n_out; o++) {
         const int64_t from = o * p->s0 - p->p0;
         const int64_t to   = GB_MIN(from + p->k0, n_in);
@@ -28,7 +28,11 @@ static void take_row(const struct pool * p, double * acc, int64_t n_out, const f
                 acc[o] = x[i];
             }
         }
+        if (gb_cpu_stopped(call, 4 + GB_MAX(to - from, (int64_t) 0))) {
+            return false;
+        }
     }
+    return true;
 }
 
 // Scratch of a thread: accumulators, the output row, an input row.
@@ -54,8 +58,7 @@ static void run_pool(const struct gb_cpu_call * call, struct ggml_tensor * node)
             acc[o] = p.op == GGML_OP_POOL_AVG ? 0.0 : -INFINITY;
         }
         for (int64_t y = GB_MAX(from, (int64_t) 0); y < to && a->ne[0] > 0; y++) {
-            take_row(&p, acc, n, gb_in(call->k, a, gb_row_ptr(a, y, r.i2, r.i3), a->ne[0], mem + 3 * n), a->ne[0]);
-            if (gb_cpu_stopped(call, a->ne[0] + n * GB_MIN((int64_t) p.k0, a->ne[0]))) {
+            if (!take_row(call, &p, acc, n, gb_in(call->k, a, gb_row_ptr(a, y, r.i2, r.i3), a->ne[0], mem + 3 * n), a->ne[0])) {
                 return;
             }
         }

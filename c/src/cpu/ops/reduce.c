@@ -237,6 +237,9 @@ static bool merge_sort(const struct gb_cpu_call * call, const float * x, int32_t
     }
     for (int64_t i = 0; i < n; i += SORT_BLOCK) {
         insertion_sort(x, index + i, GB_MIN(n - i, (int64_t) SORT_BLOCK), descending);
+        if (i % SORT_PIECE == SORT_PIECE - SORT_BLOCK && gb_cpu_stopped(call, 12 * SORT_PIECE)) {
+            return false;
+        }
     }
     int32_t * from = index;
     int32_t * to   = spare;
