@@ -8,6 +8,13 @@
 #include "ggml-backend.h"
 #include "ggml-cuda.h"
 #include "test.h"
+#ifdef __cplusplus
+extern "C" {
+#endif
+#include "tensor/quant/quant.h" // traits leave functions out that some formats have
+#ifdef __cplusplus
+}
+#endif
 
 #ifdef GB_CUDA_EMULATED
 #    include "emulation.h"

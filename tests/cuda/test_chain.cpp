@@ -8,7 +8,7 @@
 #include "ggml-alloc.h"
 #include "ggml-cpu.h"
 
-enum edit { NO_MASK, CAUSAL, ADDED, ADDED_BY_HEAD, ADDED_FIRST, IN_SOFT_MAX, CAUSAL_AND_ADDED, N_EDITS };
+enum edit { NO_MASK, CAUSAL, ADDED, ADDED_BY_HEAD, ADDED_FIRST, IN_SOFT_MAX, CAUSAL_AND_ADDED, N_EDITS, WITH_SLOPES };
 
 struct shape {
     ggml_type type; // of keys and values
@@ -57,6 +57,7 @@ static ggml_tensor * edited(chain & c, const options & o, const shape & s, ggml_
         case ADDED_BY_HEAD: return ggml_soft_max(c.ctx, added(scaled(t)));
         case ADDED_FIRST: t = scaled(t); return ggml_soft_max(c.ctx, ggml_add(c.ctx, c.mask, t));
         case IN_SOFT_MAX: return ggml_soft_max_ext(c.ctx, t, c.mask, scale);
+        case WITH_SLOPES: return ggml_soft_max_bias(c.ctx, t, c.mask, scale, 8);
         default: return ggml_soft_max(c.ctx, added(causal(scaled(t))));
     }
 }
@@ -253,6 +254,9 @@ static void not_taken(void) {
     on_and_off(cuda, s, o, 0);
     on_and_off(cuda, { GGML_TYPE_F16, 64, 8, 72, 2, 2, 1, 1 }, options(), 0); // few rows are exact
     on_and_off(cuda, { GGML_TYPE_F16, 36, 20, 72, 2, 2, 1, 1 }, options(), 0); // heads that the tensor cores do not take
+    o      = options();
+    o.edit = WITH_SLOPES;
+    on_and_off(cuda, s, o, 0);
     // memory that nobody planned: all results are there to be seen
     chain                 c      = build(cuda, s, options());
     chain                 d      = {};

@@ -195,7 +195,7 @@ static const op_case quantized[] = { // rows of 256, for blocks of any type
     T(repeat, ggml_repeat(t.ctx, dense(t, 256, 5), dense(t, 256, 10))),
     T(concat, ggml_concat(t.ctx, dense(t, 256, 5, 2), dense(t, 256, 5, 2))),
     T(silu, ggml_silu(t.ctx, dense(t, 256, 5))),
-    T(soft_max, ggml_soft_max(t.ctx, dense(t, 256, 5))),
+    T(soft_max, ggml_soft_max(t.ctx, dense(t, 256, 5))), T(soft_max_bias, ggml_soft_max_bias(t.ctx, dense(t, 256, 5), dense(t, 256, 5), 1, 8)),
     T(rms_norm, ggml_rms_norm(t.ctx, dense(t, 256, 5), 1e-6f)),
     T(argsort_long, ggml_argsort(t.ctx, dense(t, 8192, 2), GGML_SORT_ASC)),
 };

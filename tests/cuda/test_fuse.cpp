@@ -168,7 +168,7 @@ struct scores {
 };
 
 struct scores_case {
-    bool scale, causal, mask, inplace;
+    bool scale, causal, mask, inplace, bias;
 };
 
 static scores build_scores(ggml_backend_t cuda, const scores_case & k, int64_t n, int64_t rows) {
@@ -181,7 +181,7 @@ static scores build_scores(ggml_backend_t cuda, const scores_case & k, int64_t n
     if (k.causal) {
         s.nodes.push_back(y = k.inplace ? ggml_diag_mask_inf_inplace(s.ctx, y, 2) : ggml_diag_mask_inf(s.ctx, y, 2));
     }
-    s.nodes.push_back(y = k.mask ? ggml_soft_max_ext(s.ctx, y, m, 1.5f) : k.inplace ? ggml_soft_max_inplace(s.ctx, y) : ggml_soft_max(s.ctx, y));
+    s.nodes.push_back(y = k.mask ? ggml_soft_max_bias(s.ctx, y, m, 1.5f, k.bias ? 8.0f : 0.0f) : k.inplace ? ggml_soft_max_inplace(s.ctx, y) : ggml_soft_max(s.ctx, y));
     s.graph = ggml_new_graph(s.ctx);
     ggml_build_forward_expand(s.graph, y);
     s.buffer  = ggml_backend_alloc_ctx_tensors(s.ctx, cuda);
@@ -218,7 +218,7 @@ static void compare_scores(ggml_backend_t cuda, const scores_case & k, int64_t n
         for (size_t j = 0; j < u.size(); j++) {
             wrong += !(u[j] == v[j] || fabsf(u[j] - v[j]) <= 1e-6f * (1 + fabsf(v[j])));
         }
-        CHECK_MSG(wrong == 0, "scale %d causal %d mask %d in place %d, %d x %d: node %zu, %d wrong", k.scale, k.causal, k.mask, k.inplace, (int) n, (int) rows, i, wrong);
+        CHECK_MSG(wrong == 0, "scale %d causal %d mask %d in place %d bias %d, %d x %d: node %zu, %d wrong", k.scale, k.causal, k.mask, k.inplace, k.bias, (int) n, (int) rows, i, wrong);
     }
     for (scores * s : { &a, &b }) {
         ggml_backend_buffer_free(s->buffer);
@@ -230,9 +230,9 @@ static void scale_mask_softmax(void) {
     CUDA_OR_SKIP();
     ggml_backend_t cuda = cuda_open(0);
     ggml_backend_cuda_set_graphs(cuda, false);
-    for (int bits = 1; bits < 16; bits++) {
-        const scores_case k = { (bits & 1) != 0, (bits & 2) != 0, (bits & 4) != 0, (bits & 8) != 0 };
-        if (k.scale || k.causal) {
+    for (int bits = 1; bits < 32; bits++) {
+        const scores_case k = { (bits & 1) != 0, (bits & 2) != 0, (bits & 4) != 0, (bits & 8) != 0, (bits & 16) != 0 };
+        if ((k.scale || k.causal) && (k.mask || !k.bias)) {
             for (int64_t n : { 5, 40, 300, 2500 }) {
                 compare_scores(cuda, k, n, 7);
             }

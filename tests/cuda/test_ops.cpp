@@ -67,7 +67,7 @@ static void fill(ggml_tensor * t) {
             ((int32_t *) bytes.data())[i] = (int32_t) (test_random() % 7);
         }
     } else {
-        ggml_internal_get_type_traits(t->type).from_float(v.data(), bytes.data(), (int) n);
+        gb_quant_format_of(t->type)->from_float(v.data(), bytes.data(), (int) n);
     }
     CHECK_INT(ggml_backend_tensor_set(t, bytes.data(), 0, bytes.size()), GGML_STATUS_SUCCESS);
 }
@@ -223,6 +223,7 @@ static const op_case cases[] = {
     R(rms_norm_mul, 1e-5, ggml_mul(t.ctx, ggml_rms_norm(t.ctx, x4(t, 64, 9), 1e-5f), f32(t, 64))),
     R(group_norm, 1e-5, ggml_group_norm(t.ctx, x4(t, 7, 5, 6, 2), 4)),
     R(soft_max, 1e-5, ggml_soft_max(t.ctx, x4(t, 37, 5, 3))), R(soft_max_long, 1e-5, ggml_soft_max(t.ctx, x4(t, 1500, 3))),
+    R(soft_max_bias, 1e-5, ggml_soft_max_bias(t.ctx, x4(t, 37, 5, 6, 2), f32(t, 37, 5), 0.7f, 8)),
     R(soft_max_ext, 1e-5, ggml_soft_max_ext(t.ctx, x4(t, 37, 5, 4), f32(t, 37, 5), 0.7f)),
     R(soft_max_masked, 1e-5, ggml_soft_max(t.ctx, ggml_diag_mask_inf(t.ctx, x4(t, 9, 9, 2), 0))),
     T(diag_mask_inf, ggml_diag_mask_inf(t.ctx, x4(t, 9, 7, 2), 3)), T(diag_mask_zero, ggml_diag_mask_zero(t.ctx, x4(t, 9, 7, 2), 3)),
@@ -279,7 +280,8 @@ static void quantized_sources(void) {
     ggml_backend_t cpu = ggml_backend_cpu_init(), cuda = open_and_watch();
     int            n_types = 0;
     for (int type = 0; type < GGML_TYPE_COUNT; type++) {
-        if (!ggml_is_quantized((ggml_type) type) || ggml_internal_get_type_traits((ggml_type) type).from_float == NULL) {
+        const struct gb_quant_format * format = gb_quant_format_of((ggml_type) type);
+        if (format == NULL || format->from_float == NULL) { // some need weights to be quantized with
             continue;
         }
         const bench t = { ggml_init({ 1 << 17, NULL, true }), (ggml_type) type, DENSE };
@@ -355,7 +357,7 @@ static void check_quantizing(ggml_type from, ggml_type type, layout how, ggml_ba
     CHECK_INT(ggml_backend_tensor_set(root, bytes.data(), 0, bytes.size()), GGML_STATUS_SUCCESS);
     const std::vector<float> values = values_of(x); // in logical order
     std::vector<char>        want(ggml_nbytes(copy)), got(want.size());
-    ggml_internal_get_type_traits(type).from_float(values.data(), want.data(), (int) values.size());
+    gb_quant_format_of(type)->from_float(values.data(), want.data(), (int) values.size());
 
     struct ggml_backend_graph_copy done = ggml_backend_graph_copy(cuda, graph);
     REQUIRE(done.graph != NULL);

@@ -17,7 +17,7 @@ static std::vector<float> to_floats(const ggml_tensor * t) { // all elements, in
     } else if (t->type == GGML_TYPE_BF16) {
         ggml_bf16_to_fp32_row((const ggml_bf16_t *) t->data, v.data(), n);
     } else {
-        ggml_internal_get_type_traits(t->type).to_float(t->data, v.data(), (int) n);
+        gb_quant_format_of(t->type)->to_float(t->data, v.data(), (int) n);
     }
     return v;
 }
@@ -34,8 +34,8 @@ static void fill(ggml_tensor * t) {
         ggml_fp32_to_fp16_row(v.data(), (ggml_fp16_t *) t->data, (int) n);
     } else if (t->type == GGML_TYPE_BF16) {
         ggml_fp32_to_bf16_row(v.data(), (ggml_bf16_t *) t->data, n);
-    } else if (ggml_internal_get_type_traits(t->type).from_float != NULL) {
-        ggml_internal_get_type_traits(t->type).from_float(v.data(), t->data, (int) n);
+    } else if (gb_quant_format_of(t->type)->from_float != NULL) {
+        gb_quant_format_of(t->type)->from_float(v.data(), t->data, (int) n);
     } else { // formats that need weights to be quantized with
         const std::vector<float> ones((size_t) t->ne[0], 1.0f);
         int64_t                  hist[16] = {};

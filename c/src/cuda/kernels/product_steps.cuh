@@ -12,9 +12,9 @@ GB_KERNEL GB_BOUNDS(256, 1) gb_rows_of_bytes(gb_make_rows p) {
     if (group >= p.y_row) {
         return;
     }
-    const float   x = gb_load_activation(p, gb_source_row(p, r), group * 32 + lane), most = 1.2676506002282294e30f, least = 7.888609052210118e-31f;
-    const float   largest = gb_warp_max(fabsf(x) < most ? fabsf(x) : INFINITY);
-    const float   d = largest < least ? 0 : largest < most ? largest / 127 : NAN, scaled = d > 0 ? x * (1 / d) : 0;
+    const float   x       = gb_load_activation(p, gb_source_row(p, r), group * 32 + lane);
+    const float   largest = gb_warp_max(fabsf(x) < 0x1p100f ? fabsf(x) : INFINITY);
+    const float   d = largest < 0x1p-100f ? 0 : largest < INFINITY ? largest / 127 : NAN, scaled = d > 0 ? x * (1 / d) : 0;
     const int     q = (int) roundf(fminf(fmaxf(scaled, -127.0f), 127.0f));
     int           sum = q;
     GB_UNROLL for (int mask = 8; mask > 0; mask /= 2) {

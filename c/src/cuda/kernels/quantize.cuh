@@ -293,7 +293,7 @@ template<int TYPE> GB_DEVICE void gb_quantize_block(float x, uint8_t * block, [[
         gb_quantize_iq4_nl(x, block, shared);
     } else {
         static_assert(TYPE == GGML_TYPE_MXFP4, "one of GB_QUANTIZED_TYPES");
-        gb_quantize_mxfp4(x == x ? gb_max(-3.40282347e38f, gb_min(3.40282347e38f, x)) : 0, block);
+        gb_quantize_mxfp4(x == x ? gb_max(-0x1.fffffep127f, gb_min(0x1.fffffep127f, x)) : 0, block);
     }
 }
 
@@ -301,13 +301,18 @@ template<int TYPE> GB_DEVICE void gb_quantize_block(float x, uint8_t * block, [[
 template<int TYPE> GB_DEVICE void gb_check_block(float x, uint8_t * block, int bytes) {
     if constexpr (TYPE != GGML_TYPE_MXFP4) {
         constexpr bool WIDE = TYPE == GGML_TYPE_Q8_1, AFFINE = TYPE == GGML_TYPE_Q4_1 || TYPE == GGML_TYPE_Q5_1;
-        const auto     is_finite = [](float v) { return fabsf(v) <= 3.40282347e38f; };
+        const auto     is_finite = [](float v) { return fabsf(v) < INFINITY; };
         gb_sync_warp(); // the scales are there
         bool bad = gb_ballot(!is_finite(x)) != 0;
         if constexpr (WIDE) {
             bad = bad || !is_finite(gb_rounded_product(127, gb_bits_to_float((uint32_t) gb_written_u16(block) | (uint32_t) gb_written_u16(block + 2) << 16)));
         } else {
             bad = bad || (gb_written_u16(block) & 0x7c00) == 0x7c00 || (AFFINE && (gb_written_u16(block + 2) & 0x7c00) == 0x7c00);
+        }
+        if constexpr (TYPE == GGML_TYPE_IQ4_NL) { // the sums for its scale may have overflowed
+            const float most = gb_block_extreme(x), d = gb_half_bits_to_float(gb_written_u16(block));
+            const float held = gb_rounded_product(d, (float) gb_iq4_levels[gb_iq4_nearest(d != 0 ? 2 * (most / d) : 0)]);
+            bad              = bad || (fabsf(most) > 80 * 65504.0f && !(fabsf(held - most) <= fabsf(most) / 2));
         }
         if (bad) {
             gb_sync_warp(); // and have been read

@@ -64,7 +64,7 @@ static bool add_causal(chain & c, const ggml_tensor * node) {
 
 static bool add_soft_max(chain & c, const ggml_tensor * node) {
     const ggml_tensor * mask = node->src[1];
-    return node->src[2] == NULL && add_scale(c, gb_param_float(node, 0)) &&
+    return node->src[2] == NULL && gb_param_float(node, 1) == 0 && add_scale(c, gb_param_float(node, 0)) &&
            (mask == NULL || (mask != node->src[0] && mask->ne[2] == 1 && mask->ne[3] == 1 && add_mask(c, mask, node)));
 }
 

@@ -11,7 +11,7 @@ struct gb_norm_args {
     int64_t rows;
 };
 
-#define GB_NORM_FAR 8.271806125530277e-25f // 2^-80
+#define GB_NORM_FAR 0x1p-80f
 
 template<int WARPS, bool MEAN> GB_KERNEL GB_BOUNDS(512, 1) gb_norm_rows(gb_norm_args q) {
     GB_SHARED(float, shared, WARPS);

@@ -3,7 +3,8 @@
 //
 // Two kernels: the first makes a table of cosines and sines, a pair of floats for each position and pair of elements, from angles in double
 // precision (at position 100,000 a float is off by a hundredth of a turn); the second applies it to all heads. The layouts of pairs
-// and the formulas of angles are those of the three modes (and GGML_ROPE_EXACT, see ggml.h): normal (2j, 2j + 1), NeoX (j, j + n_dims/2), GLM (two halves with a position each).
+// and the formulas of angles are those of the three modes, normal (2j, 2j + 1), NeoX (j, j + n_dims/2), GLM (two halves with a position each), and
+// of GGML_ROPE_EXACT (ggml.h).
 #include "cuda/ops/elements.h"
 
 enum { GB_ROPE_NEOX = 2, GB_ROPE_GLM = 4 };

@@ -1,4 +1,5 @@
-// soft_max.cu - SOFT_MAX (scaled and masked, by rows), also together with the SCALE and DIAG_MASK_INF before it, DIAG_MASK_INF, DIAG_MASK_ZERO, ALIBI.
+// soft_max.cu - SOFT_MAX (scaled and masked, by rows; the mask times ALiBi's slope of the head, if there is a bias), also together with the SCALE
+// and DIAG_MASK_INF before it, DIAG_MASK_INF, DIAG_MASK_ZERO, ALIBI.
 //
 // A row whose every entry is masked with -infinity becomes zeros; a row with a NaN becomes NaN. A row whose largest product with the scale
 // overflows is computed again, 2^-64 times as large: overflow is no mask.
@@ -8,6 +9,8 @@ struct gb_soft_max_args {
     gb_view x, y, mask; // mask.p NULL: none; its row is the row's number, counted through all, modulo mask.ne[1]
     float   scale;
     int64_t rows;
+    float   bias_max; // 0: the mask counts as it is; else heads have slopes
+    int     floor_heads;
     // what comes before: x becomes x times `factor`, and -infinity past place last + number of the row in its matrix
     bool    edited, causal;
     float   factor;
@@ -15,14 +18,28 @@ struct gb_soft_max_args {
     gb_view scaled, masked; // f32; p NULL: nobody will see them
 };
 
+// The slope of a head. The odd powers of the finer base go to heads beyond the largest power of two.
+GB_DEVICE float gb_alibi_slope(int64_t head, int floor_heads, float bias_max) {
+    return head < floor_heads ? exp2f(-bias_max / (float) floor_heads * (float) (head + 1))
+                              : exp2f(-bias_max / (2.0f * (float) floor_heads) * (float) (2 * (head - floor_heads) + 1));
+}
+
+static int floor_of(int64_t n_head) { // the largest power of two that is no more
+    int floor = 1;
+    while (floor <= n_head / 2 && floor < 1 << 30) {
+        floor *= 2;
+    }
+    return floor;
+}
+
 GB_DEVICE float gb_edited(const gb_soft_max_args & q, float v, int64_t i1, int64_t i) {
     return q.causal && i > q.last + i1 ? -INFINITY : v * q.factor;
 }
 
-// Times `down`, a power of two.
-GB_DEVICE float gb_score(const gb_soft_max_args & q, const char * x, const char * mask, int64_t i1, int64_t i, float down) {
+// Times `down`, a power of two. slope: of the mask.
+GB_DEVICE float gb_score(const gb_soft_max_args & q, const char * x, const char * mask, float slope, int64_t i1, int64_t i, float down) {
     const float first = gb_get(q.x.type, x + i * q.x.nb[0]), v = q.edited ? gb_edited(q, first, i1, i) : first, scale = q.scale * down;
-    return mask != NULL ? fmaf(v, scale, gb_get(q.mask.type, mask + i * q.mask.nb[0]) * down) : v * scale;
+    return mask != NULL ? fmaf(v, scale, gb_get(q.mask.type, mask + i * q.mask.nb[0]) * slope * down) : v * scale;
 }
 
 template<int WARPS> GB_KERNEL GB_BOUNDS(512, 1) gb_soft_max(gb_soft_max_args q) {
@@ -31,22 +48,23 @@ template<int WARPS> GB_KERNEL GB_BOUNDS(512, 1) gb_soft_max(gb_soft_max_args q) 
     const gb_index at   = gb_unravel_row<uint64_t>((uint64_t) real, q.x.ne);
     const char *   x    = gb_at(q.x, at);
     const char *   mask = q.mask.p != NULL ? q.mask.p + real % q.mask.ne[1] * q.mask.nb[1] : NULL;
+    const float    slope = q.bias_max > 0 ? gb_alibi_slope(at.i[2], q.floor_heads, q.bias_max) : 1;
     float          max = -INFINITY, sum = 0, down = 1;
     for (int64_t i = gb_my_place<WARPS>(); i < n; i += step) {
-        max = fmaxf(max, gb_score(q, x, mask, at.i[1], i, 1));
+        max = fmaxf(max, gb_score(q, x, mask, slope, at.i[1], i, 1));
     }
     max = gb_row_max<WARPS>(max, shared);
     if (!(fabsf(max) < INFINITY)) { // so it is in all threads of the row
-        down = 5.421010862427522e-20f;
+        down = 0x1p-64f;
         max  = -INFINITY;
         for (int64_t i = gb_my_place<WARPS>(); i < n; i += step) {
-            max = fmaxf(max, gb_score(q, x, mask, at.i[1], i, down));
+            max = fmaxf(max, gb_score(q, x, mask, slope, at.i[1], i, down));
         }
         max = gb_row_max<WARPS>(max, shared);
     }
     const float up = 1 / down;
     for (int64_t i = gb_my_place<WARPS>(); i < n; i += step) {
-        const float s = gb_score(q, x, mask, at.i[1], i, down);
+        const float s = gb_score(q, x, mask, slope, at.i[1], i, down);
         sum += max == -INFINITY ? (s == s ? 0.0f : s) : expf((s - max) * up); // a NaN counts even among masked ones
     }
     sum                = gb_row_sum<WARPS>(sum, shared);
@@ -56,7 +74,7 @@ template<int WARPS> GB_KERNEL GB_BOUNDS(512, 1) gb_soft_max(gb_soft_max_args q) 
     }
     char * y = gb_at(q.y, at);
     for (int64_t i = gb_my_place<WARPS>(); i < n; i += step) {
-        const float s = gb_score(q, x, mask, at.i[1], i, down);
+        const float s = gb_score(q, x, mask, slope, at.i[1], i, down);
         if (q.edited) {
             const float first = gb_get(q.x.type, x + i * q.x.nb[0]);
             if (q.scaled.p != NULL) {
@@ -77,7 +95,9 @@ static gb_soft_max_args args_of(const ggml_tensor * dst) {
     q.scale            = gb_param_float(dst, 0);
     q.rows             = gb_rows(dst);
     if (dst->src[1] != NULL) {
-        q.mask = gb_view_of(dst->src[1]);
+        q.mask        = gb_view_of(dst->src[1]);
+        q.bias_max    = gb_param_float(dst, 1);
+        q.floor_heads = floor_of(dst->ne[2]);
     }
     return q;
 }
@@ -89,9 +109,6 @@ static enum ggml_status soft_max_run(gb_cuda_backend & b, ggml_tensor * dst) {
 }
 
 static const char * soft_max_supports(const gb_cuda_device &, const ggml_tensor * dst) {
-    if (gb_param_float(dst, 1) != 0) {
-        return "a bias of each head";
-    }
     return gb_rows(dst) >= (int64_t) 1 << 31 ? "more than 2^31 rows" : gb_need_floats(dst, dst->src[1] != NULL ? 2 : 1);
 }
 
@@ -191,24 +208,18 @@ static const char * mask_supports(const gb_cuda_device &, const ggml_tensor * ds
     return gb_need_floats(dst, 1);
 }
 
-// Head h of n_head: the odd powers of the finer base go to heads beyond the largest power of two, `floor`.
 template<class I> GB_KERNEL GB_BOUNDS(256, 1) gb_alibi(gb_view y, gb_view x, int floor_heads, float bias_max, int64_t n) {
     const int64_t k = gb_thread();
     if (k < n) {
-        const gb_index at   = gb_unravel<I>((I) k, y.ne);
-        const int64_t  head = at.i[2] + at.i[3] * y.ne[2];
-        const float    slope = head < floor_heads ? exp2f(-bias_max / (float) floor_heads * (float) (head + 1))
-                                                  : exp2f(-bias_max / (2.0f * (float) floor_heads) * (float) (2 * (head - floor_heads) + 1));
+        const gb_index at    = gb_unravel<I>((I) k, y.ne);
+        const float    slope = gb_alibi_slope(at.i[2] + at.i[3] * y.ne[2], floor_heads, bias_max);
         gb_put(y.type, gb_at(y, at), (float) at.i[0] * slope + gb_get(x.type, gb_at(x, at)));
     }
 }
 
 static enum ggml_status alibi_run(gb_cuda_backend & b, ggml_tensor * dst) {
     const int64_t n           = gb_count(dst);
-    int           floor_heads = 1;
-    while (floor_heads <= dst->op_params[1] / 2) {
-        floor_heads *= 2;
-    }
+    const int     floor_heads = floor_of(dst->op_params[1]);
     const gb_view y = gb_view_of(dst), x = gb_view_of(dst->src[0]);
     const float   bias_max = gb_param_float(dst, 2);
     GB_CUDA_TRY(b, (gb_is_small(n) ? GB_LAUNCH((gb_alibi<uint32_t>), gb_blocks(n), GB_BLOCK, 0, b.stream, y, x, floor_heads, bias_max, n)
