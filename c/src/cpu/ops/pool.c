@@ -18,18 +18,22 @@ static struct pool pool_of(const struct ggml_tensor * node) {
 
 // Takes one input row into the accumulators of an output row. False: the run is over.
 static bool take_row(const struct gb_cpu_call * call, const struct pool * p, double * acc, int64_t n_out, const float * x, int64_t n_in) {
-    for (int64_t o = 0; o < n_out; o++) {
-        const int64_t from = o * p->s0 - p->p0;
-        const int64_t to   = GB_MIN(from + p->k0, n_in);
-        for (int64_t i = GB_MAX(from, (int64_t) 0); i < to; i++) {
-            if (p->op == GGML_OP_POOL_AVG) {
-                acc[o] += x[i];
-            } else if (x[i] > acc[o] || isnan(x[i])) {
-                acc[o] = x[i];
-            }
-        }
-        if (gb_cpu_stopped(call, 4 + GB_MAX(to - from, (int64_t) 0))) {
+    const int64_t width = GB_MIN((int64_t) p->k0, n_in), piece = GB_STRETCH / width + 1; // n_in is above 0
+    for (int64_t o = 0; o < n_out;) {
+        const int64_t end = GB_MIN(n_out, o + piece);
+        if (gb_cpu_stopped(call, (end - o) * (2 + width))) {
             return false;
+        }
+        for (; o < end; o++) {
+            const int64_t from = o * p->s0 - p->p0;
+            const int64_t to   = GB_MIN(from + p->k0, n_in);
+            for (int64_t i = GB_MAX(from, (int64_t) 0); i < to; i++) {
+                if (p->op == GGML_OP_POOL_AVG) {
+                    acc[o] += x[i];
+                } else if (!(x[i] <= acc[o]) && !isnan(acc[o])) { // a NaN comes in, and stays
+                    acc[o] = x[i];
+                }
+            }
         }
     }
     return true;

@@ -125,22 +125,19 @@ struct best {
     int32_t at;
 };
 
-// In the order of ARGMAX, in which NaN is above all.
-static bool is_same(float a, float b) {
-    return a == b || (isnan(a) && isnan(b));
-}
-
-// The last of equal maxima. The kernel finds the maximum of a run; who holds it matters only if it is one of the row so far.
+// The last of equal maxima; NaN is above all. The kernel finds the maximum of a run; who holds it matters only if it is one of the row so far.
 static void improve(const struct gb_kernels * k, struct best * best, int64_t i0, int64_t n, const float * x) {
-    const float max = k->max_f32(n, x);
-    if (max < best->value || (isnan(best->value) && !isnan(max))) {
+    const float max     = k->max_f32(n, x);
+    const bool  is_none = isnan(max);
+    if (max < best->value || (isnan(best->value) && !is_none)) {
         return;
     }
     for (int64_t end = n; end > 0; end -= GB_MIN(end, (int64_t) LOOK_BACK)) {
         const int64_t start = GB_MAX(end - LOOK_BACK, (int64_t) 0);
-        if (is_same(k->max_f32(end - start, x + start), max)) {
+        const float   there = k->max_f32(end - start, x + start);
+        if (is_none ? isnan(there) : there == max) {
             for (int64_t i = end - 1; i >= start; i--) {
-                if (is_same(x[i], max)) {
+                if (is_none ? isnan(x[i]) : x[i] == max) {
                     *best = (struct best){ max, (int32_t) (i0 + i) };
                     return;
                 }
