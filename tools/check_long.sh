@@ -92,6 +92,7 @@ cmake -S . -B build/cuda-emulated-module -DCMAKE_BUILD_TYPE=Release -DGGML_BACKE
 cmake --build build/cuda-emulated-module -j "$jobs" --target ggml_backend_cuda_emulated_module >build/cuda-emulated-module.log 2>&1 || { tail -n 50 build/cuda-emulated-module.log; exit 1; }
 emulated=$PWD/build/cuda-emulated-module/tests/cuda/libggml_backend_cuda_emulated_module.so
 GGML_CUDA_MODULE=$emulated "$py" -m pytest -q -p no:cacheprovider tests/python/test_cuda.py tests/python/test_sched.py tests/python/test_ops_*.py
+GGML_CUDA_MODULE=$emulated "$py" tests/python/harness_zeros.py --seconds "${HARNESS_SECONDS:-600}" --seed "$(date +%s)" --deaths 5
 "$py" -m examples.embed --devices CPU --out build/embed-cpu.npy "A cat sat." "Tensors on devices" >/dev/null
 for devices in CUDA0 CUDA0,CPU; do
     GGML_CUDA_MODULE=$emulated "$py" -m examples.embed --devices $devices --out build/embed-cuda.npy "A cat sat." "Tensors on devices"

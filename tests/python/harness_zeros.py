@@ -1,5 +1,5 @@
-"""Every operation with sizes of 0 and 1 in every position: on one thread and two, a simulated device, a scheduler of both, with evaluation
-callbacks, custom functions, copies and comparisons of the graph.
+"""Every operation with sizes of 0 and 1 in every position: on one thread and two, a simulated device, a scheduler of both, a CUDA device where there is
+one (GGML_CUDA_MODULE names the emulation), with evaluation callbacks, custom functions, copies and comparisons of the graph.
 
     python tests/python/harness_zeros.py --seconds 10 --seed 1
 
@@ -57,6 +57,7 @@ MORE: list[tuple[str, Build, list[Array], Any]] = [
     ("in place", lambda x: gb.relu(gb.scale(x, 2.0), inplace=True), [ones(2, 3, 4)], lambda x: x),
     ("attention", lambda q, k, v: gb.cont(gb.permute(gb.mul_mat(v, gb.soft_max(gb.mul_mat(k, q), scale=0.5)), 0, 2, 1, 3)),
      [ones(2, 3, 8), ones(2, 5, 8), ones(2, 8, 5)], None),
+    ("soft_max", lambda x, m: gb.soft_max(x, m, 0.5, max_bias=8.0), [ones(2, 3, 4), ones(3, 4)], None),
     ("layer", lambda x, w, b: gb.gelu(gb.norm(x @ w.T + b)) + x, [ones(3, 4), ones(4, 4), ones(4)], None),
     ("conv", lambda k, x: gb.relu(gb.conv_2d(k, x)), [ones(4, 3, 3, 3, dtype=f16), ones(2, 3, 20, 20)], None),
     ("rows of halves", gb.get_rows, [ones(6, 8, dtype=f16), np.array([0, 2, 1], i32)], lambda x, i: x[np.zeros_like(i)] if len(x) else None),
@@ -166,6 +167,7 @@ class Machines:
         self.sim = gb.Backend("SIM", mem="64M")
         self.some = gb.Backend("SIM", mem="64M", ops=["mul_mat", "add", "im2col", "relu"])
         self.both = gb.Scheduler([self.sim, self.one])
+        self.cuda = gb.Backend("CUDA0") if "CUDA0" in gb.backends() else None
 
     def graph(self, trial: Trial, values: Sequence[Array], backend: gb.Backend) -> Array:
         with contextlib.suppress(gb.StateError):  # all have memory
@@ -208,6 +210,11 @@ class Machines:
         return trial.done("compute_async")
 
     def all(self) -> dict[str, Callable[[Trial, Sequence[Array]], Array]]:
+        cuda = self.cuda
+        there: dict[str, Callable[[Trial, Sequence[Array]], Array]] = {} if cuda is None else {
+            "CUDA": lambda t, v: self.graph(t, v, cuda),
+            "CUDA and CPU": lambda t, v: self.scheduled(t, v, gb.Scheduler([cuda, self.two]), True),
+        }  # fmt: skip
         return {
             "one thread": lambda t, v: self.graph(t, v, self.one),
             "two threads": lambda t, v: self.graph(t, v, self.two),
@@ -218,6 +225,7 @@ class Machines:
             "some of SIM": lambda t, v: self.scheduled(t, v, gb.Scheduler([self.some, self.two]), True),
             "CPU with a callback": lambda t, v: self.scheduled(t, v, gb.Scheduler([self.two]), True),
             "asynchronous": self.asynchronous,
+            **there,
         }
 
 
@@ -261,7 +269,7 @@ def trial(machines: Machines, case: tuple[str, Build, list[Array], Any], chooser
     results: dict[str, Array | None] = {}
     try:
         for where, compute in machines.all().items():
-            if custom and where == "SIM":
+            if custom and where in ("SIM", "CUDA"):
                 continue
             mine = Trial(build, shapes, arrays, custom)
             try:
@@ -282,15 +290,15 @@ def trial(machines: Machines, case: tuple[str, Build, list[Array], Any], chooser
     for where, got in results.items():
         if (got is None) != (expected is None):
             raise Wrong(f"{shapes}, custom {custom!r}: refused on only one of {base}, {where}")
-        if got is not None and expected is not None and not same(got, expected, name in LOOSE):
+        if got is not None and expected is not None and not same(got, expected, 1e-2 if "CUDA" in where else 1e-5 if name in LOOSE or expected.dtype == f32 else 1e-2):
             raise Wrong(f"{shapes}, custom {custom!r}: {base} gives {expected.reshape(-1)[:4]}, {where} gives {got.reshape(-1)[:4]}")
 
 
-def same(a: Array, b: Array, loosely: bool) -> bool:
+def same(a: Array, b: Array, rtol: float) -> bool:
     if a.shape != b.shape:
         return False
     if a.dtype.kind == "f":
-        return np.allclose(a, b, rtol=1e-5 if loosely or a.dtype == f32 else 1e-2, atol=1e-6, equal_nan=True)
+        return np.allclose(a, b, rtol=rtol, atol=1e-6, equal_nan=True)
     return a.tobytes() == b.tobytes()
 
 

@@ -265,12 +265,14 @@ def check(
     dtype: str | None = None,
     writes: Sequence[int] = (),
     on_sim: bool = True,
+    on_cuda: bool = True,
 ) -> gb.Tensor:
     """Fails unless ``build(*tensors)`` computes ``reference(*arrays)`` everywhere. Returns the node.
 
     magnitude: like the reference, the sum of the magnitudes of the terms of each element
     dtype: that the result must have; default: the first input's
     writes: the inputs that may be overwritten (in-place operations)
+    on_sim, on_cuda: also on these devices, if there is one
     """
     with np.errstate(all="ignore"):
         want = np.asarray(reference(*(i.exact for i in inputs)))
@@ -285,7 +287,7 @@ def check(
     if on_sim:
         there = Built(build, inputs, sim())
         compare(there.compute(sim()), want, size, tolerance, "SIM")
-    device = cuda()
+    device = cuda() if on_cuda else None
     if device is not None and all(device.supports(t) for t in built.graph.nodes):
         there = Built(build, inputs, device)
         compare(there.compute(device), want, size, on_tensor_cores(there, tolerance), "CUDA0")

@@ -202,7 +202,7 @@ template<int KIND, int DP, int KEYS, bool MASK> GB_KERNEL GB_BOUNDS(GB_ATTENTION
     GB_UNROLL for (int h = 0; h < 2; h++) {
         const int64_t r     = first + warp * 16 + lane / 4 + 8 * h;
         const float   sum   = gb_quad_sum(state.sum[h]);
-        const float   scale = p.partial != NULL ? 1 : sum > 0 ? 1 / sum : 0;
+        const float   scale = p.partial != NULL ? 1 : sum == 0 ? 0 : 1 / sum; // NaN stays
         if (r < rows) {
             const gb_attention_row at  = gb_attention_row_of(p, group, r);
             const int64_t          row = (i3 * p.heads + at.i2) * p.n + at.i1;
@@ -243,7 +243,7 @@ GB_KERNEL GB_BOUNDS(GB_ATTENTION_THREADS, 1) gb_attention_join(gb_attention p, i
         for (int i = 0; i < p.parts; i++) {
             x += part[i * (p.d + 2) + c] * exp2f(part[i * (p.d + 2) + p.d] - origin);
         }
-        p.dst[row * p.d + c] = sum > 0 ? x / sum : 0;
+        p.dst[row * p.d + c] = sum == 0 ? 0 : x / sum;
     }
 }
 

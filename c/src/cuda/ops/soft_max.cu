@@ -2,7 +2,7 @@
 // and DIAG_MASK_INF before it, DIAG_MASK_INF, DIAG_MASK_ZERO, ALIBI.
 //
 // A row whose every entry is masked with -infinity becomes zeros; a row with a NaN becomes NaN. A row whose largest product with the scale
-// overflows is computed again, 2^-64 times as large: overflow is no mask.
+// overflows is computed again, 2^-128 times as large, in two steps: overflow is no mask.
 #include "cuda/ops/elements.h"
 
 struct gb_soft_max_args {
@@ -36,10 +36,10 @@ GB_DEVICE float gb_edited(const gb_soft_max_args & q, float v, int64_t i1, int64
     return q.causal && i > q.last + i1 ? -INFINITY : v * q.factor;
 }
 
-// Times `down`, a power of two. slope: of the mask.
+// Times `down` twice, a power of two. slope: of the mask.
 GB_DEVICE float gb_score(const gb_soft_max_args & q, const char * x, const char * mask, float slope, int64_t i1, int64_t i, float down) {
-    const float first = gb_get(q.x.type, x + i * q.x.nb[0]), v = q.edited ? gb_edited(q, first, i1, i) : first, scale = q.scale * down;
-    return mask != NULL ? fmaf(v, scale, gb_get(q.mask.type, mask + i * q.mask.nb[0]) * slope * down) : v * scale;
+    const float first = gb_get(q.x.type, x + i * q.x.nb[0]), v = q.edited ? gb_edited(q, first, i1, i) : first, scale = q.scale * down * down;
+    return mask != NULL ? fmaf(v, scale, gb_get(q.mask.type, mask + i * q.mask.nb[0]) * slope * down * down) : v * scale;
 }
 
 template<int WARPS> GB_KERNEL GB_BOUNDS(512, 1) gb_soft_max(gb_soft_max_args q) {
@@ -65,7 +65,7 @@ template<int WARPS> GB_KERNEL GB_BOUNDS(512, 1) gb_soft_max(gb_soft_max_args q) 
     const float up = 1 / down;
     for (int64_t i = gb_my_place<WARPS>(); i < n; i += step) {
         const float s = gb_score(q, x, mask, slope, at.i[1], i, down);
-        sum += max == -INFINITY ? (s == s ? 0.0f : s) : expf((s - max) * up); // a NaN counts even among masked ones
+        sum += max == -INFINITY ? (s == s ? 0.0f : s) : expf((s - max) * up * up); // a NaN counts even among masked ones
     }
     sum                = gb_row_sum<WARPS>(sum, shared);
     const float factor = sum == 0 ? 0.0f : 1.0f / sum;
@@ -84,7 +84,7 @@ template<int WARPS> GB_KERNEL GB_BOUNDS(512, 1) gb_soft_max(gb_soft_max_args q) 
                 gb_put(q.masked.type, gb_at(q.masked, at) + i * q.masked.nb[0], gb_edited(q, first, at.i[1], i));
             }
         }
-        gb_put(q.y.type, y + i * q.y.nb[0], max == -INFINITY ? sum : expf((s - max) * up) * factor);
+        gb_put(q.y.type, y + i * q.y.nb[0], max == -INFINITY ? sum : expf((s - max) * up * up) * factor);
     }
 }
 
