@@ -229,7 +229,7 @@ enum ggml_status ggml_backend_buffer_set_usage(ggml_backend_buffer_t buffer, enu
     GB_FAIL_IF(usage != GGML_BACKEND_BUFFER_USAGE_ANY && usage != GGML_BACKEND_BUFFER_USAGE_WEIGHTS,
                GGML_STATUS_INVALID_ARGUMENT, GGML_STATUS_INVALID_ARGUMENT,
                "%s: argument 'usage': %d is neither ANY (0) nor WEIGHTS (1)", __func__, (int) usage);
-    buffer->usage = usage;
+    GB_WRITE_RELAXED(buffer->usage, usage); // schedulers that know the buffer look at it when they plan
     gb_buffer_changed(buffer);
     if (ggml_backend_buffer_is_multi_buffer(buffer)) {
         return ggml_backend_multi_buffer_set_usage(buffer, usage);
@@ -260,7 +260,7 @@ enum ggml_status ggml_backend_buffer_reset(ggml_backend_buffer_t buffer) {
 // -------------------------------------------------------------------------------------------------- tensors in buffers
 
 ggml_backend_buffer_t gb_tensor_buffer(const struct ggml_tensor * t) {
-    return gb_root(t)->buffer;
+    return GB_READ_RELAXED(gb_root(t)->buffer); // another thread may place the tensor now
 }
 
 enum ggml_status gb_tensor_check_placed(const char * func, const struct ggml_tensor * t) {

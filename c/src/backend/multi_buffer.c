@@ -109,7 +109,7 @@ enum ggml_status ggml_backend_multi_buffer_set_usage(ggml_backend_buffer_t      
     for (size_t i = 0; i < multi->n; i++) {
         GB_TRY(ggml_backend_buffer_set_usage(multi->parts[i], usage));
     }
-    buffer->usage = usage;
+    GB_WRITE_RELAXED(buffer->usage, usage);
     return GGML_STATUS_SUCCESS;
 }
 

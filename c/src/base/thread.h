@@ -92,12 +92,17 @@ static inline void gb_brief_unlock(struct gb_brief_lock * l) {
 uint32_t gb_thread_number(void);
 
 // A field of a struct that C programs see as a plain one, and that one thread may read while another writes it: one aligned access.
+// Bits are set and cleared without losing those that another thread sets meanwhile.
 #if defined(__GNUC__)
 #    define GB_READ_RELAXED(field) __atomic_load_n(&(field), __ATOMIC_RELAXED)
 #    define GB_WRITE_RELAXED(field, value) __atomic_store_n(&(field), value, __ATOMIC_RELAXED)
+#    define GB_SET_BITS(field, bits) ((void) __atomic_fetch_or(&(field), (bits), __ATOMIC_RELAXED))
+#    define GB_CLEAR_BITS(field, bits) ((void) __atomic_fetch_and(&(field), ~(bits), __ATOMIC_RELAXED))
 #else
 #    define GB_READ_RELAXED(field) (field)
 #    define GB_WRITE_RELAXED(field, value) ((field) = (value))
+#    define GB_SET_BITS(field, bits) ((field) |= (bits))
+#    define GB_CLEAR_BITS(field, bits) ((field) &= ~(bits))
 #endif
 
 void gb_thread_yield(void);

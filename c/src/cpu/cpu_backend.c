@@ -249,14 +249,14 @@ enum ggml_status ggml_backend_cpu_set_n_threads(ggml_backend_t backend_cpu, int 
     if (n_threads != cpu->n_threads) {
         gb_cpu_pool_free(cpu->pool);
         cpu->pool      = NULL;
-        cpu->n_threads = n_threads;
+        GB_WRITE_RELAXED(cpu->n_threads, n_threads); // others may ask for it
     }
     return GGML_STATUS_SUCCESS;
 }
 
 int ggml_backend_cpu_get_n_threads(ggml_backend_t backend_cpu) {
     const struct cpu * cpu = cpu_of(backend_cpu, __func__);
-    return cpu != NULL ? cpu->n_threads : 0;
+    return cpu != NULL ? GB_READ_RELAXED(cpu->n_threads) : 0;
 }
 
 enum ggml_status ggml_backend_cpu_set_abort_callback(ggml_backend_t backend_cpu, bool (*callback)(void * data),

@@ -144,7 +144,7 @@ bool gb_sched_result_is_alive(const struct ggml_backend_sched * s, const struct 
 }
 
 static bool is_retired(const struct ggml_backend_buffer * buffer) {
-    return buffer->usage == GB_USAGE_SCHED && buffer->size == 0;
+    return GB_READ_RELAXED(buffer->usage) == GB_USAGE_SCHED && buffer->size == 0;
 }
 
 // The result of an op of another graph, in memory of ours.
@@ -184,7 +184,7 @@ static enum gb_home home_of_leaf(struct ggml_backend_sched * s, const struct ggm
 bool gb_sched_find_home(struct ggml_backend_sched * s, const struct ggml_tensor * t, bool computed, int user, enum gb_home * home) {
     if (computed) {
         const struct gb_mem * mem  = t->buffer ? gb_sched_mem_of(s, t->buffer) : NULL;
-        const bool            ours = t->buffer && t->buffer->usage == GB_USAGE_SCHED && (mem == NULL || mem->kind != GB_MEM_INPUTS);
+        const bool            ours = t->buffer && GB_READ_RELAXED(t->buffer->usage) == GB_USAGE_SCHED && (mem == NULL || mem->kind != GB_MEM_INPUTS);
         *home = ours || (t->buffer == NULL && t->data == NULL) ? GB_HOME_ARENA : t->buffer ? GB_HOME_USER : GB_HOME_HOST;
         return true;
     }
@@ -208,7 +208,7 @@ static enum ggml_status find_homes(struct ggml_backend_sched * s, struct gb_sche
         }
         id->home     = (uint8_t) home;
         id->buft     = home == GB_HOME_USER ? id->tensor->buffer->buft : NULL;
-        p->weight[i] = home == GB_HOME_USER && id->tensor->buffer->usage == GGML_BACKEND_BUFFER_USAGE_WEIGHTS;
+        p->weight[i] = home == GB_HOME_USER && GB_READ_RELAXED(id->tensor->buffer->usage) == GGML_BACKEND_BUFFER_USAGE_WEIGHTS;
         p->foreign |= home == GB_HOME_USER;
     }
     return GGML_STATUS_SUCCESS;

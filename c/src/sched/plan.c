@@ -193,7 +193,7 @@ static bool same_bytes(const struct ggml_tensor * a, const struct ggml_tensor * 
 static bool same_structure(const struct ggml_tensor * a, const struct ggml_tensor * b) {
     return a->type == b->type && same_bytes(a, b, offsetof(struct ggml_tensor, ne), offsetof(struct ggml_tensor, is_param)) &&
            same_bytes(a, b, offsetof(struct ggml_tensor, src), offsetof(struct ggml_tensor, perf_runs)) && a->view_src == b->view_src &&
-           a->view_offs == b->view_offs && a->padding[0] == b->padding[0];
+           a->view_offs == b->view_offs && GB_READ_RELAXED(a->padding[0]) == GB_READ_RELAXED(b->padding[0]);
 }
 
 // Each tensor is led to by one that was compared before it (collect.c), so no pointer is followed that the graph does not hold.
@@ -212,8 +212,12 @@ static bool is_as_bound(const struct gb_sched_plan * p) {
 static bool has_same_buffers(const struct gb_sched_plan * p) {
     for (int i = 0; i < p->n_ids; i++) {
         const struct ggml_backend_buffer * buffer = p->ids.data[i].home == GB_HOME_USER ? p->key[i].buffer : NULL;
-        if (buffer && ((buffer->usage == GB_USAGE_SCHED && buffer->size == 0) || buffer->buft != p->ids.data[i].buft ||
-                       p->weight[i] != (buffer->usage == GGML_BACKEND_BUFFER_USAGE_WEIGHTS))) {
+        if (buffer == NULL) {
+            continue;
+        }
+        const enum ggml_backend_buffer_usage usage = GB_READ_RELAXED(buffer->usage);
+        if ((usage == GB_USAGE_SCHED && buffer->size == 0) || buffer->buft != p->ids.data[i].buft ||
+            p->weight[i] != (usage == GGML_BACKEND_BUFFER_USAGE_WEIGHTS)) {
             return false;
         }
     }

@@ -58,7 +58,7 @@ static struct chunk * new_chunk(size_t size) {
 
 static char * add_chunk(struct ggml_context * ctx, struct chunk * chunk, size_t size) {
     chunk->next = ctx->chunks;
-    ctx->chunks = chunk;
+    GB_WRITE_RELAXED(ctx->chunks, chunk);
     ctx->mem_size += size;
     return (char *) chunk + CHUNK_ALIGN;
 }
@@ -112,7 +112,7 @@ void ggml_free(struct ggml_context * ctx) {
 }
 
 bool gb_context_is_growable(const struct ggml_context * ctx) {
-    return ctx->chunks != NULL; // from the beginning, or never
+    return GB_READ_RELAXED(ctx->chunks) != NULL; // from the beginning, or never
 }
 
 // -------------------------------------------------------------------------------------------------------------------- objects

@@ -126,7 +126,8 @@ static void put_symbol(FILE * file, const struct ggml_tensor * t) {
 
 static void put_name(FILE * file, const struct ggml_tensor * t) {
     const char * type = ggml_type_name(t->type);
-    put_escaped(file, t->name);
+    char         name[GGML_MAX_NAME];
+    put_escaped(file, gb_tensor_read_name(t, name));
     fprintf(file, " (%s)", type ? type : "no type");
 }
 

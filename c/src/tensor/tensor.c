@@ -468,7 +468,7 @@ struct ggml_tensor * ggml_format_name(struct ggml_tensor * t, const char * fmt, 
 
 static enum ggml_status set_flag(struct ggml_tensor * t, enum gb_tensor_flag flag, const char * func) {
     GB_FAIL_IF(t == NULL, GGML_STATUS_INVALID_ARGUMENT, GGML_STATUS_INVALID_ARGUMENT, "%s: argument 'tensor' is NULL", func);
-    t->padding[0] = (char) (t->padding[0] | flag);
+    GB_SET_BITS(t->padding[0], (char) flag);
     return GGML_STATUS_SUCCESS;
 }
 

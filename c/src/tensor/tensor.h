@@ -98,7 +98,7 @@ void gb_cut_at_character(char * text);
 enum gb_tensor_flag { GB_TENSOR_INPUT = 1, GB_TENSOR_OUTPUT = 2 };
 
 static inline bool gb_tensor_has_flag(const struct ggml_tensor * t, enum gb_tensor_flag flag) {
-    return (t->padding[0] & flag) != 0;
+    return (GB_READ_RELAXED(t->padding[0]) & flag) != 0;
 }
 
 // How many dimensions a tensor was made with, 0 to 4: sizes of 1 at the end, which ne does not tell from absent ones, belong to it. Every
@@ -106,18 +106,18 @@ static inline bool gb_tensor_has_flag(const struct ggml_tensor * t, enum gb_tens
 // C programs fill in themselves).
 enum { GB_NDIM_SHIFT = 4, GB_NDIM_BITS = 7 << GB_NDIM_SHIFT };
 
-static inline void gb_tensor_set_ndim(struct ggml_tensor * t, int ndim) { // -1: not known
-    t->padding[0] = (char) ((t->padding[0] & ~GB_NDIM_BITS) | ((ndim + 1) << GB_NDIM_SHIFT & GB_NDIM_BITS));
+static inline void gb_tensor_set_ndim(struct ggml_tensor * t, int ndim) { // -1: not known; before others use the tensor
+    GB_WRITE_RELAXED(t->padding[0], (char) ((t->padding[0] & ~GB_NDIM_BITS) | ((ndim + 1) << GB_NDIM_SHIFT & GB_NDIM_BITS)));
 }
 
 static inline bool gb_tensor_knows_ndim(const struct ggml_tensor * t) {
-    return (t->padding[0] & GB_NDIM_BITS) != 0;
+    return (GB_READ_RELAXED(t->padding[0]) & GB_NDIM_BITS) != 0;
 }
 
 // Never less than ne needs: the sizes of the dimensions left out are 1, so that the ones told have as many elements as there are. (Not so
 // with ggml_n_dims, for which a size of 0 is as good as none.)
 static inline int gb_tensor_ndim(const struct ggml_tensor * t) {
-    const int kept = ((t->padding[0] & GB_NDIM_BITS) >> GB_NDIM_SHIFT) - 1;
+    const int kept = ((GB_READ_RELAXED(t->padding[0]) & GB_NDIM_BITS) >> GB_NDIM_SHIFT) - 1;
     int       need = GGML_MAX_DIMS;
     while (need > 0 && t->ne[need - 1] == 1) {
         need--;
