@@ -65,7 +65,7 @@ def test_inputs_are_set_while_the_graph_runs(line, rng, cpu, slow, n_copies, on_
         for X in inputs:
             line.x.set(X)
             pending.append(sched.compute_async(line.graph, results=[line.y]))
-            assert sum("running" in repr(p) for p in pending) >= 1 or not on_device
+            assert sum("running" in repr(p) for p in pending) <= n_copies
         for X, p in zip(inputs, pending, strict=True):
             (y,) = p.results()
             np.testing.assert_allclose(y, line.expected(X), rtol=1e-4, atol=1e-4)
