@@ -267,18 +267,18 @@ class GGUFFile:
     """An open file; see :func:`open`. ``metadata`` and ``tensors`` are mappings, ``version``, ``alignment`` and ``nbytes`` numbers."""
 
     def __init__(self, parts: list[Part], name: str) -> None:
-        self._parts = parts
+        self._parts = parts  # none: it is closed
         self.name = name
-        self._closed = False
         self.version: int = lib.gguf_get_version(parts[0].ctx)
         self.alignment: int = lib.gguf_get_alignment(parts[0].ctx)
         self.metadata: Metadata = Metadata(self)
         self.tensors: Tensors = Tensors(self)
 
     def _live(self) -> list[Part]:
-        if self._closed:
+        parts = self._parts  # once: another thread may close it meanwhile
+        if not parts:
             raise StateError(f"{self.name} is closed")
-        return self._parts
+        return parts
 
     @property
     def nbytes(self) -> int:
@@ -377,17 +377,16 @@ class GGUFFile:
 
     @staticmethod
     def _in_place(target: BufferType, source: GGUFTensor) -> bool:
-        address = source._part.data.__array_interface__["data"][0] + source.offset
+        address = source._part.data.ctypes.data + source.offset  # NumPy's __array_interface__ crashes when memory is out
         return target.is_host and address % _NATURAL == 0
 
     def close(self) -> None:
         """Ends the use of this object. Arrays and loaded tensors keep the file's memory. Closing twice is fine."""
-        self._closed = True
         self._parts = []
 
     @property
     def closed(self) -> bool:
-        return self._closed
+        return not self._parts
 
     def __enter__(self) -> GGUFFile:
         self._live()
@@ -397,7 +396,7 @@ class GGUFFile:
         self.close()
 
     def __repr__(self) -> str:
-        if self._closed:
+        if not self._parts:
             return f"<GGUFFile {self.name!r} closed>"
         return f"<GGUFFile {self.name!r}: {len(self.metadata)} keys, {len(self.tensors)} tensors>"
 

@@ -527,8 +527,9 @@ class Scheduler(Handle):
         if core is None:
             return
         try:
-            if self._trace is not None and not lib.gbpy_is_mine(core.h):
-                self._trace.stop()
+            trace = self._trace  # once: another thread may stop it meanwhile
+            if trace is not None and not lib.gbpy_is_mine(core.h):
+                trace.stop()
         finally:
             status = lib.gbpy_sched_close(core.h)
             if status:
