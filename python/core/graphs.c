@@ -397,6 +397,47 @@ int gbpy_graph_compare(struct gbpy_handle * graph, struct gbpy_handle * first, s
     return status;
 }
 
+static bool may_read(const struct ggml_tensor * leaf, void * data) {
+    const struct gbpy_use *    use   = data;
+    const struct gbpy_object * owner = gbpy_owner_of(leaf);
+    bool                       held  = owner == NULL && gb_tensor_buffer(leaf) == NULL;
+    for (int i = 0; i < use->n; i++) {
+        held |= use->wants[i].object == owner;
+    }
+    return held;
+}
+
+// Reads the contexts, so that nobody places their tensors meanwhile, and what leafs lie in.
+int gbpy_graph_dump_dot(struct gbpy_handle * graph, const char * path) {
+    static const char    what[] = "Graph.to_dot";
+    struct gbpy_object * g      = gbpy_object_of(graph, what);
+    struct gbpy_use      use    = { 0 };
+    gbpy_wants           wants  = { 0 };
+    int                  status = g != NULL ? GGML_STATUS_SUCCESS : GGML_STATUS_INVALID_STATE;
+    gbpy_lock();
+    while (status == GGML_STATUS_SUCCESS && !use.active) {
+        const struct ggml_cgraph * drawn = g->ptr;
+        bool                       ok    = true;
+        wants.n                          = 0;
+        for (int i = 0; ok && i < g->n_contexts; i++) {
+            ok = g->contexts[i]->closed || g->contexts[i]->broken || gbpy_add_want(&wants, g->contexts[i], false);
+        }
+        for (int i = 0; ok && i < drawn->n_leafs; i++) {
+            struct gbpy_object * owner = gbpy_owner_of(drawn->leafs[i]);
+            ok = owner == NULL || owner->broken || gbpy_has_lost(drawn->leafs[i]) || gbpy_add_want(&wants, owner, false);
+        }
+        ok     = ok && gbpy_reserve_use(&use, (int) wants.n);
+        status = ok ? gbpy_take_or_wait(&use, what, wants.data, (int) wants.n, true, NULL) : GGML_STATUS_ALLOC_FAILED;
+    }
+    gbpy_unlock();
+    gb_vec_free(&wants);
+    if (status == GGML_STATUS_SUCCESS) {
+        status = (int) gb_graph_dump_dot(g->ptr, NULL, path, may_read, &use);
+    }
+    gbpy_leave(&use);
+    return status;
+}
+
 int gbpy_open_copy(struct gbpy_handle * handle, struct gbpy_handle * graph, struct gbpy_handle * backend) {
     static const char    what[] = "Graph.copy";
     struct gbpy_object * g = gbpy_object_of(graph, what), * b = gbpy_object_of(backend, what), * o;

@@ -39,6 +39,8 @@ int gbpy_graph_is_within_reach(struct gbpy_handle * graph, struct gbpy_handle * 
 // Node by node on two backends; `see` is told of each pair of results.
 int gbpy_graph_compare(struct gbpy_handle * graph, struct gbpy_handle * first, struct gbpy_handle * second, struct gbpy_run * run, bool (*see)(int, struct ggml_tensor *, struct ggml_tensor *, void *), void * data);
 
+int gbpy_graph_dump_dot(struct gbpy_handle * graph, const char * path); // Graphviz, with the values of small leafs
+
 // cdef: end
 
 // Enters `first` and what the graph's tensors lie in; with `places` also its contexts, to give tensors memory, else it is an error if one has

@@ -270,7 +270,7 @@ class Graph:
         core = self._live()
         with tempfile.TemporaryDirectory() as folder:
             path = os.path.join(folder, "graph.dot")
-            check(lib.ggml_graph_dump_dot(core.ptr, ffi.NULL, os.fsencode(path)), "Graph.to_dot")
+            check(lib.gbpy_graph_dump_dot(core.h, os.fsencode(path)), "Graph.to_dot")
             with open(path, encoding="utf-8", errors="replace") as f:
                 return f.read()
 

@@ -136,6 +136,8 @@ struct dot {
     const struct ggml_cgraph * graph;
     struct gb_ptrmap           owners;  // gradient -> number of its node: gradients are fields of that node's record
     struct gb_ptrmap           forward; // nodes of the forward graph
+    bool (*may_read)(const struct ggml_tensor * leaf, void * data); // NULL: all leafs
+    void * data;
 };
 
 static bool make_maps(struct dot * dot, const struct ggml_cgraph * forward) {
@@ -183,8 +185,9 @@ static void put_node(const struct dot * dot, int i) {
 }
 
 // The values of small leafs whose bytes the host can read.
-static void put_values(FILE * file, const struct ggml_tensor * t) {
-    if (!gb_tensor_is_host(t) || ggml_nelements(t) >= 5 || ggml_nelements(t) < 1) {
+static void put_values(const struct dot * dot, const struct ggml_tensor * t) {
+    FILE * file = dot->file;
+    if (ggml_nelements(t) >= 5 || ggml_nelements(t) < 1 || (dot->may_read != NULL && !dot->may_read(t, dot->data)) || !gb_tensor_is_host(t)) {
         return;
     }
     if (t->type == GGML_TYPE_I8 || t->type == GGML_TYPE_I16 || t->type == GGML_TYPE_I32) {
@@ -203,12 +206,13 @@ static void put_values(FILE * file, const struct ggml_tensor * t) {
     }
 }
 
-static void put_leaf(FILE * file, const struct ggml_tensor * t, int i) {
+static void put_leaf(const struct dot * dot, const struct ggml_tensor * t, int i) {
+    FILE * file = dot->file;
     fprintf(file, "  \"%p\" [style=filled; fillcolor=pink; shape=record; label=\"<x>", (const void *) t);
     put_name(file, t);
     fprintf(file, "|const %d [%lld, %lld, %lld, %lld]", i, (long long) t->ne[0], (long long) t->ne[1], (long long) t->ne[2],
             (long long) t->ne[3]);
-    put_values(file, t);
+    put_values(dot, t);
     fputs("\"; ]\n", file);
 }
 
@@ -235,7 +239,7 @@ static void put_graph(const struct dot * dot) {
     }
     for (int i = 0; i < graph->n_leafs; i++) {
         if (gradient_owner(dot, graph->leafs[i]) == NULL) {
-            put_leaf(dot->file, graph->leafs[i], i);
+            put_leaf(dot, graph->leafs[i], i);
         }
     }
     for (int i = 0; i < graph->n_nodes; i++) {
@@ -260,12 +264,21 @@ static enum ggml_status write_dot(struct dot * dot, const char * filename) {
 }
 
 enum ggml_status ggml_graph_dump_dot(const struct ggml_cgraph * gb, const struct ggml_cgraph * gf, const char * filename) {
-    GB_TRY(gb_graph_check(gb, "gb", __func__));
+    return gb_graph_dump_dot(gb, gf, filename, NULL, NULL);
+}
+
+enum ggml_status gb_graph_dump_dot(const struct ggml_cgraph * gb, const struct ggml_cgraph * gf, const char * filename,
+                                   bool (*may_read)(const struct ggml_tensor * leaf, void * data), void * data) {
+    static const char func[] = "ggml_graph_dump_dot";
+    GB_TRY(gb_graph_check(gb, "gb", func));
     if (gf != NULL) {
-        GB_TRY(gb_graph_check(gf, "gf", __func__));
+        GB_TRY(gb_graph_check(gf, "gf", func));
     }
-    GB_CHECK_ARG(filename, GGML_STATUS_INVALID_ARGUMENT);
-    struct dot             dot    = { .graph = gb };
+    if (filename == NULL) {
+        gb_fail_null(func, "filename");
+        return GGML_STATUS_INVALID_ARGUMENT;
+    }
+    struct dot             dot    = { .graph = gb, .may_read = may_read, .data = data };
     const enum ggml_status status = make_maps(&dot, gf) ? write_dot(&dot, filename) : GGML_STATUS_ALLOC_FAILED;
     gb_ptrmap_free(&dot.owners);
     gb_ptrmap_free(&dot.forward);

@@ -167,6 +167,10 @@ enum ggml_status gb_node_check(const struct ggml_tensor * node, const char * fun
 // For callers whose tensors only the library's own functions have made (the Python package): this thread does not look at them again.
 void gb_trust_tensors(bool trust);
 
+// ggml_graph_dump_dot; the values of a small leaf are written if `may_read` (NULL: always) says that nobody frees or writes its memory meanwhile.
+enum ggml_status gb_graph_dump_dot(const struct ggml_cgraph * gb, const struct ggml_cgraph * gf, const char * filename,
+                                   bool (*may_read)(const struct ggml_tensor * leaf, void * data), void * data);
+
 void gb_graph_mark_listed(struct ggml_cgraph * graph); // nodes and leafs that were put into the arrays count as visited
 
 // ---------------------------------------------------------------------------------------------------------------------- ops
