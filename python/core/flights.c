@@ -412,6 +412,9 @@ int gbpy_sched_start(struct gbpy_handle * sched, struct gbpy_handle * graph, str
                 gb_fail_quietly((enum ggml_status) status, message);
             }
         }
+        if (status == GGML_STATUS_SUCCESS && atomic_load(&s->object->closed)) { // by a callback: nobody can wait for it later
+            status = gbpy_land_inside(s);
+        }
         status = gbpy_outcome_of(run, status);
     }
     gbpy_leave(&use);

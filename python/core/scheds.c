@@ -491,13 +491,13 @@ int gbpy_sched_close(struct gbpy_handle * sched) {
                 ggml_backend_sched_reset(s->object->ptr);
             }
             forget_plan(s);
-            gbpy_leave(&use);
         } else {
             ggml_clear_error();
             status = GGML_STATUS_SUCCESS;
         }
     }
-    gbpy_close(sched);
+    gbpy_close(sched); // before anybody else can start a run: nobody would wait for that one
+    gbpy_leave(&use);
     return status;
 }
 
