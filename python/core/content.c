@@ -43,12 +43,12 @@ bool gbpy_has_lost(const struct ggml_tensor * t) {
     if (buffer != NULL && is_gone(buffer)) {
         return true;
     }
-    return root->data == NULL && (root->padding[0] & LOST);
+    return GB_READ_RELAXED(root->data) == NULL && (GB_READ_RELAXED(root->padding[0]) & LOST);
 }
 
 int gbpy_fail_lost(const struct ggml_tensor * t, const char * what) {
     const struct ggml_tensor * root = gb_root(t);
-    if (gb_tensor_buffer(t) == NULL && root->data == NULL && !(root->padding[0] & LOST)) {
+    if (gb_tensor_buffer(t) == NULL && GB_READ_RELAXED(root->data) == NULL && !(GB_READ_RELAXED(root->padding[0]) & LOST)) {
         return gb_fail(GGML_STATUS_INVALID_STATE, "%s has no memory: give it some with Context.allocate, Buffer.place or Scheduler.allocate", what);
     }
     return gb_fail(GGML_STATUS_INVALID_STATE, "%s: the memory was freed", what);
@@ -67,10 +67,10 @@ void gbpy_unplace_lost(struct ggml_tensor * t) {
         return;
     }
     const bool lost = owner != NULL && !owner->scratch && t->op == GGML_OP_NONE && t->view_src == NULL;
-    t->buffer       = NULL;
-    t->data         = NULL;
-    t->extra        = NULL;
-    t->padding[0]   = (char) ((t->padding[0] & ~LOST) | (lost ? LOST : 0));
+    gb_tensor_put(t, NULL, NULL);
+    t->extra = NULL;
+    GB_CLEAR_BITS(t->padding[0], LOST);
+    GB_SET_BITS(t->padding[0], lost ? LOST : 0);
     gbpy_set_stamp(t, 0); // nothing stands in its next place
 }
 

@@ -16,7 +16,7 @@
 // Under the lock: the owner of the tensor's memory. Memory that a context gave its tensors itself is the context's.
 static int find_owner(struct gbpy_object * context, const struct ggml_tensor * t, const char * what, struct gbpy_object ** owner) {
     const ggml_backend_buffer_t buffer = gb_tensor_buffer(t);
-    *owner                             = buffer != NULL ? buffer->binding : gb_root(t)->data != NULL ? context : NULL;
+    *owner                             = buffer != NULL ? buffer->binding : GB_READ_RELAXED(gb_root(t)->data) != NULL ? context : NULL;
     if (*owner == NULL || gbpy_has_lost(t)) {
         return gbpy_fail_lost(t, what);
     }

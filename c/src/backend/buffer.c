@@ -239,7 +239,7 @@ enum ggml_status ggml_backend_buffer_set_usage(ggml_backend_buffer_t buffer, enu
 
 enum ggml_backend_buffer_usage ggml_backend_buffer_get_usage(ggml_backend_buffer_t buffer) {
     GB_CHECK_ARG(buffer, GGML_BACKEND_BUFFER_USAGE_ANY);
-    return buffer->usage;
+    return GB_READ_RELAXED(buffer->usage);
 }
 
 ggml_backend_buffer_type_t ggml_backend_buffer_get_type(ggml_backend_buffer_t buffer) {

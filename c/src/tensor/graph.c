@@ -275,12 +275,12 @@ static enum ggml_status visit(struct builder * b, struct ggml_tensor * tensor) {
 
 static void name_new(const struct builder * b) {
     for (int i = b->before.n_leafs; i < b->graph->n_leafs; i++) {
-        if (b->graph->leafs[i]->name[0] == '\0') {
+        if (GB_READ_RELAXED(b->graph->leafs[i]->name[0]) == '\0') {
             ggml_format_name(b->graph->leafs[i], "leaf_%d", i);
         }
     }
     for (int i = b->before.n_nodes; i < b->graph->n_nodes; i++) {
-        if (b->graph->nodes[i]->name[0] == '\0') {
+        if (GB_READ_RELAXED(b->graph->nodes[i]->name[0]) == '\0') {
             ggml_format_name(b->graph->nodes[i], "node_%d", i);
         }
     }
