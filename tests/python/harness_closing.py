@@ -117,20 +117,21 @@ def threads_round(chooser: random.Random, counts: Counter[str]) -> None:
     world.read_views()
 
 
+def one_of(world: World, closers: list[str], chooser: random.Random, counts: Counter[str], where: str) -> None:
+    """Closes the next part of the world, or uses any."""
+    closes = bool(closers) and chooser.random() < 0.3
+    name = closers.pop() if closes else chooser.choice(NAMES)
+    counts["closes" if closes else f"operations in {where}"] += 1
+    run_named(name, (CLOSERS if closes else OPERATIONS)[name], world)
+
+
 def handlers_round(chooser: random.Random, counts: Counter[str]) -> None:
     world = World()
     closers = shuffled(list(CLOSERS), chooser)
     interval = 10 ** chooser.uniform(-4, -2.7)
 
     def handler(number: int, frame: Any) -> None:
-        if closers and chooser.random() < 0.3:
-            name = closers.pop()
-            tolerant(CLOSERS[name], world)
-            counts["closes"] += 1
-        else:
-            name = chooser.choice(NAMES)
-            tolerant(OPERATIONS[name], world)
-            counts["operations in handlers"] += 1
+        one_of(world, closers, chooser, counts, "handlers")
         signal.setitimer(signal.ITIMER_REAL, interval)
 
     signal.signal(signal.SIGALRM, handler)
@@ -309,18 +310,10 @@ REENTRIES: dict[str, Callable[[World, Callable[[], object]], object]] = {
 def callbacks_round(chooser: random.Random, counts: Counter[str]) -> None:
     world = World()
     closers = shuffled(list(CLOSERS), chooser)
-    name, other = "?", "?"
+    name = "?"
 
     def act() -> None:
-        nonlocal other
-        if closers and chooser.random() < 0.3:
-            other = closers.pop()
-            tolerant(CLOSERS[other], world)
-            counts["closes"] += 1
-        else:
-            other = chooser.choice(NAMES)
-            tolerant(OPERATIONS[other], world)
-            counts["operations in callbacks"] += 1
+        one_of(world, closers, chooser, counts, "callbacks")
 
     try:
         while closers:
@@ -331,8 +324,8 @@ def callbacks_round(chooser: random.Random, counts: Counter[str]) -> None:
                 pass
             act()
             counts["re-entries"] += 1
-    except BaseException:
-        print(f"at: {name}, with {other}", flush=True)
+    except BaseException as error:
+        print(f"at: {name}, with {getattr(error, '_at', '?')}", flush=True)
         raise
     world.read_views()
 

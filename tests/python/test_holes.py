@@ -12,6 +12,7 @@ import sys
 import textwrap
 import threading
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -61,32 +62,13 @@ def both(act):
 def forever(scheduler, graph):
     while True: scheduler.compute(graph)
 
-class Interrupts:
-    # KeyboardInterrupt some time after arm(), once
-    def __init__(self):
-        self.armed = False
-        signal.signal(signal.SIGALRM, self.fire); signal.signal(signal.SIGINT, self.fire)
-        sys.unraisablehook = self.unraisable
-    def unraisable(self, hook):  # Python drops what is raised in finalizers
+def Interrupts():
+    def unraisable(hook):  # Python drops what is raised in finalizers
         if not isinstance(hook.exc_value, KeyboardInterrupt): sys.__unraisablehook__(hook)
-    def fire(self, number, frame):
-        if self.armed:
-            self.armed = False
-            raise KeyboardInterrupt
-    def attempt(self, act, seconds):
-        try:
-            try:
-                self.armed = True
-                signal.setitimer(signal.ITIMER_REAL, seconds)
-                act()
-            finally:
-                self.armed = False
-        except KeyboardInterrupt:
-            return True
-        finally:
-            self.armed = False
-            signal.setitimer(signal.ITIMER_REAL, 0)
-        return False
+    sys.unraisablehook = unraisable
+    sys.path.insert(0, FOLDER)
+    from harness_interrupts import Timer
+    return Timer()
 
 cpu, sim = gb.Backend("CPU", n_threads=1), gb.Backend("SIM")
 
@@ -107,7 +89,7 @@ def holds(monkeypatch) -> Callable[..., str]:
     """Runs a program in a fresh interpreter: it ends by itself, with status 0 and nothing on stderr."""
 
     def run(source: str, environment: dict[str, str] | None = None, patience: int = PATIENCE) -> str:
-        program = PRELUDE.replace("PATIENCE", str(patience * max(1, LONGER))).replace("FACTOR", str(LONGER)) + textwrap.dedent(source) + "\nfaulthandler.cancel_dump_traceback_later()\n"
+        program = PRELUDE.replace("PATIENCE", str(patience * max(1, LONGER))).replace("FACTOR", str(LONGER)).replace("FOLDER", repr(str(Path(__file__).parent))) + textwrap.dedent(source) + "\nfaulthandler.cancel_dump_traceback_later()\n"
         try:
             done = subprocess.run(
                 [sys.executable, "-W", "error", "-c", program], capture_output=True, text=True, timeout=2 * patience * max(1, LONGER), check=False,
@@ -294,6 +276,73 @@ for call in calls:
         try: call()
         except (OURS, TypeError): pass
 """)
+
+
+def test_a_scheduler_that_a_callback_closes_leaves_no_run_behind(holds):
+    """Whoever wants its devices would wait for that run, for which nobody can wait any more."""
+    holds("""
+    slow = gb.Backend("SIM", delay="20ms"); s = gb.Scheduler([slow, cpu])
+    ctx = gb.Context(); x = ctx.tensor((4, 4))
+    def close(d, a):
+        s.close(); d[...] = a
+    y = gb.relu(gb.map_custom(close, x)); g = ctx.graph(y)
+    s.set_backend(y, slow); s.allocate(g); x.set(2.0)
+    p = s.compute_async(g, [y])
+    assert s.closed
+    both(lambda: gb.Event(slow).record().synchronize())
+    assert (p.results()[0] == 2).all()
+    """)
+
+
+def test_a_scheduler_is_closed_while_another_thread_starts_runs(holds):
+    holds("""
+    sys.setswitchinterval(1e-6)
+    slow = gb.Backend("SIM", delay="200us")
+    end = time.monotonic() + LONGER
+    while time.monotonic() < end:
+        ctx, x, y, g, s = small(gb.Scheduler([slow, cpu])); kept = []; over = threading.Event()
+        starter = thread(again(lambda: kept.append(s.compute_async(g, [y])), over))
+        time.sleep(random.uniform(0, 0.002))
+        s.close()
+        over.set(); starter.finish()
+        gb.Event(slow).record(); cpu.synchronize()
+        for p in kept[-3:]:
+            try: assert (p.results()[0] == 3).all()
+            except OURS: pass
+    """)
+
+
+def test_a_picture_of_a_graph_reads_no_memory_that_was_given_back(holds):
+    """The values of small constants are part of it."""
+    holds("""
+    sys.setswitchinterval(1e-6)
+    end = time.monotonic() + LONGER
+    while time.monotonic() < end:
+        ctx, s, over = gb.Context(), gb.Scheduler([cpu]), threading.Event()
+        x = ctx.tensor(3, name="x"); c = ctx.constant([4.25]); g = ctx.graph(gb.relu(x) + c)
+        s.allocate(g); x.set(2.5); s.compute(g)
+        assert "2.5" in g.to_dot() and "4.25" in g.to_dot()
+        pictures = []
+        drawer = thread(again(lambda: pictures.append(g.to_dot()), over))
+        for _ in range(10):
+            s.reset(); s.allocate(g); x.set(2.5)
+        s.close(); over.set(); drawer.finish()
+        for dot in pictures:
+            values = [line.split("|(")[1].split(")")[0].split(", ") for line in dot.splitlines() if "|(" in line]
+            assert {v for group in values for v in group} <= {"2.5", "2.50", "2.500", "4.25", "4.250", "0", "0.0", "0.000"}, values
+    """)
+
+
+def test_a_picture_can_be_drawn_by_a_callback(ctx, cpu):
+    with gb.Scheduler([cpu]) as scheduler:
+        x = ctx.tensor(3, name="x")
+        graph = ctx.graph(gb.relu(x))
+        scheduler.allocate(graph)
+        x.set(2.5)
+        seen = []
+        assert scheduler.compute(graph, lambda t: bool(seen.append(graph.to_dot())) or True)
+        assert seen
+        assert "2.5" in seen[0]
 
 
 # ---------------------------------------------------------------------------------------------------------------- interrupts
@@ -683,6 +732,52 @@ def test_a_run_on_its_way_is_not_garbage_in_a_forked_child(holds):
         assert (p.results()[0] == 5).all()
     assert set(ended) == {0}, f"children by exit status: {ended} (-14: they hang)"
     """, patience=3 * PATIENCE)
+
+
+QUESTIONS = [
+    "s.stats", "s.reset_stats()", "s.splits", "s.n_splits", "s.explain(y)", "s.get_backend(y)", "s.set_backend(y, cpu)", "s.memory(cpu), s.buffer_size(slow)",
+    "s.prediction", "s.trace().stop()", "repr(s)", "s.prepare(g, allocate=False).memory", "plan.memory, plan.splits, repr(plan)",
+    "setattr(s, 'n_copies', 2)", "s.set_eval_callback(None)", "s.synchronize()", "repr(p), p.wait()", "slow.synchronize()", "y.location, repr(y), y.is_placed",
+    "g.to_dot()", "s.reset()", "s.allocate(g)", "s.close()", "slow.close()",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("question", "recorded"), [
+    *((q, False) for q in QUESTIONS), *((q, True) for q in ("trace.stop()", "s.trace()", "s.stats", "s.reset_stats()", "s.splits", "s.synchronize()", "s.close()")),
+])  # fmt: skip
+def test_questions_about_a_scheduler_that_was_busy_at_a_fork(holds, question, recorded):
+    """A run is on its way, and another thread computes: each question is answered in the child, or raises."""
+    holds(f"""
+    faulthandler.cancel_dump_traceback_later()
+    slow = gb.Backend("SIM", delay="10ms"); one = gb.Backend("CPU", n_threads=2)
+    ctx, x, y, g, s = small(gb.Scheduler([slow, one]), 64)
+    plan = s.prepare(g)
+    trace = s.trace() if {recorded} else None
+    over = threading.Event()
+    busy = thread(again(lambda: s.compute(g), over))
+    ended = {{}}
+    for i in range(6):
+        try: p = s.compute_async(g, [y])
+        except OURS: pass
+        time.sleep(random.uniform(0, 0.01))
+        pid = os.fork()
+        if pid == 0:
+            status = 1
+            try:
+                signal.alarm({90 if SANITIZED else 15})
+                for _ in range(2):
+                    try: {question}
+                    except OURS: pass
+                status = 0
+            except BaseException:
+                import traceback; traceback.print_exc()
+            finally:
+                os._exit(status)
+        status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        ended[status] = ended.get(status, 0) + 1
+    over.set(); busy.finish()
+    assert set(ended) == {{0}}, f"children by exit status: {{ended}} (-14: they hang)"
+    """)
 
 
 # ------------------------------------------------------------------------------------------------------- no silent wrong result
