@@ -163,7 +163,8 @@ rm -rf build/asan-site
 LD_PRELOAD="$(gcc -print-file-name=libasan.so) $(gcc -print-file-name=libubsan.so)" \
     ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1 PYTHONMALLOC=malloc PYTHONPATH=$PWD/build/asan-site \
     "$py" -m pytest -q -s -p no:faulthandler -p no:cacheprovider tests/python -k 'not clean_install'
-for attack in "harness_closing.py" "harness_closing.py --pairs" "harness_zeros.py" "harness_interrupts.py" "harness_interleave.py --mode threads"; do
+for attack in "harness_closing.py" "harness_closing.py --pairs" "harness_zeros.py" "harness_interrupts.py" "harness_interleave.py --mode threads" \
+    "harness_fork.py"; do
     step "address sanitizer, attack for $seconds s: $attack"
     # shellcheck disable=SC2086
     LD_PRELOAD="$(gcc -print-file-name=libasan.so) $(gcc -print-file-name=libubsan.so)" \
@@ -177,10 +178,17 @@ rm -rf build/tsan-site
     --config-settings="cmake.define.CMAKE_C_FLAGS=-fsanitize=thread -fno-omit-frame-pointer" \
     --config-settings=cmake.build-type=RelWithDebInfo --config-settings=install.strip=false
 under_tsan() { # without randomized addresses, with which the sanitizer's memory may clash
-    LD_PRELOAD="$(gcc -print-file-name=libtsan.so)" TSAN_OPTIONS=exitcode=66:suppressions=$PWD/tests/python/tsan.supp PYTHONPATH=$PWD/build/tsan-site setarch -R "$py" "$@"
+    LD_PRELOAD="$(gcc -print-file-name=libtsan.so)" \
+        TSAN_OPTIONS=exitcode=66:history_size=4:allocator_may_return_null=1:suppressions=$PWD/tests/python/tsan.supp PYTHONPATH=$PWD/build/tsan-site setarch -R "$py" "$@"
 }
-under_tsan -m pytest -q -s -p no:faulthandler -p no:cacheprovider tests/python/test_threads.py
-under_tsan tests/python/harness_closing.py --only threads --seconds "$seconds" --deaths 5
+for part in threads sched_runs callbacks buffers; do
+    under_tsan -m pytest -q -s -p no:faulthandler -p no:cacheprovider "tests/python/test_$part.py"
+done
+for attack in "harness_closing.py --only threads" "harness_closing.py --only callbacks" "harness_closing.py --pairs" "harness_interleave.py --mode threads"; do
+    step "thread sanitizer, attack for $seconds s: $attack"
+    # shellcheck disable=SC2086
+    under_tsan tests/python/$attack --seconds "$seconds" --seed "$(date +%s)" --deaths 5
+done
 
 step "what closing costs beside other objects"
 "$py" benchmarks/bench_close.py

@@ -35,7 +35,7 @@ import ggml_backend as gb
 
 N = 8
 EYE = np.eye(N, dtype=np.float32)
-SANITIZED = "libasan" in os.environ.get("LD_PRELOAD", "")
+SANITIZED = re.search("lib[at]san", os.environ.get("LD_PRELOAD", "")) is not None
 VALUES = os.environ.get("GB_HARNESS_VALUES") != "0"
 """Are results looked at? ``--no-values`` looks for crashes, hangs and foreign exceptions only."""
 PATIENCE = float(os.environ.get("GB_HARNESS_PATIENCE", "120" if SANITIZED else "40"))
