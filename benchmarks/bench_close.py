@@ -4,7 +4,8 @@
 
 A scheduler of one node, a context, a buffer, or ``Scheduler.reset``, alone and beside many tensors in one context, many contexts, and many
 buffers, in turns within each round: the others are made, it is measured, they are closed, it is measured. The ratio is the median over
-rounds. They are unrelated, so it should be 1 (the aim: below 1.1 on a quiet machine).
+rounds. They are unrelated, so it should be 1 (the aim: below 1.1 on a quiet machine). What is more for the scheduler of one node is no
+work: under ``valgrind --tool=callgrind`` it takes no more instructions beside 1,000 contexts than alone; memory is spread over more pages.
 """
 
 from __future__ import annotations
