@@ -65,9 +65,10 @@ class TensorAllocator(Handle):
         self._buffer = target
 
     def _live(self) -> _TallocrCore:
-        if self._core is None:
+        core = self._core  # once: another thread may close it meanwhile
+        if core is None:
             raise StateError("the allocator is closed")
-        return self._core
+        return core
 
     @property
     def buffer(self) -> Buffer | None:
@@ -129,9 +130,10 @@ class GraphAllocator(Handle):
         self._graph: GraphCore | None = None  # keeps what its tensors lie in
 
     def _live(self) -> _GallocrCore:
-        if self._core is None:
+        core = self._core  # once: another thread may close it meanwhile
+        if core is None:
             raise StateError("the allocator is closed")
-        return self._core
+        return core
 
     def set_order(self, order: Sequence[int] | None) -> None:
         """An execution order that is not that of the nodes: indices of nodes, with -1 as a barrier. Memory is reused only across barriers.

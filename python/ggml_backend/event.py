@@ -47,9 +47,10 @@ class Event(Handle):
         self._core = EventCore(backend._live())
 
     def _live(self) -> EventCore:
-        if self._core is None:
+        core = self._core  # once: another thread may close it meanwhile
+        if core is None:
             raise StateError("the event is closed")
-        return self._core
+        return core
 
     @property
     def backend(self) -> Backend:

@@ -73,6 +73,8 @@ def _stop_trace(w: World) -> None:
 
 @pytest.mark.parametrize(("act", "intruder"), [
     *((OPERATIONS[name], CLOSERS["close file"]) for name in ("metadata", "file tensor", "file view", "load", "load on the device")),
+    *((OPERATIONS[name], CLOSERS["close event"]) for name in ("record", "event wait", "event synchronize")),
+    (OPERATIONS["allocator facts"], CLOSERS["close allocator"]), (OPERATIONS["measure"], CLOSERS["close graph allocator"]),
     (_trace_and_close, _stop_trace), (_trace_and_close, CLOSERS["close scheduler"]),
 ])  # fmt: skip
 def test_something_else_at_every_place(act, intruder):
