@@ -184,6 +184,7 @@ static bool one_graph(ggml_backend_t cpu, uint64_t seed) {
 }
 
 static void irregular_graphs(void) {
+    gb_plan_limit_ns = 0;
     const ggml_backend_t  cpu    = ggml_backend_cpu_init();
     static const uint64_t hard[] = { 861, 1941, 2030, 2033 };
     int                   n_none = 0;
@@ -191,15 +192,10 @@ static void irregular_graphs(void) {
     for (uint64_t seed = 1; seed <= 40; seed++) {
         CHECK_MSG(!one_graph(cpu, seed), "%llu: nothing in place", (unsigned long long) seed);
     }
-    const int64_t start = ggml_time_ms();
     for (size_t i = 0; i < GB_ARRAY_LEN(hard); i++) {
         n_none += one_graph(cpu, hard[i]);
     }
-    const int64_t took = ggml_time_ms() - start;
     ggml_backend_free(cpu);
-    if (n_none == 0 && took > 400) {
-        SKIP("the clock ended searches: %d ms", (int) took);
-    }
     CHECK_MSG(n_none > 0, "results in place everywhere");
 }
 
@@ -227,6 +223,7 @@ static void every_allocation_fails(void) {
     const ggml_backend_t cpu  = ggml_backend_cpu_init();
     const uint64_t       seed = 2030;
     int64_t              few = 0, many = 1;
+    gb_plan_limit_ns = 0;
     ggml_log_set(ggml_log_discard, NULL);
     while (!plans_without(cpu, seed, many)) {
         few = many;

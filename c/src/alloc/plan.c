@@ -200,9 +200,11 @@ enum ggml_status gb_plan_search(struct gb_plan_item * items, size_t n, size_t al
     return status;
 }
 
+// The clock is there for machines that are ten times slower: where it ends the search plans are still valid, only not always the same.
+int64_t gb_plan_limit_ns = 200 * (int64_t) 1000000;
+
 enum ggml_status gb_plan_offsets(struct gb_plan_item * items, size_t n, size_t alignment, struct gb_plan_result * result) {
-    // The clock is there for machines that are ten times slower: where it ends the search plans are still valid, only not always the same.
-    const struct gb_plan_effort effort = { .steps = 20 * STEPS_PER_MS, .limit_ns = 200 * (int64_t) 1000000 };
+    const struct gb_plan_effort effort = { .steps = 20 * STEPS_PER_MS, .limit_ns = gb_plan_limit_ns };
     return gb_plan_search(items, n, alignment, &effort, result);
 }
 

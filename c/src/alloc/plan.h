@@ -41,6 +41,9 @@ enum ggml_status gb_plan_offsets(struct gb_plan_item * items, size_t n, size_t a
 enum ggml_status gb_plan_search(struct gb_plan_item * items, size_t n, size_t alignment, const struct gb_plan_effort * effort,
                                 struct gb_plan_result * result);
 
+// gb_plan_effort.limit_ns of gb_plan_offsets. Tests set it to 0: then a plan, and the allocations made to find it, depend on the items alone.
+extern int64_t gb_plan_limit_ns;
+
 // The same for memory that comes in chunks: item i lies wholly in chunk chunk_of[i], at items[i].offset of it. `chunk` is the largest size of
 // one; rounded down to the alignment, and no item may be larger. The sum of what the chunks need is what counts.
 struct gb_plan_chunks {
