@@ -87,6 +87,8 @@ static inline bool test_runs_are_checked(void) {
         if (test_runs_are_checked()) SKIP("%s: runs are checked, and %s", __func__, why);                              \
     } while (0)
 
+enum { BUSY_TRIES = 6 }; // how often a test looks again when something took too long: others may have had the processors
+
 // A reproducible generator (SplitMix64), the same on every machine.
 static uint64_t test_seed = 1;
 

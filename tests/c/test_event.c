@@ -34,15 +34,19 @@ static void devices_wait_for_each_other(void) {
     const float         ones[4] = { 1, 1, 1, 1 };
     ggml_backend_event_t e = ggml_backend_event_new(p.backends[0]);
     CHECK(gb_backend_waits_for(p.backends[1], p.backends[0]));
-    const int64_t start = gb_time_ns();
-    OK(ggml_backend_tensor_set_async(p.backends[0], a, ones, 0, sizeof(ones)));
-    OK(ggml_backend_event_record(e));
-    OK(ggml_backend_event_wait(p.backends[1], e));
-    CHECK(p.backends[1]->iface.cpy_tensor_peer_async(p.backends[1], a, b));
-    CHECK(gb_time_ns() - start < 30000000);
-    OK(ggml_backend_synchronize(p.backends[1]));
-    CHECK(gb_time_ns() - start >= 30000000);
-    CHECK_AT(b, 3, 1);
+    int64_t held_up = INT64_MAX;
+    for (int i = 0; i < BUSY_TRIES && held_up >= 30000000; i++) {
+        const int64_t start = gb_time_ns();
+        OK(ggml_backend_tensor_set_async(p.backends[0], a, ones, 0, sizeof(ones)));
+        OK(ggml_backend_event_record(e));
+        OK(ggml_backend_event_wait(p.backends[1], e));
+        CHECK(p.backends[1]->iface.cpy_tensor_peer_async(p.backends[1], a, b));
+        held_up = gb_time_ns() - start;
+        OK(ggml_backend_synchronize(p.backends[1]));
+        CHECK(gb_time_ns() - start >= 30000000);
+        CHECK_AT(b, 3, 1);
+    }
+    CHECK_MSG(held_up < 30000000, "the host was held up for %lld us", (long long) held_up / 1000);
     ggml_backend_event_free(e);
     close_place(&p);
 }
@@ -52,16 +56,20 @@ static void an_event_is_a_point_not_the_end(void) {
     struct ggml_tensor * a       = put(&p, leaf(&p, "a", 4, 1), 0, false);
     const float          ones[4] = { 1, 1, 1, 1 };
     ggml_backend_event_t e       = ggml_backend_event_new(p.backends[0]);
-    const int64_t        start   = gb_time_ns();
-    OK(ggml_backend_tensor_set_async(p.backends[0], a, ones, 0, sizeof(ones)));
-    OK(ggml_backend_event_record(e));
-    for (int i = 0; i < 10; i++) {
+    int64_t              waited  = INT64_MAX;
+    for (int i = 0; i < BUSY_TRIES && waited >= 200000000; i++) {
+        const int64_t start = gb_time_ns();
         OK(ggml_backend_tensor_set_async(p.backends[0], a, ones, 0, sizeof(ones)));
+        OK(ggml_backend_event_record(e));
+        for (int k = 0; k < 10; k++) {
+            OK(ggml_backend_tensor_set_async(p.backends[0], a, ones, 0, sizeof(ones)));
+        }
+        OK(ggml_backend_event_synchronize(e));
+        waited = gb_time_ns() - start;
+        OK(ggml_backend_synchronize(p.backends[0]));
+        CHECK(gb_time_ns() - start >= 220000000);
     }
-    OK(ggml_backend_event_synchronize(e));
-    CHECK(gb_time_ns() - start < 200000000);
-    OK(ggml_backend_synchronize(p.backends[0]));
-    CHECK(gb_time_ns() - start >= 220000000);
+    CHECK_MSG(waited < 200000000, "the event came after %lld us", (long long) waited / 1000);
     ggml_backend_event_free(e);
     close_place(&p);
 }

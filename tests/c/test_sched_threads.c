@@ -128,7 +128,7 @@ static void independent_splits_overlap(void) {
     OK(ggml_backend_sched_set_node_backend(sched, b, devices[1]));
     OK(ggml_backend_sched_alloc_graph(sched, graph));
     int64_t best_call = INT64_MAX, best_all = INT64_MAX;
-    for (int i = 0; i < 4 && best_all > 250000; i++) { // the machine may be busy
+    for (int i = 0; i < BUSY_TRIES && best_all > 250000; i++) {
         const int64_t start = ggml_time_us();
         OK(ggml_backend_sched_graph_compute_async(sched, graph));
         const int64_t called = ggml_time_us() - start;
