@@ -101,10 +101,6 @@ static void free_list(struct list * list) {
 
 // ----------------------------------------------------------------------------------------------------------------- graph
 
-static bool is_custom(const struct ggml_tensor * node) {
-    return node->op >= GGML_OP_MAP_UNARY && node->op <= GGML_OP_MAP_CUSTOM3;
-}
-
 static bool writes(const struct ggml_tensor * node) {
     return !gb_op_is_view(node->op);
 }
@@ -167,7 +163,7 @@ static bool find_order(struct graph * g, struct history * h, pairs_t * before) {
             ok = node->src[s] == NULL || node->src[s] == node || touch(h, before, gb_root(node->src[s]), i, false);
         }
         ok = ok && touch(h, before, gb_root(node), i, writes(node));
-        if (ok && is_custom(node)) {
+        if (ok && gb_op_is_custom(node->op)) {
             ok     = custom == NONE || add_pair(before, i, custom);
             custom = i;
         }

@@ -81,73 +81,22 @@ int gb_cpu_default_tasks(const struct ggml_tensor * node, int n_threads) {
     return (int) GB_MIN(GB_MAX(n / TASK_ELEMENTS, 1), n_threads);
 }
 
-static bool is_custom(enum ggml_op op) {
-    return op >= GGML_OP_MAP_UNARY && op <= GGML_OP_MAP_CUSTOM3;
-}
-
-// Nothing is computed for views and for results without elements (a user's function is called all the same).
-static bool is_idle(const struct ggml_tensor * node) {
-    return gb_op_is_view(node->op) || (ggml_nelements(node) == 0 && !is_custom(node->op));
-}
-
-// Sources without which an op cannot even be looked at. Builders always set them; a hand-made node may not have them.
-static int required_sources(const struct ggml_tensor * node) {
-    switch (node->op) {
-        case GGML_OP_FLASH_FF: return 5;
-        case GGML_OP_FLASH_ATTN_BACK: return 4;
-        case GGML_OP_FLASH_ATTN:
-        case GGML_OP_ADD_REL_POS:
-        case GGML_OP_CROSS_ENTROPY_LOSS_BACK:
-        case GGML_OP_MAP_CUSTOM3:
-        case GGML_OP_MAP_CUSTOM3_F32: return 3;
-        case GGML_OP_MUL_MAT_ID: return 2 + GB_MAX(1, GB_MIN(gb_op_param_i32(node, 1), GGML_MAX_SRC - 2));
-        case GGML_OP_ADD:
-        case GGML_OP_ADD1:
-        case GGML_OP_ACC:
-        case GGML_OP_SUB:
-        case GGML_OP_MUL:
-        case GGML_OP_DIV:
-        case GGML_OP_SET:
-        case GGML_OP_CONCAT:
-        case GGML_OP_SILU_BACK:
-        case GGML_OP_RMS_NORM_BACK:
-        case GGML_OP_MUL_MAT:
-        case GGML_OP_OUT_PROD:
-        case GGML_OP_CPY:
-        case GGML_OP_GET_ROWS:
-        case GGML_OP_GET_ROWS_BACK:
-        case GGML_OP_SOFT_MAX_BACK:
-        case GGML_OP_ROPE:
-        case GGML_OP_ROPE_BACK:
-        case GGML_OP_IM2COL:
-        case GGML_OP_CONV_TRANSPOSE_1D:
-        case GGML_OP_CONV_TRANSPOSE_2D:
-        case GGML_OP_MAP_BINARY:
-        case GGML_OP_MAP_CUSTOM2:
-        case GGML_OP_MAP_CUSTOM2_F32:
-        case GGML_OP_CROSS_ENTROPY_LOSS: return 2;
-        default: return 1;
-    }
-}
-
 const char * ggml_cpu_unsupported_reason(const struct ggml_tensor * node) {
     if (node == NULL) {
         return "there is no node";
     }
-    if (is_idle(node)) {
+    if (gb_op_is_idle(node)) {
         return NULL;
     }
     const struct gb_cpu_op * op = gb_cpu_op_of(node);
     if (op == NULL) {
         return "the operator is not implemented";
     }
-    for (int i = required_sources(node); i > 0; i--) {
-        if (node->src[i - 1] == NULL) {
-            return "a source is missing";
-        }
+    if (!gb_node_has_sources(node)) {
+        return "a source is missing";
     }
-    const char * mismatch = gb_node_mismatch(node);
-    return mismatch == NULL && op->unsupported != NULL ? op->unsupported(node) : mismatch;
+    const char * reason = op->unsupported != NULL ? op->unsupported(node) : NULL; // says more than that something does not fit
+    return reason != NULL ? reason : gb_node_mismatch(node);
 }
 
 static int count_sources(const struct ggml_tensor * node) {
@@ -249,7 +198,7 @@ static enum ggml_status plan_nodes(struct gb_cpu_plan * plan, struct ggml_tensor
             }
         }
         plan->nodes[plan->n_nodes++] = nodes[i];
-        if (is_idle(nodes[i])) {
+        if (gb_op_is_idle(nodes[i])) {
             continue;
         }
         GB_TRY(plan_job(&plan->jobs[plan->n_jobs], nodes[i], n_threads));

@@ -31,10 +31,6 @@ struct snapshot { // while one is taken
 
 // ----------------------------------------------------------------------------------------------------------- op filter
 
-static bool is_custom(enum ggml_op op) {
-    return op >= GGML_OP_MAP_UNARY && op <= GGML_OP_MAP_CUSTOM3;
-}
-
 static bool is_refused(const struct gb_sim_params * params, const struct ggml_tensor * node) {
     if (node->op >= GGML_OP_COUNT || node->op != GGML_OP_UNARY) {
         return node->op < GGML_OP_COUNT && params->refuses[node->op];
@@ -50,7 +46,7 @@ const char * gb_sim_unsupported_reason(const struct gb_sim_device * device, cons
     if (gb_op_is_view(node->op)) {
         return NULL;
     }
-    if (is_custom(node->op)) {
+    if (gb_op_is_custom(node->op)) {
         return "custom operators read host memory";
     }
     if (is_refused(&device->params, node)) {

@@ -272,8 +272,7 @@ static bool rule_expert(const char * func, struct ggml_tensor * const as[], int 
 bool gb_check_mul_mat_id(const char * func, struct ggml_tensor * const as[], int n_as, gb_ct ids, int id, gb_ct b) {
     const struct gb_call c = GB_CALL_2(func, ids, b);
     if (as == NULL) {
-        gb_fail_null(func, "as");
-        return false;
+        return gb_rule_missing(&c, "as");
     }
     if (!gb_rule_given(&c) || !gb_rule_in_range(&c, "{$n_as}", n_as, 1, GGML_MAX_SRC - 2)) {
         return false;
@@ -340,8 +339,7 @@ bool gb_check_max_bias(const char * func, gb_ct a, gb_ct mask, float max_bias) {
         return gb_rule_broken(&c, "max_bias must be at least 0 and finite, is %g", (double) max_bias);
     }
     if (max_bias > 0 && mask == NULL) { // there is nothing to multiply
-        gb_fail_null(func, "mask");
-        return false;
+        return gb_rule_missing(&c, "mask");
     }
     return true;
 }

@@ -4,7 +4,7 @@
 // True: the call is right. False: it was reported, as "func: a 'w' f32 [128, 64], b 'x' f32 [120, 16]: which rule is
 // broken (values)". A NULL operand gives false and keeps the message of the failure that made it NULL. The rules hold
 // for every backend; what only a kernel may ask for (its types, its strides) is that backend's supports_op. `func` is
-// the public builder's name.
+// the public builder's name; NULL: nothing is reported, and only shapes and parameters matter (rule.h).
 #ifndef GB_TENSOR_CHECK_H
 #define GB_TENSOR_CHECK_H
 

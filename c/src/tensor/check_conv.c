@@ -3,12 +3,8 @@
 #include "tensor/check.h"
 
 #include "tensor/rule.h"
+#include "tensor/shapes.h"
 #include "tensor/tensor.h"
-
-static int64_t product(int64_t x, int64_t y) { // of sizes; one that does not fit matches no other size
-    int64_t r;
-    return gb_mul_i64(x, y, &r) ? r : INT64_MAX;
-}
 
 // ------------------------------------------------------------------------------------ convolution, pooling, resampling
 
@@ -77,8 +73,8 @@ bool gb_check_conv_depthwise(const char * func, gb_ct a, gb_ct b, const struct g
     if (!gb_rule_given(&c) || !gb_rule_no_grad(&c) || !rule_kernel_type(&c, a)) {
         return false;
     }
-    const int64_t n = product(a->ne[2], a->ne[3]); // kernels
-    if (n == 0 || b->ne[2] % n != 0) {
+    const int64_t n = gb_size_product(a->ne[2], a->ne[3]); // kernels
+    if (n < 1 || b->ne[2] % n != 0) {
         return gb_rule_broken(&c, "the channels of {b} (%lld) must be a multiple of the number of kernels (%lld)",
                               (long long) b->ne[2], (long long) n);
     }
@@ -148,10 +144,6 @@ bool gb_check_pad(const char * func, gb_ct a, const int p[4]) {
 
 // ------------------------------------------------------------------------------------------------------------- windows
 
-static int64_t tiles(int64_t n, int64_t w) {
-    return n / w + (n % w != 0);
-}
-
 bool gb_check_win_part(const char * func, gb_ct a, int w) {
     const struct gb_call c = GB_CALL_1(func, a);
     return gb_rule_given(&c) && gb_rule_no_grad(&c) && gb_rule_at_least(&c, "{$w}", w, 1) && gb_rule_max_dims(&c, 0, 3) &&
@@ -163,7 +155,7 @@ bool gb_check_win_unpart(const char * func, gb_ct a, int w0, int h0, int w) {
     const struct gb_call c = GB_CALL_1(func, a);
     return gb_rule_given(&c) && gb_rule_no_grad(&c) && gb_rule_at_least(&c, "{$w}", w, 1) &&
            gb_rule_at_least(&c, "{$w0}", w0, 1) && gb_rule_at_least(&c, "{$h0}", h0, 1) && gb_rule_size(&c, 0, 1, w) &&
-           gb_rule_size(&c, 0, 2, w) && gb_rule_size(&c, 0, 3, tiles(w0, w) * tiles(h0, w)) &&
+           gb_rule_size(&c, 0, 2, w) && gb_rule_size(&c, 0, 3, gb_windows(w0, w) * gb_windows(h0, w)) &&
            gb_rule_contiguous(&c, 0);
 }
 
@@ -175,8 +167,8 @@ bool gb_check_get_rel_pos(const char * func, gb_ct a, int qh, int kh) {
 }
 
 static bool rule_rel_pos_sizes(const struct gb_call * c, gb_ct pw) {
-    return gb_rule_size(c, 0, 0, product(pw->ne[0], pw->ne[0])) &&
-           gb_rule_size(c, 0, 1, product(pw->ne[1], pw->ne[2])) && gb_rule_equal(c, 0, 2, 1, 3) &&
+    return gb_rule_size(c, 0, 0, gb_size_product(pw->ne[0], pw->ne[0])) &&
+           gb_rule_size(c, 0, 1, gb_size_product(pw->ne[1], pw->ne[2])) && gb_rule_equal(c, 0, 2, 1, 3) &&
            gb_rule_size(c, 0, 3, 1);
 }
 

@@ -8,9 +8,10 @@ struct op_info {
     const char * symbol;
     bool         is_view;
     bool         can_inplace;
+    int          n_sources;
 };
 
-#define GB_OP(id, symbol, view, inplace) [GGML_OP_##id] = { #id, symbol, view, inplace },
+#define GB_OP(id, symbol, view, inplace, n_sources) [GGML_OP_##id] = { #id, symbol, view, inplace, n_sources },
 static const struct op_info ops[] = {
 #include "ops.def"
 };
@@ -74,6 +75,18 @@ bool gb_op_is_view(enum ggml_op op) {
 bool gb_op_can_inplace(enum ggml_op op) {
     const struct op_info * info = info_of(op);
     return info != NULL && info->can_inplace;
+}
+
+bool gb_node_has_sources(const struct ggml_tensor * node) {
+    const struct op_info * info = info_of(node->op);
+    int                    n    = info ? info->n_sources : 0;
+    if (node->op == GGML_OP_MUL_MAT_ID) {
+        n = GB_MAX(n, 2 + GB_MIN(gb_op_param_i32(node, 1), GGML_MAX_SRC - 2));
+    }
+    while (n > 0 && node->src[n - 1] != NULL) {
+        n--;
+    }
+    return n == 0;
 }
 
 // ------------------------------------------------------------------------------------------------------------------- messages

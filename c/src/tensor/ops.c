@@ -8,13 +8,11 @@ bool gb_op_has_context(const struct ggml_context * ctx, const char * func) {
     return ctx != NULL;
 }
 
-struct ggml_tensor * gb_op_new(struct ggml_context * ctx, const char * func, enum ggml_op op, enum ggml_type type,
-                               int64_t ne0, int64_t ne1, int64_t ne2, int64_t ne3) {
+struct ggml_tensor * gb_op_new(struct ggml_context * ctx, const char * func, enum ggml_op op, enum ggml_type type, struct gb_shape shape) {
     if (!gb_op_has_context(ctx, func)) {
         return NULL;
     }
-    const int64_t        ne[4] = { ne0, ne1, ne2, ne3 };
-    struct ggml_tensor * node  = gb_tensor_new(ctx, type, 4, ne);
+    struct ggml_tensor * node = gb_tensor_new(ctx, type, 4, shape.ne);
     if (node != NULL) {
         node->op = op;
         gb_tensor_set_ndim(node, -1);
@@ -25,7 +23,7 @@ struct ggml_tensor * gb_op_new(struct ggml_context * ctx, const char * func, enu
 struct ggml_tensor * gb_op_like(struct ggml_context * ctx, const char * func, enum ggml_op op, struct ggml_tensor * a,
                                 bool inplace) {
     if (!inplace) {
-        return gb_op_new(ctx, func, op, a->type, a->ne[0], a->ne[1], a->ne[2], a->ne[3]);
+        return gb_op_new(ctx, func, op, a->type, gb_shape_like(a));
     }
     return gb_op_view(ctx, func, op, a, a->ne, a->nb, 0, "view");
 }

@@ -8,6 +8,7 @@
 #define GB_TENSOR_OPS_H
 
 #include "tensor/check.h"
+#include "tensor/shapes.h"
 #include "tensor/tensor.h"
 
 // Does a node get a gradient of its own when a source has one?
@@ -17,8 +18,7 @@ enum gb_grad { GB_GRAD_NONE, GB_GRAD_INHERIT };
 bool gb_op_has_context(const struct ggml_context * ctx, const char * func);
 
 // A fresh contiguous node.
-struct ggml_tensor * gb_op_new(struct ggml_context * ctx, const char * func, enum ggml_op op, enum ggml_type type,
-                               int64_t ne0, int64_t ne1, int64_t ne2, int64_t ne3);
+struct ggml_tensor * gb_op_new(struct ggml_context * ctx, const char * func, enum ggml_op op, enum ggml_type type, struct gb_shape shape);
 
 // A node like a: fresh with its type and shape, or, in place, a view of it.
 struct ggml_tensor * gb_op_like(struct ggml_context * ctx, const char * func, enum ggml_op op, struct ggml_tensor * a,
@@ -40,16 +40,6 @@ struct ggml_tensor * gb_op_sources(struct ggml_context * ctx, struct ggml_tensor
 
 // For builders of several nodes: returns the last one; when that is NULL, drops all since the first from the context.
 struct ggml_tensor * gb_op_keep_if(struct ggml_context * ctx, struct ggml_tensor * first, struct ggml_tensor * last);
-
-// Sizes of a result from sizes >= 0; -1, which no tensor can have, on overflow.
-static inline int64_t gb_op_sum(int64_t x, int64_t y) {
-    return x > INT64_MAX - y ? -1 : x + y;
-}
-
-static inline int64_t gb_op_product(int64_t x, int64_t y) {
-    int64_t r;
-    return gb_mul_i64(x, y, &r) ? r : -1;
-}
 
 static inline enum gb_grad gb_grad_unless(bool inplace) {
     return inplace ? GB_GRAD_NONE : GB_GRAD_INHERIT;

@@ -6,16 +6,10 @@ struct ggml_tensor * ggml_flash_attn(struct ggml_context * ctx, struct ggml_tens
     if (!gb_check_flash_attn(__func__, q, k, v)) {
         return NULL;
     }
-    struct ggml_tensor * node =
-        gb_op_new(ctx, __func__, GGML_OP_FLASH_ATTN, GGML_TYPE_F32, q->ne[0], q->ne[1], q->ne[2], q->ne[3]);
-    const int32_t params = masked;
+    struct ggml_tensor * node   = gb_op_new(ctx, __func__, GGML_OP_FLASH_ATTN, GGML_TYPE_F32, gb_shape_like(q));
+    const int32_t        params = masked;
     gb_op_set_params(node, &params, sizeof(params));
     return gb_op_sources(ctx, node, GB_GRAD_INHERIT, q, k, v);
-}
-
-// Elements of a part of the result of FLASH_ATTN_BACK: a gradient and the gap up to the next 16-byte boundary.
-static int64_t padded_elements(const struct ggml_tensor * t) {
-    return GGML_PAD(ggml_nelements(t), 4);
 }
 
 struct ggml_tensor * ggml_flash_attn_back(struct ggml_context * ctx, struct ggml_tensor * q, struct ggml_tensor * k,
@@ -23,8 +17,7 @@ struct ggml_tensor * ggml_flash_attn_back(struct ggml_context * ctx, struct ggml
     if (!gb_check_flash_attn_back(__func__, q, k, v, d)) {
         return NULL;
     }
-    const int64_t        n    = padded_elements(q) + padded_elements(k) + padded_elements(v);
-    struct ggml_tensor * node = gb_op_new(ctx, __func__, GGML_OP_FLASH_ATTN_BACK, GGML_TYPE_F32, n, 1, 1, 1);
+    struct ggml_tensor * node = gb_op_new(ctx, __func__, GGML_OP_FLASH_ATTN_BACK, GGML_TYPE_F32, gb_shape_flash_attn_back(q, k, v));
     if (node == NULL) {
         return NULL;
     }
@@ -39,8 +32,7 @@ struct ggml_tensor * ggml_flash_ff(struct ggml_context * ctx, struct ggml_tensor
     if (!gb_check_flash_ff(__func__, a, b0, b1, c0, c1)) {
         return NULL;
     }
-    struct ggml_tensor * node =
-        gb_op_new(ctx, __func__, GGML_OP_FLASH_FF, GGML_TYPE_F32, a->ne[0], a->ne[1], a->ne[2], a->ne[3]);
+    struct ggml_tensor * node = gb_op_new(ctx, __func__, GGML_OP_FLASH_FF, GGML_TYPE_F32, gb_shape_like(a));
     if (node == NULL) {
         return NULL;
     }

@@ -47,7 +47,7 @@ struct ggml_tensor * ggml_add_cast(struct ggml_context * ctx, struct ggml_tensor
     if (!gb_check_add_cast(__func__, a, b, type)) {
         return NULL;
     }
-    struct ggml_tensor * node = gb_op_new(ctx, __func__, GGML_OP_ADD, type, a->ne[0], a->ne[1], a->ne[2], a->ne[3]);
+    struct ggml_tensor * node = gb_op_new(ctx, __func__, GGML_OP_ADD, type, gb_shape_like(a));
     return gb_op_sources(ctx, node, GB_GRAD_INHERIT, a, b, NULL);
 }
 

@@ -6,20 +6,9 @@
 // documented order.
 #include "tensor/ops.h"
 
-// What does not fit becomes a size that no tensor can have.
-static int64_t product3(int64_t x, int64_t y, int64_t z) {
-    int64_t r;
-    return gb_mul_i64(x, y, &r) && gb_mul_i64(r, z, &r) ? r : INT64_MAX;
-}
-
 static struct ggml_tensor * im2col(struct ggml_context * ctx, const char * func, struct ggml_tensor * a,
                                    struct ggml_tensor * b, const struct gb_conv * v) {
-    const int64_t ow = gb_conv_out(b->ne[0], a->ne[0], v->s0, v->p0, v->d0);
-    const int64_t oh = v->is_2d ? gb_conv_out(b->ne[1], a->ne[1], v->s1, v->p1, v->d1) : 1;
-    const int64_t k  = v->is_2d ? product3(a->ne[0], a->ne[1], a->ne[2]) : product3(a->ne[0], a->ne[1], 1);
-
-    struct ggml_tensor * node = v->is_2d ? gb_op_new(ctx, func, GGML_OP_IM2COL, GGML_TYPE_F16, k, ow, oh, b->ne[3]) :
-                                           gb_op_new(ctx, func, GGML_OP_IM2COL, GGML_TYPE_F16, k, ow, b->ne[2], 1);
+    struct ggml_tensor * node     = gb_op_new(ctx, func, GGML_OP_IM2COL, GGML_TYPE_F16, gb_shape_im2col(a, b, v));
     const int32_t        params[] = { (int32_t) v->s0, (int32_t) v->s1, (int32_t) v->p0,   (int32_t) v->p1,
                                       (int32_t) v->d0, (int32_t) v->d1, (int32_t) v->is_2d };
     gb_op_set_params(node, params, sizeof(params));
@@ -123,19 +112,12 @@ struct ggml_tensor * ggml_conv_depthwise_2d(struct ggml_context * ctx, struct gg
     return gb_op_keep_if(ctx, kernels, ggml_reshape_4d(ctx, r, ow, oh, b->ne[2], b->ne[3]));
 }
 
-// (n - 1) s + k
-static int64_t spread(int64_t n, int64_t s, int64_t k) {
-    int64_t r;
-    return gb_mul_i64(n - 1, s, &r) && r <= INT64_MAX - k ? r + k : INT64_MAX;
-}
-
 struct ggml_tensor * ggml_conv_transpose_1d(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b,
                                             int s0, int p0, int d0) {
     if (!gb_check_conv_transpose_1d(__func__, a, b, s0, p0, d0)) {
         return NULL;
     }
-    struct ggml_tensor * node     = gb_op_new(ctx, __func__, GGML_OP_CONV_TRANSPOSE_1D, GGML_TYPE_F32,
-                                              spread(b->ne[0], s0, a->ne[0]), a->ne[1], b->ne[2], 1);
+    struct ggml_tensor * node = gb_op_new(ctx, __func__, GGML_OP_CONV_TRANSPOSE_1D, GGML_TYPE_F32, gb_shape_conv_transpose_1d(a, b, s0));
     const int32_t        params[] = { s0, p0, d0 };
     gb_op_set_params(node, params, sizeof(params));
     return gb_op_sources(ctx, node, GB_GRAD_NONE, a, b, NULL);
@@ -146,9 +128,7 @@ struct ggml_tensor * ggml_conv_transpose_2d_p0(struct ggml_context * ctx, struct
     if (!gb_check_conv_transpose_2d(__func__, a, b, stride)) {
         return NULL;
     }
-    struct ggml_tensor * node =
-        gb_op_new(ctx, __func__, GGML_OP_CONV_TRANSPOSE_2D, GGML_TYPE_F32, spread(b->ne[0], stride, a->ne[0]),
-                  spread(b->ne[1], stride, a->ne[1]), a->ne[2], b->ne[3]);
+    struct ggml_tensor * node = gb_op_new(ctx, __func__, GGML_OP_CONV_TRANSPOSE_2D, GGML_TYPE_F32, gb_shape_conv_transpose_2d(a, b, stride));
     const int32_t params = stride;
     gb_op_set_params(node, &params, sizeof(params));
     return gb_op_sources(ctx, node, GB_GRAD_NONE, a, b, NULL);

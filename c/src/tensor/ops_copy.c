@@ -34,14 +34,14 @@ struct ggml_tensor * ggml_cast(struct ggml_context * ctx, struct ggml_tensor * a
     if (!gb_check_type(__func__, a, type)) {
         return NULL;
     }
-    struct ggml_tensor * node = gb_op_new(ctx, __func__, GGML_OP_CPY, type, a->ne[0], a->ne[1], a->ne[2], a->ne[3]);
+    struct ggml_tensor * node = gb_op_new(ctx, __func__, GGML_OP_CPY, type, gb_shape_like(a));
     gb_tensor_name_after(node, a, "copy", NULL);
     return gb_op_sources(ctx, node, GB_GRAD_NONE, a, node, NULL); // CPY writes to src[1]: here that is the node itself
 }
 
 static struct ggml_tensor * cont(struct ggml_context * ctx, const char * func, struct ggml_tensor * a,
                                  const int64_t ne[4], enum gb_grad grad) {
-    struct ggml_tensor * node = gb_op_new(ctx, func, GGML_OP_CONT, a->type, ne[0], ne[1], ne[2], ne[3]);
+    struct ggml_tensor * node = gb_op_new(ctx, func, GGML_OP_CONT, a->type, gb_shape_of(ne[0], ne[1], ne[2], ne[3]));
     gb_tensor_name_after(node, a, "cont", NULL);
     return gb_op_sources(ctx, node, grad, a, NULL, NULL);
 }
@@ -78,8 +78,7 @@ struct ggml_tensor * ggml_get_rows(struct ggml_context * ctx, struct ggml_tensor
         return NULL;
     }
     const enum ggml_type type = a->type == GGML_TYPE_I32 ? GGML_TYPE_I32 : GGML_TYPE_F32;
-    struct ggml_tensor * node =
-        gb_op_new(ctx, __func__, GGML_OP_GET_ROWS, type, a->ne[0], b->ne[0], b->ne[1], b->ne[2]);
+    struct ggml_tensor * node = gb_op_new(ctx, __func__, GGML_OP_GET_ROWS, type, gb_shape_get_rows(a, b));
     return gb_op_sources(ctx, node, GB_GRAD_INHERIT, a, b, NULL);
 }
 
@@ -88,8 +87,7 @@ struct ggml_tensor * ggml_get_rows_back(struct ggml_context * ctx, struct ggml_t
     if (!gb_check_get_rows_back(__func__, a, b, c)) {
         return NULL;
     }
-    struct ggml_tensor * node =
-        gb_op_new(ctx, __func__, GGML_OP_GET_ROWS_BACK, GGML_TYPE_F32, c->ne[0], c->ne[1], 1, 1);
+    struct ggml_tensor * node = gb_op_new(ctx, __func__, GGML_OP_GET_ROWS_BACK, GGML_TYPE_F32, gb_shape_get_rows_back(c));
     return gb_op_sources(ctx, node, GB_GRAD_INHERIT, a, b, NULL); // c gave its shape, its data is not read
 }
 
@@ -97,6 +95,6 @@ struct ggml_tensor * ggml_diag(struct ggml_context * ctx, struct ggml_tensor * a
     if (!gb_check_diag(__func__, a)) {
         return NULL;
     }
-    struct ggml_tensor * node = gb_op_new(ctx, __func__, GGML_OP_DIAG, a->type, a->ne[0], a->ne[0], a->ne[2], a->ne[3]);
+    struct ggml_tensor * node = gb_op_new(ctx, __func__, GGML_OP_DIAG, a->type, gb_shape_diag(a));
     return gb_op_sources(ctx, node, GB_GRAD_INHERIT, a, NULL, NULL);
 }

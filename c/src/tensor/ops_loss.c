@@ -5,7 +5,7 @@ static struct ggml_tensor * loss(struct ggml_context * ctx, const char * func, s
     if (!gb_check_cross_entropy_loss(func, a, b)) {
         return NULL;
     }
-    struct ggml_tensor * node = gb_op_new(ctx, func, GGML_OP_CROSS_ENTROPY_LOSS, a->type, 1, 1, 1, 1);
+    struct ggml_tensor * node = gb_op_new(ctx, func, GGML_OP_CROSS_ENTROPY_LOSS, a->type, gb_shape_scalar());
     return gb_op_sources(ctx, node, GB_GRAD_INHERIT, a, b, NULL);
 }
 

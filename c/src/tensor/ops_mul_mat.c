@@ -5,8 +5,7 @@ struct ggml_tensor * ggml_mul_mat(struct ggml_context * ctx, struct ggml_tensor 
     if (!gb_check_mul_mat(__func__, a, b)) {
         return NULL;
     }
-    struct ggml_tensor * node =
-        gb_op_new(ctx, __func__, GGML_OP_MUL_MAT, GGML_TYPE_F32, a->ne[1], b->ne[1], b->ne[2], b->ne[3]);
+    struct ggml_tensor * node = gb_op_new(ctx, __func__, GGML_OP_MUL_MAT, GGML_TYPE_F32, gb_shape_mul_mat(a, b));
     return gb_op_sources(ctx, node, GB_GRAD_INHERIT, a, b, NULL);
 }
 
@@ -27,8 +26,7 @@ struct ggml_tensor * ggml_mul_mat_id(struct ggml_context * ctx, struct ggml_tens
     if (!gb_check_mul_mat_id(__func__, as, n_as, ids, id, b)) {
         return NULL;
     }
-    struct ggml_tensor * node =
-        gb_op_new(ctx, __func__, GGML_OP_MUL_MAT_ID, GGML_TYPE_F32, as[0]->ne[1], b->ne[1], b->ne[2], b->ne[3]);
+    struct ggml_tensor * node = gb_op_new(ctx, __func__, GGML_OP_MUL_MAT_ID, GGML_TYPE_F32, gb_shape_mul_mat(as[0], b));
     if (node == NULL) {
         return NULL;
     }
@@ -44,7 +42,6 @@ struct ggml_tensor * ggml_out_prod(struct ggml_context * ctx, struct ggml_tensor
     if (!gb_check_out_prod(__func__, a, b)) {
         return NULL;
     }
-    struct ggml_tensor * node =
-        gb_op_new(ctx, __func__, GGML_OP_OUT_PROD, GGML_TYPE_F32, a->ne[0], b->ne[0], b->ne[2], b->ne[3]);
+    struct ggml_tensor * node = gb_op_new(ctx, __func__, GGML_OP_OUT_PROD, GGML_TYPE_F32, gb_shape_out_prod(a, b));
     return gb_op_sources(ctx, node, GB_GRAD_INHERIT, a, b, NULL);
 }

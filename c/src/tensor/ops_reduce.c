@@ -5,7 +5,7 @@ struct ggml_tensor * ggml_sum(struct ggml_context * ctx, struct ggml_tensor * a)
     if (!gb_check_1(__func__, a)) {
         return NULL;
     }
-    struct ggml_tensor * node = gb_op_new(ctx, __func__, GGML_OP_SUM, a->type, 1, 1, 1, 1);
+    struct ggml_tensor * node = gb_op_new(ctx, __func__, GGML_OP_SUM, a->type, gb_shape_scalar());
     return gb_op_sources(ctx, node, GB_GRAD_INHERIT, a, NULL, NULL);
 }
 
@@ -13,7 +13,7 @@ struct ggml_tensor * ggml_sum_rows(struct ggml_context * ctx, struct ggml_tensor
     if (!gb_check_1(__func__, a)) {
         return NULL;
     }
-    struct ggml_tensor * node = gb_op_new(ctx, __func__, GGML_OP_SUM_ROWS, a->type, 1, a->ne[1], a->ne[2], a->ne[3]);
+    struct ggml_tensor * node = gb_op_new(ctx, __func__, GGML_OP_SUM_ROWS, a->type, gb_shape_per_row(a));
     return gb_op_sources(ctx, node, GB_GRAD_INHERIT, a, NULL, NULL);
 }
 
@@ -21,7 +21,7 @@ struct ggml_tensor * ggml_mean(struct ggml_context * ctx, struct ggml_tensor * a
     if (!gb_check_mean(__func__, a)) {
         return NULL;
     }
-    struct ggml_tensor * node = gb_op_new(ctx, __func__, GGML_OP_MEAN, GGML_TYPE_F32, 1, a->ne[1], a->ne[2], a->ne[3]);
+    struct ggml_tensor * node = gb_op_new(ctx, __func__, GGML_OP_MEAN, GGML_TYPE_F32, gb_shape_per_row(a));
     return gb_op_sources(ctx, node, GB_GRAD_NONE, a, NULL, NULL);
 }
 
@@ -29,15 +29,14 @@ struct ggml_tensor * ggml_argmax(struct ggml_context * ctx, struct ggml_tensor *
     if (!gb_check_argmax(__func__, a)) {
         return NULL;
     }
-    struct ggml_tensor * node = gb_op_new(ctx, __func__, GGML_OP_ARGMAX, GGML_TYPE_I32, a->ne[1], 1, 1, 1);
+    struct ggml_tensor * node = gb_op_new(ctx, __func__, GGML_OP_ARGMAX, GGML_TYPE_I32, gb_shape_argmax(a));
     return gb_op_sources(ctx, node, GB_GRAD_NONE, a, NULL, NULL);
 }
 
 static struct ggml_tensor * argsort(struct ggml_context * ctx, const char * func, struct ggml_tensor * a,
                                     enum ggml_sort_order order) {
-    struct ggml_tensor * node =
-        gb_op_new(ctx, func, GGML_OP_ARGSORT, GGML_TYPE_I32, a->ne[0], a->ne[1], a->ne[2], a->ne[3]);
-    const int32_t params = (int32_t) order;
+    struct ggml_tensor * node   = gb_op_new(ctx, func, GGML_OP_ARGSORT, GGML_TYPE_I32, gb_shape_like(a));
+    const int32_t        params = (int32_t) order;
     gb_op_set_params(node, &params, sizeof(params));
     return gb_op_sources(ctx, node, GB_GRAD_NONE, a, NULL, NULL);
 }
@@ -63,8 +62,7 @@ struct ggml_tensor * ggml_repeat(struct ggml_context * ctx, struct ggml_tensor *
     if (!gb_check_repeat(__func__, a, b)) {
         return NULL;
     }
-    struct ggml_tensor * node =
-        gb_op_new(ctx, __func__, GGML_OP_REPEAT, a->type, b->ne[0], b->ne[1], b->ne[2], b->ne[3]);
+    struct ggml_tensor * node = gb_op_new(ctx, __func__, GGML_OP_REPEAT, a->type, gb_shape_like(b));
     return gb_op_sources(ctx, node, GB_GRAD_INHERIT, a, NULL, NULL); // b gave its shape, its data is not read
 }
 
@@ -75,8 +73,7 @@ struct ggml_tensor * ggml_repeat_back(struct ggml_context * ctx, struct ggml_ten
     if (ggml_are_same_shape(a, b) && a->grad == NULL) {
         return a;
     }
-    struct ggml_tensor * node =
-        gb_op_new(ctx, __func__, GGML_OP_REPEAT_BACK, a->type, b->ne[0], b->ne[1], b->ne[2], b->ne[3]);
+    struct ggml_tensor * node = gb_op_new(ctx, __func__, GGML_OP_REPEAT_BACK, a->type, gb_shape_like(b));
     return gb_op_sources(ctx, node, GB_GRAD_INHERIT, a, NULL, NULL);
 }
 
@@ -84,7 +81,6 @@ struct ggml_tensor * ggml_concat(struct ggml_context * ctx, struct ggml_tensor *
     if (!gb_check_concat(__func__, a, b)) {
         return NULL;
     }
-    struct ggml_tensor * node =
-        gb_op_new(ctx, __func__, GGML_OP_CONCAT, a->type, a->ne[0], a->ne[1], gb_op_sum(a->ne[2], b->ne[2]), a->ne[3]);
+    struct ggml_tensor * node = gb_op_new(ctx, __func__, GGML_OP_CONCAT, a->type, gb_shape_concat(a, b));
     return gb_op_sources(ctx, node, GB_GRAD_INHERIT, a, b, NULL);
 }

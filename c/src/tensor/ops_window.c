@@ -1,17 +1,12 @@
 // ops_window.c - windows over images and relative positions within them.
 #include "tensor/ops.h"
 
-static int32_t windows(int64_t n, int w) { // that cover n positions
-    return (int32_t) (n / w + (n % w != 0));
-}
-
 struct ggml_tensor * ggml_win_part(struct ggml_context * ctx, struct ggml_tensor * a, int w) {
     if (!gb_check_win_part(__func__, a, w)) {
         return NULL;
     }
-    const int32_t        params[] = { windows(a->ne[1], w), windows(a->ne[2], w), w };
-    struct ggml_tensor * node =
-        gb_op_new(ctx, __func__, GGML_OP_WIN_PART, a->type, a->ne[0], w, w, (int64_t) params[0] * params[1]);
+    const int32_t        params[] = { (int32_t) gb_windows(a->ne[1], w), (int32_t) gb_windows(a->ne[2], w), w };
+    struct ggml_tensor * node     = gb_op_new(ctx, __func__, GGML_OP_WIN_PART, a->type, gb_shape_win_part(a, w));
     gb_op_set_params(node, params, sizeof(params));
     return gb_op_sources(ctx, node, GB_GRAD_NONE, a, NULL, NULL);
 }
@@ -20,7 +15,7 @@ struct ggml_tensor * ggml_win_unpart(struct ggml_context * ctx, struct ggml_tens
     if (!gb_check_win_unpart(__func__, a, w0, h0, w)) {
         return NULL;
     }
-    struct ggml_tensor * node   = gb_op_new(ctx, __func__, GGML_OP_WIN_UNPART, a->type, a->ne[0], w0, h0, 1);
+    struct ggml_tensor * node   = gb_op_new(ctx, __func__, GGML_OP_WIN_UNPART, a->type, gb_shape_win_unpart(a, w0, h0));
     const int32_t        params = w;
     gb_op_set_params(node, &params, sizeof(params));
     return gb_op_sources(ctx, node, GB_GRAD_NONE, a, NULL, NULL);
@@ -30,7 +25,7 @@ struct ggml_tensor * ggml_get_rel_pos(struct ggml_context * ctx, struct ggml_ten
     if (!gb_check_get_rel_pos(__func__, a, qh, kh)) {
         return NULL;
     }
-    struct ggml_tensor * node = gb_op_new(ctx, __func__, GGML_OP_GET_REL_POS, a->type, a->ne[0], kh, qh, 1);
+    struct ggml_tensor * node = gb_op_new(ctx, __func__, GGML_OP_GET_REL_POS, a->type, gb_shape_get_rel_pos(a, qh, kh));
     return gb_op_sources(ctx, node, GB_GRAD_NONE, a, NULL, NULL);
 }
 

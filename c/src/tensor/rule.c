@@ -14,6 +14,10 @@ static const char * role(const struct gb_call * call, int i) {
     return call->list[i].role;
 }
 
+static bool is_built(const struct gb_call * call) { // a node is looked at, no call
+    return call->func == NULL;
+}
+
 // Writes what a mark without its braces, `text` of `n` bytes, says in C; returns how much.
 static int write_mark(const char * text, int n, char * out, size_t size) {
     if (n > 0 && strchr("#@$!", text[0]) != NULL) {
@@ -61,6 +65,9 @@ static const char * unmarked(const char * reason, char * out, size_t size) {
 }
 
 static void report(const struct gb_call * call, enum ggml_status status, const char * fmt, va_list args) {
+    if (is_built(call)) {
+        return;
+    }
     char   operands[GB_RULE_MAX_OPERANDS * (GB_DESCRIBE_SIZE + 16)];
     size_t used = 0;
     operands[0] = '\0';
@@ -92,11 +99,17 @@ GGML_ATTRIBUTE_FORMAT(2, 3) static bool unsupported(const struct gb_call * call,
     return false;
 }
 
+bool gb_rule_missing(const struct gb_call * call, const char * what) {
+    if (!is_built(call)) {
+        gb_fail_null(call->func, what);
+    }
+    return false;
+}
+
 bool gb_rule_given(const struct gb_call * call) {
     for (int i = 0; i < call->n; i++) {
         if (at(call, i) == NULL) {
-            gb_fail_null(call->func, role(call, i));
-            return false;
+            return gb_rule_missing(call, role(call, i));
         }
         if (!gb_type_is_valid(at(call, i)->type)) { // a tensor that was overwritten, or made by hand
             return gb_rule_broken(call, "there is no type %d", (int) at(call, i)->type);
@@ -162,25 +175,25 @@ static const char * type_name(enum ggml_type type) {
 bool gb_rule_same_type(const struct gb_call * call, int i, int j) {
     const enum ggml_type x = at(call, i)->type;
     const enum ggml_type y = at(call, j)->type;
-    return x == y || gb_rule_broken(call, "{%s} and {%s} must have the same type ({#%s}, {#%s})", role(call, i), role(call, j),
+    return is_built(call) || x == y || gb_rule_broken(call, "{%s} and {%s} must have the same type ({#%s}, {#%s})", role(call, i), role(call, j),
                                     type_name(x), type_name(y));
 }
 
 bool gb_rule_type(const struct gb_call * call, int i, enum ggml_type type) {
     const enum ggml_type x = at(call, i)->type;
-    return x == type || gb_rule_broken(call, "{%s} must be {#%s}, is {#%s}", role(call, i), type_name(type), type_name(x));
+    return is_built(call) || x == type || gb_rule_broken(call, "{%s} must be {#%s}, is {#%s}", role(call, i), type_name(type), type_name(x));
 }
 
 bool gb_rule_contiguous(const struct gb_call * call, int i) {
     const struct ggml_tensor * t = at(call, i);
-    return ggml_is_contiguous(t) ||
+    return is_built(call) || ggml_is_contiguous(t) ||
            gb_rule_broken(call, "{%s} must be contiguous{!, has strides [%zu, %zu, %zu, %zu] in bytes: see ggml_cont}",
                           role(call, i), t->nb[0], t->nb[1], t->nb[2], t->nb[3]);
 }
 
 bool gb_rule_not_transposed(const struct gb_call * call, int i) {
     const struct ggml_tensor * t = at(call, i);
-    return !ggml_is_transposed(t) || ggml_nelements(t) == 0 ||
+    return is_built(call) || !ggml_is_transposed(t) || ggml_nelements(t) == 0 ||
            gb_rule_broken(call, "{%s} must not be transposed{! (strides %zu > %zu): see ggml_cont}", role(call, i), t->nb[0],
                           t->nb[1]);
 }
@@ -197,7 +210,7 @@ bool gb_rule_max_dims(const struct gb_call * call, int i, int n) {
 }
 
 bool gb_rule_no_grad(const struct gb_call * call) {
-    for (int i = 0; i < call->n; i++) {
+    for (int i = 0; i < call->n && !is_built(call); i++) {
         if (at(call, i)->grad != NULL) {
             return unsupported(call, "{%s} has a gradient, and the operator has no derivative", role(call, i));
         }

@@ -2,7 +2,8 @@
 //
 // A call names its operands; a rule looks at them by index, returns true when it holds, else reports the call with all
 // operands and the values that break it, and returns false. Rules therefore chain with &&, and the first broken one is
-// the one reported. The first rule of every chain is gb_rule_given: all others may look into the tensors.
+// the one reported. A call without a function's name is a node that was built before (validate.c): nothing is
+// reported, and only shapes and parameters matter. Its gradient may have come since, and types and strides are asked by who computes it. The first rule of every chain is gb_rule_given: all others may look into the tensors.
 #ifndef GB_TENSOR_RULE_H
 #define GB_TENSOR_RULE_H
 
@@ -78,6 +79,7 @@ struct gb_call {
 //   {!words}   words for callers in C only                         words
 GGML_ATTRIBUTE_FORMAT(2, 3) bool gb_rule_broken(const struct gb_call * call, const char * fmt, ...);
 
+bool gb_rule_missing(const struct gb_call * call, const char * what); // reports that it is NULL; returns false
 bool gb_rule_given(const struct gb_call * call);                               // no operand is NULL or of no type
 bool gb_rule_equal(const struct gb_call * call, int i, int di, int j, int dj); // i.ne[di] == j.ne[dj]
 bool gb_rule_size(const struct gb_call * call, int i, int di, int64_t size);   // i.ne[di] == size

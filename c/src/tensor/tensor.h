@@ -160,7 +160,7 @@ enum ggml_status gb_graph_check(const struct ggml_cgraph * graph, const char * a
 enum ggml_status gb_tensor_check(const struct ggml_tensor * t, const char * func);
 enum ggml_status gb_graph_check_tensors(const struct ggml_cgraph * graph, const char * func); // its nodes, leafs, and sources; after gb_graph_check
 
-// NULL: the node's shape and those of its sources, which are there, fit together as far as its operator has a rule. Else a static string.
+// NULL: the node is one that a builder could have made from its sources and parameters, or one for which nothing is computed. Else a static string.
 const char *     gb_node_mismatch(const struct ggml_tensor * node);
 enum ggml_status gb_node_check(const struct ggml_tensor * node, const char * func); // INVALID_ARGUMENT with that as its message
 
@@ -176,7 +176,12 @@ void gb_graph_mark_listed(struct ggml_cgraph * graph); // nodes and leafs that w
 // ---------------------------------------------------------------------------------------------------------------------- ops
 
 bool gb_op_is_view(enum ggml_op op);    // NONE, RESHAPE, VIEW, PERMUTE, TRANSPOSE: nothing is computed
+bool gb_node_has_sources(const struct ggml_tensor * node); // those without which its operator cannot even be looked at
 bool gb_op_can_inplace(enum ggml_op op); // may overwrite a source of the same layout (spec: SCALE, ADD, ...)
+
+static inline bool gb_op_is_custom(enum ggml_op op) { // the program's own function
+    return op >= GGML_OP_MAP_UNARY && op <= GGML_OP_MAP_CUSTOM3;
+}
 
 static inline int32_t gb_op_param_i32(const struct ggml_tensor * t, int i) {
     return t->op_params[i];
@@ -190,6 +195,11 @@ static inline float gb_op_param_f32(const struct ggml_tensor * t, int i) {
 
 static inline void gb_set_op_param_f32(struct ggml_tensor * t, int i, float f) {
     memcpy(&t->op_params[i], &f, sizeof(f));
+}
+
+// Nothing is computed for views and for results without elements (a user's function is called all the same).
+static inline bool gb_op_is_idle(const struct ggml_tensor * node) {
+    return gb_op_is_view(node->op) || (ggml_nelements(node) == 0 && !gb_op_is_custom(node->op));
 }
 
 const char * gb_op_name(enum ggml_op op); // never NULL, also for what is no op
