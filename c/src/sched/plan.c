@@ -125,8 +125,7 @@ static enum ggml_status measure_work(struct ggml_backend_sched * s, struct gb_sc
     return gb_status_since(before);
 }
 
-static enum ggml_status fill(struct ggml_backend_sched * s, struct gb_sched_plan * p, const struct ggml_cgraph * graph) {
-    GB_TRY(gb_sched_collect(s, p, graph));
+static enum ggml_status fill_collected(struct ggml_backend_sched * s, struct gb_sched_plan * p) {
     GB_TRY(gb_sched_assign_plan(s, p));
     GB_TRY(cut(p));
     GB_TRY(gb_sched_lay_out_leafs(s, p));
@@ -138,6 +137,14 @@ static enum ggml_status fill(struct ggml_backend_sched * s, struct gb_sched_plan
     GB_TRY(measure_work(s, p));
     GB_TRY(gb_sched_find_fallbacks(s, p));
     return gb_sched_find_hazards(s, p);
+}
+
+static enum ggml_status fill(struct ggml_backend_sched * s, struct gb_sched_plan * p, const struct ggml_cgraph * graph) {
+    GB_TRY(gb_sched_collect(s, p, graph));
+    const bool             trust  = gb_trust_tensors(true); // collecting has looked at them
+    const enum ggml_status status = fill_collected(s, p);
+    gb_trust_tensors(trust);
+    return status;
 }
 
 static enum ggml_status make_relieved(struct ggml_backend_sched * s, const struct ggml_cgraph * graph, bool lean, const struct gb_sched_relief * relief,

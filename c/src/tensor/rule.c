@@ -139,7 +139,7 @@ bool gb_rule_size(const struct gb_call * call, int i, int di, int64_t size) {
 }
 
 static bool is_multiple(int64_t x, int64_t of) {
-    return of == 0 ? x == 0 : x % of == 0;
+    return x == of || (of != 0 && x % of == 0);
 }
 
 bool gb_rule_divides(const struct gb_call * call, int i, int j, int d) {

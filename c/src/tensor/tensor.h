@@ -164,8 +164,9 @@ enum ggml_status gb_graph_check_tensors(const struct ggml_cgraph * graph, const 
 const char *     gb_node_mismatch(const struct ggml_tensor * node);
 enum ggml_status gb_node_check(const struct ggml_tensor * node, const char * func); // INVALID_ARGUMENT with that as its message
 
-// For callers whose tensors only the library's own functions have made (the Python package): this thread does not look at them again.
-void gb_trust_tensors(bool trust);
+// For callers whose tensors only the library's own functions have made (the Python package), or who have looked at them already: this thread
+// does not look again. Returns what was said before, to be said again at the end.
+bool gb_trust_tensors(bool trust);
 
 // ggml_graph_dump_dot; the values of a small leaf are written if `may_read` (NULL: always) says that nobody frees or writes its memory meanwhile.
 enum ggml_status gb_graph_dump_dot(const struct ggml_cgraph * gb, const struct ggml_cgraph * gf, const char * filename,

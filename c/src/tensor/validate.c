@@ -17,8 +17,10 @@ enum { SMALL_NE = 1 << 15, SMALL_NB = 1 << 30 };
 
 static _Thread_local bool trusted;
 
-void gb_trust_tensors(bool trust) {
-    trusted = trust;
+bool gb_trust_tensors(bool trust) {
+    const bool before = trusted;
+    trusted           = trust;
+    return before;
 }
 
 static bool is_small(const struct ggml_tensor * t) {
@@ -30,36 +32,35 @@ static bool is_small(const struct ggml_tensor * t) {
     return ne < SMALL_NE && nb < SMALL_NB;
 }
 
-static bool sizes_fit(const struct ggml_tensor * t, size_t * bytes) {
+static bool sizes_fit(const struct ggml_tensor * t) {
     int64_t n = 1;
+    size_t  bytes;
     for (int d = 0; d < GGML_MAX_DIMS; d++) {
         if (t->ne[d] < 0 || !gb_mul_i64(n, t->ne[d], &n)) {
             return false;
         }
     }
-    return gb_bytes_needed(t, bytes) && *bytes <= MOST_BYTES;
+    return gb_bytes_needed(t, &bytes) && bytes <= MOST_BYTES;
 }
 
-// Type, operator and sizes; its bytes (0: empty).
-static enum ggml_status check_alone(const struct ggml_tensor * t, size_t * bytes, const char * func) {
+// Type, operator and sizes.
+static enum ggml_status check_alone(const struct ggml_tensor * t, const char * func) {
     GB_FAIL_IF(!gb_type_is_valid(t->type), GGML_STATUS_INVALID_ARGUMENT, GGML_STATUS_INVALID_ARGUMENT, "%s: tensor '%.63s': %d is no type", func,
                t->name, (int) t->type);
     GB_FAIL_IF((unsigned) t->op >= GGML_OP_COUNT, GGML_STATUS_INVALID_ARGUMENT, GGML_STATUS_INVALID_ARGUMENT,
                "%s: tensor '%.63s': %d is no operator", func, t->name, (int) t->op);
-    const bool fits = is_small(t) ? gb_bytes_needed(t, bytes) : sizes_fit(t, bytes);
-    GB_FAIL_IF(!fits, GGML_STATUS_INVALID_ARGUMENT, GGML_STATUS_INVALID_ARGUMENT,
+    GB_FAIL_IF(!is_small(t) && !sizes_fit(t), GGML_STATUS_INVALID_ARGUMENT, GGML_STATUS_INVALID_ARGUMENT,
                "%s: tensor '%.63s': sizes [%lld, %lld, %lld, %lld] with strides [%zu, %zu, %zu, %zu] are negative or overflow", func, t->name,
                (long long) t->ne[0], (long long) t->ne[1], (long long) t->ne[2], (long long) t->ne[3], t->nb[0], t->nb[1], t->nb[2], t->nb[3]);
     return GGML_STATUS_SUCCESS;
 }
 
-static enum ggml_status check_view(const struct ggml_tensor * t, size_t bytes, const char * func) {
+static enum ggml_status check_view(const struct ggml_tensor * t, const char * func) {
     const struct ggml_tensor * root = t->view_src;
-    size_t                     have;
     GB_FAIL_IF(root->view_src != NULL, GGML_STATUS_INVALID_ARGUMENT, GGML_STATUS_INVALID_ARGUMENT,
                "%s: tensor '%.63s' is a view of '%.63s', which is a view itself", func, t->name, root->name);
-    GB_TRY(check_alone(root, &have, func));
-    have = ggml_nbytes(root);
+    GB_TRY(check_alone(root, func));
+    const size_t have = ggml_nbytes(root), bytes = ggml_nbytes(t);
     GB_FAIL_IF(t->view_offs > have || bytes > have - t->view_offs, GGML_STATUS_INVALID_ARGUMENT, GGML_STATUS_INVALID_ARGUMENT,
                "%s: view '%.63s': offset %zu and size %zu reach past the %zu bytes of '%.63s'", func, t->name, t->view_offs, bytes, have,
                root->name);
@@ -70,9 +71,8 @@ enum ggml_status gb_tensor_check(const struct ggml_tensor * t, const char * func
     if (trusted) {
         return GGML_STATUS_SUCCESS;
     }
-    size_t bytes;
-    GB_TRY(check_alone(t, &bytes, func));
-    return t->view_src != NULL ? check_view(t, bytes, func) : GGML_STATUS_SUCCESS;
+    GB_TRY(check_alone(t, func));
+    return t->view_src != NULL ? check_view(t, func) : GGML_STATUS_SUCCESS;
 }
 
 // ------------------------------------------------------------------------------------------------------------------------ nodes
@@ -254,7 +254,7 @@ static bool is_as_built(const struct ggml_tensor * t) {
 }
 
 const char * gb_node_mismatch(const struct ggml_tensor * node) {
-    if (trusted || gb_op_is_idle(node) || is_as_built(node)) {
+    if (trusted || is_as_built(node) || gb_op_is_idle(node)) {
         return NULL;
     }
     return gb_node_has_sources(node) ? "its shape, its sources and its parameters do not fit together" : "a source is missing";
