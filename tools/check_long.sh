@@ -21,6 +21,9 @@ cmake -S . -B build/asan -DCMAKE_BUILD_TYPE=RelWithDebInfo -DGGML_BACKEND_TESTS=
 cmake --build build/asan -j "$jobs" >build/asan.log 2>&1 || { tail -n 50 build/asan.log; exit 1; }
 (cd build/asan && ctest --output-on-failure -j "$jobs")
 
+step "tensors whose fields were overwritten: every damage of every operator, and random pairs"
+GGML_TEST_DAMAGE_ALL=1 GGML_TEST_DAMAGE=20000 build/asan/tests/c/test_damaged
+
 step "ctest, thread sanitizer: pool, engine, simulated device, scheduler"
 cmake -S . -B build/tsan -DCMAKE_BUILD_TYPE=RelWithDebInfo -DGGML_BACKEND_TESTS=ON \
     -DCMAKE_C_FLAGS="-fsanitize=thread -fno-omit-frame-pointer" >/dev/null

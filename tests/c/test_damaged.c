@@ -128,7 +128,7 @@ enum { NE = 0, NE_VALUES = 11, NB = NE + 4 * NE_VALUES, NB_VALUES = 2, TYPE = NB
 // False: the field has no such value.
 static bool set_field(struct ggml_tensor * t, const struct ggml_cgraph * graph, int what) {
     if (what < NB) {
-        const int64_t old = t->ne[what % 4], values[NE_VALUES] = { -1, 0, 1, old + 1, 2 * old, old - 1, INT64_MAX, INT64_MIN, INT64_C(1) << 32, 1 << 20, INT64_C(1) << 62 };
+        const int64_t old = t->ne[what % 4], values[NE_VALUES] = { -1, 0, 1, (int64_t) ((uint64_t) old + 1), (int64_t) (2 * (uint64_t) old), (int64_t) ((uint64_t) old - 1), INT64_MAX, INT64_MIN, INT64_C(1) << 32, 1 << 20, INT64_C(1) << 62 };
         t->ne[what % 4]   = values[what / 4];
         return t->ne[what % 4] != old;
     }
