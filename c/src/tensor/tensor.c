@@ -180,7 +180,7 @@ bool gb_bytes_needed(const struct ggml_tensor * t, size_t * bytes) {
             return true;
         }
         size_t way;
-        if (!gb_mul_size((size_t) (n - 1), t->nb[d], &way) || !gb_add_size(*bytes, way, bytes)) {
+        if (!gb_mul_size((size_t) n - 1, t->nb[d], &way) || !gb_add_size(*bytes, way, bytes)) {
             return false;
         }
     }
