@@ -223,14 +223,17 @@ class Buffer(Handle):
             fail(status)
 
     def place(self, tensor: Tensor, offset: int = 0) -> Tensor:
-        """Gives ``tensor`` the memory at ``offset`` bytes from the start. It must have none yet, be no view, and fit.
-        Returns the tensor."""
+        """Gives ``tensor`` the memory at ``offset`` bytes from the start, a whole number of elements' alignments (4 for float32, at
+        most 8). It must have none yet, be no view, and fit. Returns the tensor."""
         core = self._live()
         expect_tensor(tensor, "Buffer.place: tensor")
         pointer = tensor._live()
         size = self.size
         if not 0 <= offset <= size:
             raise InvalidArgumentError(f"Buffer.place: offset {offset} is outside of a buffer of {size} bytes")
+        step = min(tensor.dtype.itemsize & -tensor.dtype.itemsize, 8)
+        if offset % step:
+            raise InvalidArgumentError(f"Buffer.place: {tensor.describe()} lies at multiples of {step} bytes; offset {offset} is none")
         if not lib.ggml_backend_buffer_get_base(core.ptr):
             raise InvalidArgumentError("Buffer.place: a buffer made of several parts has no addresses of its own")
         status = lib.gbpy_place(core.h, tensor._k, pointer, offset)

@@ -219,6 +219,7 @@ MISTAKES = [
     ("data.copy_from(arr)", T, "copy_from: source must be a Tensor, not numpy.ndarray; set(array) writes an array"),
     ("data.copy_from(ids)", E, "copy_from: dtype, shape and strides must be the same, not those of 'ids' int32 (4,) and 'data' float32 (2, 3)"),
     ("cpu.alloc(16).place(ctx.tensor((16, 128), name='y'))", E, "Buffer.place: 'y' float32 (16, 128) takes 8192 bytes; behind offset 0 the buffer has 128"),
+    ("cpu.alloc(16384).place(ctx.tensor((16, 128), name='y'), offset=7)", E, "Buffer.place: 'y' float32 (16, 128) lies at multiples of 4 bytes; offset 7 is none"),
     ("cpu.alloc(1024).place(data)", S, "Buffer.place: 'data' float32 (2, 3) has memory already"),
     ("cpu.alloc(9000).place(x.T)", E, "Buffer.place: 'x (transposed)' float32 (128, 16) is a view of 'x' float32 (16, 128): place that"),
     ("gb.quantize(np.zeros((2, 100), np.float32), 'q4_k')", E, "q4_k: rows of 100 elements are not whole blocks of 256"),
