@@ -1,7 +1,7 @@
 // shapes.h - the shape of an operator's result, from its sources and parameters: what builders give a node (ops_*.c), and what a node is
 // looked at against later (validate.c).
 //
-// Everything was checked before (check.h); a size that does not fit into 64 bits is -1, which no tensor can have.
+// Everything was checked before (check.h); a size that does not fit into 64 bits, or comes of a negative one, is -1, which no tensor can have.
 #ifndef GB_TENSOR_SHAPES_H
 #define GB_TENSOR_SHAPES_H
 
@@ -13,7 +13,7 @@ struct gb_shape {
 };
 
 static inline int64_t gb_size_sum(int64_t x, int64_t y) {
-    return x > INT64_MAX - y ? -1 : x + y;
+    return x < 0 || y < 0 || x > INT64_MAX - y ? -1 : x + y;
 }
 
 static inline int64_t gb_size_product(int64_t x, int64_t y) {
