@@ -6,25 +6,44 @@
 
 // cdef: begin
 
-static inline void * gbpy_mapped_watch(const void * data, size_t size, uint64_t offset, bool writable, const char * path);
-static inline void   gbpy_mapped_forget(void * watch);
-static inline void   gbpy_mapped_guard(bool enter); // entering and leaving, by the same thread
-static inline bool   gbpy_mapped_any(void);
-static inline int    gbpy_mapped_check(const void * data); // a status: has the file shrunk that this byte is of, if it is of a known one?
+struct gbpy_watch { // made empty, with gbpy_mapped_forget as its destructor
+    void * mapped;
+};
+
+struct gbpy_guard { // made empty, with gbpy_mapped_leave as its destructor
+    const void * thread; // that has entered; NULL: none
+};
+
+static inline bool gbpy_mapped_watch(struct gbpy_watch * watch, const void * data, size_t size, uint64_t offset, bool writable, const char * path);
+static inline void gbpy_mapped_forget(struct gbpy_watch * watch);
+static inline void gbpy_mapped_enter(struct gbpy_guard * guard);
+static inline void gbpy_mapped_leave(struct gbpy_guard * guard); // if it has entered, by this thread
+static inline bool gbpy_mapped_any(void);
+static inline int  gbpy_mapped_check(const void * data); // a status: has the file shrunk that this byte is of, if it is of a known one?
 
 // cdef: end
 
-static inline void * gbpy_mapped_watch(const void * data, size_t size, uint64_t offset, bool writable, const char * path) {
-    return gb_mapped_watch(data, size, offset, writable, path);
+static inline bool gbpy_mapped_watch(struct gbpy_watch * watch, const void * data, size_t size, uint64_t offset, bool writable, const char * path) {
+    watch->mapped = gb_mapped_watch(data, size, offset, writable, path);
+    return watch->mapped != NULL;
 }
 
-static inline void gbpy_mapped_forget(void * watch) { gb_mapped_forget((struct gb_mapped *) watch); }
+static inline void gbpy_mapped_forget(struct gbpy_watch * watch) {
+    gb_mapped_forget((struct gb_mapped *) watch->mapped);
+    watch->mapped = NULL;
+}
 
-static inline void gbpy_mapped_guard(bool enter) {
-    if (enter) {
-        gb_mapped_enter();
-    } else {
+static _Thread_local char gbpy_mapped_thread; // its address says which thread this is
+
+static inline void gbpy_mapped_enter(struct gbpy_guard * guard) {
+    gb_mapped_enter();
+    guard->thread = &gbpy_mapped_thread;
+}
+
+static inline void gbpy_mapped_leave(struct gbpy_guard * guard) {
+    if (guard->thread == &gbpy_mapped_thread) {
         gb_mapped_leave();
+        guard->thread = NULL;
     }
 }
 

@@ -16,6 +16,7 @@
 #include "cpu/limits.h"
 #include "data.h"
 #include "ffi_build.h"
+#include "ffi_files.h"
 #include "ffi_mapped.h"
 
 #ifndef GBPY_VERSION
@@ -50,6 +51,13 @@ static inline double gbpy_measure_limit(int what, const char * level, size_t byt
 static inline bool gbpy_can_dequantize(enum ggml_type type);
 static inline void gbpy_dequantize(enum ggml_type type, const void * src, float * dst, int64_t n);
 
+struct gbpy_metadata { // made empty, with gbpy_gguf_free as its destructor
+    struct gguf_context * ptr;
+};
+
+static inline bool             gbpy_gguf_make(struct gbpy_metadata * metadata);
+static inline bool             gbpy_gguf_read(struct gbpy_metadata * metadata, const void * data, size_t size);
+static inline void             gbpy_gguf_free(struct gbpy_metadata * metadata);
 static inline const char *     gbpy_gguf_str(const struct gguf_context * ctx, int key_id, uint64_t * length);
 static inline const char *     gbpy_gguf_strs(const struct gguf_context * ctx, int key_id, const uint64_t ** lengths);
 static inline enum ggml_status gbpy_gguf_set_str(struct gguf_context * ctx, const char * key, const char * bytes, uint64_t length);
@@ -133,6 +141,22 @@ static inline void gbpy_dequantize(enum ggml_type type, const void * src, float 
         to_float((const char *) src + (size_t) (i / ggml_blck_size(type)) * ggml_type_size(type), dst + i, part);
     }
     gb_mapped_leave();
+}
+
+static inline bool gbpy_gguf_make(struct gbpy_metadata * metadata) {
+    metadata->ptr = gguf_init_empty();
+    return metadata->ptr != NULL;
+}
+
+static inline bool gbpy_gguf_read(struct gbpy_metadata * metadata, const void * data, size_t size) {
+    const struct gguf_init_params params = { .no_alloc = true };
+    metadata->ptr = gguf_init_from_buffer(data, size, params);
+    return metadata->ptr != NULL;
+}
+
+static inline void gbpy_gguf_free(struct gbpy_metadata * metadata) {
+    gguf_free(metadata->ptr);
+    metadata->ptr = NULL;
 }
 
 // Strings with their lengths: they may contain NUL. The caller has checked key_id and type.

@@ -10,6 +10,7 @@ import numpy as np
 from ._errors import InvalidArgumentError, UnsupportedError, check
 from ._ffi import ffi, lib
 from ._names import as_name
+from ._owned import owned
 from .dtypes import DType
 
 __all__ = ["ELEMENTS", "Keys", "UnknownType", "decode", "encode", "findable", "key_bytes", "store", "type_name"]
@@ -50,9 +51,14 @@ def key_bytes(key: str) -> bytes:
     return as_name(key, "GGUF")
 
 
-def type_name(ctx: Any, index: int) -> str:
-    number = lib.gguf_get_kv_type(ctx, index)
-    return f"arr[{_NAME[lib.gguf_get_arr_type(ctx, index)]}]" if number == lib.GGUF_TYPE_ARRAY else _NAME[number]
+def new_metadata() -> Any:
+    """Empty, to be filled by one call of C; ``ptr`` is what C knows of a file."""
+    return owned(ffi.new("struct gbpy_metadata *"), lib.gbpy_gguf_free)
+
+
+def type_name(meta: Any, index: int) -> str:
+    number = lib.gguf_get_kv_type(meta.ptr, index)
+    return f"arr[{_NAME[lib.gguf_get_arr_type(meta.ptr, index)]}]" if number == lib.GGUF_TYPE_ARRAY else _NAME[number]
 
 
 class UnknownType(DType):
@@ -95,11 +101,11 @@ class Keys:
         self._file = file
 
     def _live(self) -> Any:
-        return self._file._live()[0].ctx
+        return self._file._live()[0]
 
     def _find(self, key: str) -> int:
-        name = findable(key)
-        return -1 if name is None else int(lib.gguf_find_key(self._live(), name))
+        name, meta = findable(key), self._live()
+        return -1 if name is None else int(lib.gguf_find_key(meta.ptr, name))
 
     def _id(self, key: str) -> int:
         index = self._find(key) if isinstance(key, str) else -1
@@ -108,25 +114,27 @@ class Keys:
         return index
 
     def _value(self, index: int) -> Any:
-        ctx = self._live()
-        number = lib.gguf_get_kv_type(ctx, index)
+        meta = self._live()
+        number = lib.gguf_get_kv_type(meta.ptr, index)
         if number == lib.GGUF_TYPE_STRING:
             length = ffi.new("uint64_t *")
-            pointer = lib.gbpy_gguf_str(ctx, index, length)
+            pointer = lib.gbpy_gguf_str(meta.ptr, index, length)
             return decode(bytes(ffi.buffer(pointer, length[0])))
         if number != lib.GGUF_TYPE_ARRAY:
-            return _GET[number](ctx, index)
-        n = lib.gguf_get_arr_n(ctx, index)
-        element = lib.gguf_get_arr_type(ctx, index)
+            return _GET[number](meta.ptr, index)
+        n = lib.gguf_get_arr_n(meta.ptr, index)
+        element = lib.gguf_get_arr_type(meta.ptr, index)
         if element == lib.GGUF_TYPE_STRING:
-            return self._strings(ctx, index, n)
+            return self._strings(meta, index, n)
         dtype = ELEMENTS[_NAME[element]][1]
-        return np.frombuffer(ffi.buffer(lib.gguf_get_arr_data(ctx, index), n * dtype.itemsize), dtype).copy() if n else np.empty(0, dtype)
+        if n == 0:
+            return np.empty(0, dtype)
+        return np.frombuffer(ffi.buffer(lib.gguf_get_arr_data(meta.ptr, index), n * dtype.itemsize), dtype).copy()
 
     @staticmethod
-    def _strings(ctx: Any, index: int, n: int) -> list[str]:
+    def _strings(meta: Any, index: int, n: int) -> list[str]:
         pointer = ffi.new("uint64_t **")
-        data = lib.gbpy_gguf_strs(ctx, index, pointer)
+        data = lib.gbpy_gguf_strs(meta.ptr, index, pointer)
         lengths = ffi.unpack(pointer[0], n) if n else []
         text = bytes(ffi.buffer(data, sum(lengths) + n)) if n else b""
         strings, at = [], 0
@@ -194,7 +202,7 @@ def _exact(values: Any, name: str) -> np.ndarray[Any, Any]:
         return np.ascontiguousarray(source.astype(dtype))
 
 
-def store(ctx: Any, key: str, value: Any, kind: str | None) -> None:
+def store(meta: Any, key: str, value: Any, kind: str | None) -> None:
     """Sets a key. kind: a name of ELEMENTS, "str" or "arr[...]", or None to choose by the value."""
     if kind is not None and kind.startswith("arr[") and kind.endswith("]"):
         kind = kind[4:-1]
@@ -207,21 +215,21 @@ def store(ctx: Any, key: str, value: Any, kind: str | None) -> None:
         if kind not in (None, "str"):
             raise TypeError(f"cannot store {type(value).__name__} as {kind}")
         text = _text_bytes(value)
-        check(lib.gbpy_gguf_set_str(ctx, name, text, len(text)))
+        check(lib.gbpy_gguf_set_str(meta.ptr, name, text, len(text)))
     elif isinstance(value, np.ndarray) and value.ndim > 0:
-        _store_array(ctx, name, value, kind)
+        _store_array(meta, name, value, kind)
     elif isinstance(value, Sequence):
         if kind == "str" or (kind is None and value and all(isinstance(v, (str, bytes)) for v in value)):
-            _store_strings(ctx, name, value)
+            _store_strings(meta, name, value)
         else:
-            _store_numbers(ctx, name, _exact(value, kind or _list_type(value)), kind or _list_type(value))
+            _store_numbers(meta, name, _exact(value, kind or _list_type(value)), kind or _list_type(value))
     else:
         if key == "general.alignment" and kind is None:
             kind = "u32"
         element = kind or _scalar_type(value)
         if element == "str":
             raise TypeError(f"cannot store {type(value).__name__} as str")
-        check(_SET[element](ctx, name, _exact([value], element)[0].item()))
+        check(_SET[element](meta.ptr, name, _exact([value], element)[0].item()))
 
 
 def _text_bytes(value: str | bytes) -> bytes:
@@ -231,23 +239,23 @@ def _text_bytes(value: str | bytes) -> bytes:
         raise InvalidArgumentError(f"{value[:100]!r} has half of a surrogate pair") from None
 
 
-def _store_array(ctx: Any, name: bytes, value: np.ndarray[Any, Any], kind: str | None) -> None:
+def _store_array(meta: Any, name: bytes, value: np.ndarray[Any, Any], kind: str | None) -> None:
     if value.ndim != 1:
         raise InvalidArgumentError(f"an array of {value.ndim} dimensions: metadata has lists only")
     if value.dtype.kind in "UO" or kind == "str":
-        _store_strings(ctx, name, value.tolist())
+        _store_strings(meta, name, value.tolist())
         return
     element = kind or _BY_DTYPE.get(value.dtype.newbyteorder("="))
     if element is None:
         raise TypeError(f"no GGUF type for {value.dtype}")
-    _store_numbers(ctx, name, _exact(value, element), element)
+    _store_numbers(meta, name, _exact(value, element), element)
 
 
-def _store_numbers(ctx: Any, name: bytes, values: np.ndarray[Any, Any], element: str) -> None:
-    check(lib.gguf_set_arr_data(ctx, name, ELEMENTS[element][0], ffi.from_buffer(values), values.size))
+def _store_numbers(meta: Any, name: bytes, values: np.ndarray[Any, Any], element: str) -> None:
+    check(lib.gguf_set_arr_data(meta.ptr, name, ELEMENTS[element][0], ffi.from_buffer(values), values.size))
 
 
-def _store_strings(ctx: Any, name: bytes, values: Sequence[Any]) -> None:
+def _store_strings(meta: Any, name: bytes, values: Sequence[Any]) -> None:
     texts = []
     for v in values:
         if not isinstance(v, (str, bytes)):
@@ -255,4 +263,4 @@ def _store_strings(ctx: Any, name: bytes, values: Sequence[Any]) -> None:
         texts.append(_text_bytes(v))
     lengths = np.fromiter(map(len, texts), np.uint64, len(texts))
     data = b"".join(t + b"\0" for t in texts)
-    check(lib.gbpy_gguf_set_strs(ctx, name, data, ffi.cast("uint64_t *", ffi.from_buffer(lengths)), len(texts)))
+    check(lib.gbpy_gguf_set_strs(meta.ptr, name, data, ffi.cast("uint64_t *", ffi.from_buffer(lengths)), len(texts)))

@@ -8,16 +8,15 @@ import errno
 import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ._errors import FileError, GgmlError, InvalidArgumentError, StateError, check, non_null
+from ._errors import FileError, GgmlError, InvalidArgumentError, StateError, check, raise_last
 from ._ffi import ffi, lib
-from ._files import replace_file
-from ._gguf_types import UnknownType, key_bytes, store
+from ._files import Sink, replace_file
+from ._gguf_types import UnknownType, key_bytes, new_metadata, store
 from ._mapped import check_file, reading, watch_of
-from ._owned import owned
 from ._quantize import OnInvalid, dequantize, quantize_part
 from .dtypes import DType, DTypeLike, as_dtype
 from .tensor import Tensor, ne_of, shape_tuple
@@ -129,15 +128,17 @@ class Writer:
 
     def __init__(self, path: str | os.PathLike[str], *, alignment: int | None = None) -> None:
         self.path: str = os.fsdecode(path)
-        self._ctx: Any = owned(non_null(lib.gguf_init_empty(), "Writer"), lib.gguf_free)
+        self._meta: Any = new_metadata()
+        if not lib.gbpy_gguf_make(self._meta):
+            raise_last("Writer")
         self._entries: list[_Entry] = []
         if alignment is not None:
             self.add("general.alignment", alignment)
 
     def _live(self) -> Any:
-        if self._ctx is None:
+        if self._meta is None:
             raise StateError(f"the writer of {self.path} is closed")
-        return self._ctx
+        return self._meta
 
     def add(self, key: str, value: Any, type: str | None = None) -> Writer:
         """Sets a key; one that is there already keeps its place. Returns the writer.
@@ -159,11 +160,11 @@ class Writer:
     def copy_from(self, file: GGUFFile, *, keys: bool | Iterable[str] = True, tensors: bool | Iterable[str] = True) -> Writer:
         """Takes over keys and tensors of an open file with their exact types and bytes, whatever they mean. Those that say how the file was
         split are left out. Returns the writer."""
-        ctx = self._live()
-        source = file._live()[0].ctx
+        meta = self._live()
+        source = file._live()[0]
         chosen = (k for k in file.metadata if not k.startswith("split.")) if keys is True else _list(keys)
         for key in chosen:
-            check(lib.gbpy_gguf_copy_pair(ctx, source, file.metadata._id(key)), "copy_from")
+            check(lib.gbpy_gguf_copy_pair(meta.ptr, source.ptr, file.metadata._id(key)), "copy_from")
         for name in file.tensors if tensors is True else _list(tensors):
             self.add_tensor(name, file.tensors[name])
         return self
@@ -186,26 +187,27 @@ class Writer:
             format is taken as the bytes of its rows, one of uint16 for bfloat16 as its bits.
         importance, on_invalid: see :func:`ggml_backend.quantize`; the data is looked at when the file is written
         """
-        ctx = self._live()
+        meta = self._live()
         element = None if dtype is None else as_dtype(dtype)
         if not isinstance(data, (np.ndarray, Tensor)) and isinstance(getattr(data, "dtype", None), UnknownType):
-            return self._add_unknown(ctx, name, data, element)
+            return self._add_unknown(meta, name, data, element)
         if isinstance(element, UnknownType):
             raise element.refuse(f"tensor {name!r}")
         entry = self._entry(name, data, element, None if shape is None else shape_tuple(shape), importance)
         if any(n < 1 for n in entry.shape):
             raise InvalidArgumentError(f"tensor {name!r} of shape {entry.shape}: a file cannot hold an empty tensor")
         ne = ne_of(entry.shape, f"tensor {name!r}")
-        status = lib.gbpy_gguf_add_tensor(ctx, key_bytes(name), entry.dtype.id, max(1, len(entry.shape)), ne)
+        status = lib.gbpy_gguf_add_tensor(meta.ptr, key_bytes(name), entry.dtype.id, max(1, len(entry.shape)), ne)
         check(status, f"tensor {name!r}")
         entry.on_invalid = on_invalid
         self._entries.append(entry)
         return self
 
-    def _add_unknown(self, ctx: Any, name: str, data: Any, element: DType | None) -> Writer:
+    def _add_unknown(self, meta: Any, name: str, data: Any, element: DType | None) -> Writer:
         if element is not None and element != data.dtype:
             raise data.dtype.refuse(f"tensor {name!r} as {element.name}")
-        check(lib.gbpy_gguf_copy_tensor(ctx, data._part.ctx, data._index, key_bytes(name)), f"tensor {name!r}")
+        part = data._part
+        check(lib.gbpy_gguf_copy_tensor(meta.ptr, part.ptr, data._index, key_bytes(name)), f"tensor {name!r}")
         self._entries.append(_Entry(name, data.shape, data.dtype, data.numpy, True, None, data.nbytes))
         return self
 
@@ -268,34 +270,34 @@ class Writer:
     @property
     def nbytes(self) -> int:
         """Bytes that the file will have."""
-        ctx = self._live()
-        lib.gbpy_gguf_layout(ctx)
-        alignment = lib.gguf_get_alignment(ctx)
-        meta: int = lib.gguf_get_meta_size(ctx)
-        return meta + sum(e.nbytes + -e.nbytes % int(alignment) for e in self._entries)
+        meta = self._live()
+        lib.gbpy_gguf_layout(meta.ptr)
+        alignment = lib.gguf_get_alignment(meta.ptr)
+        size: int = lib.gguf_get_meta_size(meta.ptr)
+        return size + sum(e.nbytes + -e.nbytes % int(alignment) for e in self._entries)
 
     def close(self, progress: Callable[[int, int], object] | None = None) -> None:
         """Writes the file. Closing twice is fine.
 
         progress: called with the bytes written and the bytes in all
         """
-        if self._ctx is None:
+        if self._meta is None:
             return
         try:
-            replace_file(self.path, lambda file: self._write(file, progress), durable=True)
+            replace_file(self.path, lambda file: self._write(file, progress))
         except IsADirectoryError:
             raise FileError(f"{self.path}: a directory, not a regular file") from None
         finally:
             self.discard()
 
-    def _write(self, file: BinaryIO, progress: Callable[[int, int], object] | None) -> None:
-        ctx = self._ctx
+    def _write(self, file: Sink, progress: Callable[[int, int], object] | None) -> None:
+        meta = self._meta
         total = self.nbytes
-        meta = bytearray(lib.gguf_get_meta_size(ctx))
-        check(lib.gguf_get_meta_data(ctx, ffi.from_buffer(meta)), "Writer")
-        file.write(meta)
-        done = len(meta)
-        alignment = lib.gguf_get_alignment(ctx)
+        head = bytearray(lib.gguf_get_meta_size(meta.ptr))
+        check(lib.gguf_get_meta_data(meta.ptr, ffi.from_buffer(head)), "Writer")
+        file.write(head)
+        done = len(head)
+        alignment = lib.gguf_get_alignment(meta.ptr)
         for entry in self._entries:
             written = 0
             for chunk in entry.chunks():
@@ -316,7 +318,7 @@ class Writer:
 
     def discard(self) -> None:
         """Ends the writer without writing anything."""
-        self._ctx = None
+        self._meta = None
         self._entries = []
 
     def __enter__(self) -> Writer:
@@ -330,10 +332,10 @@ class Writer:
             self.discard()
 
     def __repr__(self) -> str:
-        return f"<Writer of {self.path!r}: {len(self._entries)} tensors{' closed' if self._ctx is None else ''}>"
+        return f"<Writer of {self.path!r}: {len(self._entries)} tensors{' closed' if self._meta is None else ''}>"
 
 
-def _put(file: BinaryIO, chunk: Array, what: str) -> None:
+def _put(file: Sink, chunk: Array, what: str) -> None:
     try:
         with reading(chunk, what):
             file.write(chunk.data)

@@ -11,65 +11,48 @@ from __future__ import annotations
 
 import mmap
 import os
-import stat
 from typing import Any
 
 import numpy as np
 
-from ._errors import FileError, check, non_null
+from ._errors import FileError, check, raise_last
 from ._ffi import ffi, lib
+from ._files import open_regular
 from ._owned import owned
 
 __all__ = ["Mapping", "check_file", "map_file", "reading", "watch_of"]
 
 _any = lib.gbpy_mapped_any
 _check = lib.gbpy_mapped_check
-_guard = lib.gbpy_mapped_guard
+_enter = lib.gbpy_mapped_enter
+_leave = lib.gbpy_mapped_leave
 
 
 def _watch(data: Any, size: int, offset: int, writable: bool, path: bytes | None) -> Any:
-    pointer = non_null(lib.gbpy_mapped_watch(data, size, offset, writable, ffi.NULL if path is None else path), "mapped file")
-    return owned(pointer, lib.gbpy_mapped_forget)
+    watch = owned(ffi.new("struct gbpy_watch *"), lib.gbpy_mapped_forget)
+    if not lib.gbpy_mapped_watch(watch, data, size, offset, writable, ffi.NULL if path is None else path):
+        raise_last("mapped file")
+    return watch
 
 
 class Mapping(mmap.mmap):
     """A whole file, read-only, known to the C side for as long as anybody uses it."""
 
-    _known: Any
-
-    @classmethod
-    def of(cls, descriptor: int, name: str | None) -> Mapping:
-        """name: the path that it was opened by; None: not known."""
-        try:
-            self = cls(descriptor, 0, access=mmap.ACCESS_READ)
-        except ValueError:
-            raise FileError(f"{name or 'a file'}: it became empty while it was opened") from None
-        self._known = _watch(ffi.from_buffer(self), len(self), 0, False, None if name is None else os.path.abspath(os.fsencode(name)))
-        return self
-
-    def close(self) -> None:
-        super().close()
-        self._known = None
+    known: Any = None
 
 
-def map_file(path: str | os.PathLike[str] | int) -> Any:
-    """The bytes of a file, by its path or descriptor: a :class:`Mapping`, or b"" of an empty one (which cannot be mapped). FileError: it is
-    no regular file; nobody waits for the writer of a pipe."""
-    if isinstance(path, int):
-        return _map(path, None, f"file descriptor {path}")
+def map_file(path: str | os.PathLike[str]) -> Any:
+    """The bytes of a file: a :class:`Mapping`, or b"" of an empty one (which cannot be mapped). FileError: it is no regular file."""
     name = os.fsdecode(path)
-    descriptor = os.open(name, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
-    try:
-        return _map(descriptor, name, name)
-    finally:
-        os.close(descriptor)
-
-
-def _map(descriptor: int, path: str | None, name: str) -> Any:
-    info = os.fstat(descriptor)
-    if not stat.S_ISREG(info.st_mode):
-        raise FileError(f"{name}: {'a directory' if stat.S_ISDIR(info.st_mode) else 'not a regular file'}")
-    return Mapping.of(descriptor, path) if info.st_size else b""
+    with open_regular(path) as file:
+        if os.fstat(file.fileno()).st_size == 0:
+            return b""
+        try:
+            mapping = Mapping(file.fileno(), 0, access=mmap.ACCESS_READ)
+        except ValueError:
+            raise FileError(f"{name}: it became empty while it was opened") from None
+    mapping.known = _watch(ffi.from_buffer(mapping), len(mapping), 0, False, os.path.abspath(os.fsencode(name)))
+    return mapping
 
 
 def _mmap_of(value: Any) -> mmap.mmap | None:
@@ -126,16 +109,20 @@ def check_file(array: np.ndarray[Any, Any], what: str) -> None:
 class reading:
     """``with reading(array):`` what this thread reads of known files in the block is guarded, and checked at its end for the array."""
 
-    __slots__ = ("_array", "_what")
+    __slots__ = ("_array", "_guard", "_what")
 
     def __init__(self, array: np.ndarray[Any, Any], what: str = "numpy") -> None:
         self._array = array
         self._what = what
+        self._guard: Any = None
 
     def __enter__(self) -> None:
-        _guard(True)
+        if _any():
+            self._guard = guard = owned(ffi.new("struct gbpy_guard *"), _leave)
+            _enter(guard)
 
     def __exit__(self, kind: object, *exc: object) -> None:
-        _guard(False)
+        if self._guard is not None:
+            _leave(self._guard)
         if kind is None:
             check_file(self._array, self._what)

@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-__all__ = ["add_note", "close_matches", "hint_of", "kind_of", "plain", "reason_of"]
+__all__ = ["add_note", "close_matches", "hint_of", "kind_of", "plain", "reader_hint", "reason_of"]
 
 _DTYPES = {
     "f32": "float32", "f16": "float16", "f64": "float64", "bf16": "bfloat16", "i8": "int8", "i16": "int16", "i32": "int32", "i64": "int64",
@@ -202,6 +202,16 @@ def maker_hint(wanted: str, value: object) -> str:
         return "; ctx.graph(tensor) makes one"
     if wanted == "Tensor":
         return tensor_hint(value)
+    return ""
+
+
+def reader_hint(value: object) -> str:
+    """How one opens what is no path."""
+    if isinstance(value, int) or hasattr(value, "fileno"):
+        file = "file" if hasattr(value, "fileno") else "descriptor"
+        return f"; give the path, or mmap.mmap({file}{'.fileno()' if file == 'file' else ''}, 0, access=mmap.ACCESS_READ)"
+    if isinstance(value, (list, tuple)):
+        return "; of a split file, give the path of one part"
     return ""
 
 

@@ -23,10 +23,10 @@ import numpy as np
 
 from ._errors import FileError, InvalidArgumentError, StateError, clear_error, raise_last
 from ._ffi import ffi, lib
-from ._gguf_types import Keys, UnknownType, decode, findable, type_name
+from ._gguf_types import Keys, UnknownType, decode, findable, new_metadata, type_name
 from ._gguf_writer import Writer
 from ._mapped import check_file, map_file, watch_of
-from ._owned import owned
+from ._messages import kind_of, reader_hint
 from ._patterns import Patterns
 from ._quantize import dequantize, fallback_dtype
 from .backend import Backend
@@ -50,19 +50,19 @@ _SPLIT = re.compile(r"^(.*)-(\d{5})-of-(\d{5})\.gguf$", re.DOTALL)
 class Part:
     """One mapped file and what C knows of it."""
 
-    __slots__ = ("_known", "ctx", "data", "data_offset", "name")
+    __slots__ = ("_known", "_meta", "data", "data_offset", "name", "ptr")
 
     def __init__(self, source: Any, name: str) -> None:
         self.name: str = name
         self.data: Array = np.frombuffer(source, np.uint8)
         self._known = watch_of(source)  # a mapping of the caller's
-        params = ffi.new("struct gguf_init_params *", {"no_alloc": True, "ctx": ffi.NULL})
+        self._meta: Any = new_metadata()
         clear_error()
-        pointer = lib.gguf_init_from_buffer(ffi.from_buffer(self.data) if self.data.size else ffi.NULL, self.data.nbytes, params[0])
-        if not pointer:
+        if not lib.gbpy_gguf_read(self._meta, ffi.from_buffer(self.data) if self.data.size else ffi.NULL, self.data.nbytes):
             raise_last(name)
-        self.ctx: Any = owned(pointer, lib.gguf_free)
-        self.data_offset: int = lib.gguf_get_data_offset(pointer)
+        meta = self._meta
+        self.ptr: Any = meta.ptr
+        self.data_offset: int = lib.gguf_get_data_offset(self.ptr)
 
     def check(self) -> None:
         """FileError if the file has shrunk since it was opened."""
@@ -85,12 +85,13 @@ class Metadata(Keys, Mapping[str, Any]):
         return isinstance(key, str) and self._find(key) >= 0
 
     def __iter__(self) -> Iterator[str]:
-        ctx = self._live()
-        for i in range(lib.gguf_get_n_kv(ctx)):
-            yield decode(ffi.string(lib.gguf_get_key(ctx, i)))
+        part = self._live()
+        for i in range(lib.gguf_get_n_kv(part.ptr)):
+            yield decode(ffi.string(lib.gguf_get_key(part.ptr, i)))
 
     def __len__(self) -> int:
-        return int(lib.gguf_get_n_kv(self._live()))
+        part = self._live()
+        return int(lib.gguf_get_n_kv(part.ptr))
 
     def type(self, key: str) -> str:
         """How the file stores a value: ``"u32"``, ``"str"``, ..., or ``"arr[f32]"``."""
@@ -112,16 +113,15 @@ class GGUFTensor:
     __slots__ = ("_index", "_part", "dtype", "name", "nbytes", "offset", "shape")
 
     def __init__(self, part: Part, index: int) -> None:
-        ctx = part.ctx
         self._part = part
         self._index = index
-        self.name: str = decode(ffi.string(lib.gguf_get_tensor_name(ctx, index)))
-        number = lib.gguf_get_tensor_type(ctx, index)
-        self.dtype: DType = UnknownType(number) if lib.gbpy_gguf_is_opaque(ctx, index) else dtype_of_id(number)
-        ne = ffi.unpack(lib.gguf_get_tensor_ne(ctx, index), lib.gguf_get_tensor_n_dims(ctx, index))
+        self.name: str = decode(ffi.string(lib.gguf_get_tensor_name(part.ptr, index)))
+        number = lib.gguf_get_tensor_type(part.ptr, index)
+        self.dtype: DType = UnknownType(number) if lib.gbpy_gguf_is_opaque(part.ptr, index) else dtype_of_id(number)
+        ne = ffi.unpack(lib.gguf_get_tensor_ne(part.ptr, index), lib.gguf_get_tensor_n_dims(part.ptr, index))
         self.shape: tuple[int, ...] = tuple(ne[::-1])
-        self.nbytes: int = lib.gguf_get_tensor_size(ctx, index)
-        self.offset: int = part.data_offset + lib.gguf_get_tensor_offset(ctx, index)
+        self.nbytes: int = lib.gguf_get_tensor_size(part.ptr, index)
+        self.offset: int = part.data_offset + lib.gguf_get_tensor_offset(part.ptr, index)
 
     @property
     def size(self) -> int:
@@ -178,8 +178,8 @@ class Tensors(Mapping[str, GGUFTensor]):
 
     @staticmethod
     def _names(part: Part) -> Iterator[str]:
-        for i in range(lib.gguf_get_n_tensors(part.ctx)):
-            yield decode(ffi.string(lib.gguf_get_tensor_name(part.ctx, i)))
+        for i in range(lib.gguf_get_n_tensors(part.ptr)):
+            yield decode(ffi.string(lib.gguf_get_tensor_name(part.ptr, i)))
 
     def _place(self, name: object) -> tuple[Part, int] | None:
         parts = self._file._live()
@@ -187,8 +187,11 @@ class Tensors(Mapping[str, GGUFTensor]):
         if wanted is None:
             return None
         at = 0 if self._part_of is None else self._part_of.get(str(name))
-        index = -1 if at is None else lib.gguf_find_tensor(parts[at].ctx, wanted)
-        return None if at is None or index < 0 else (parts[at], index)
+        if at is None:
+            return None
+        part = parts[at]
+        index = lib.gguf_find_tensor(part.ptr, wanted)
+        return None if index < 0 else (part, index)
 
     def __getitem__(self, name: str) -> GGUFTensor:
         place = self._place(name)
@@ -204,7 +207,7 @@ class Tensors(Mapping[str, GGUFTensor]):
             yield from self._names(part)
 
     def __len__(self) -> int:
-        return sum(int(lib.gguf_get_n_tensors(part.ctx)) for part in self._file._live())
+        return sum(int(lib.gguf_get_n_tensors(part.ptr)) for part in self._file._live())
 
     def __repr__(self) -> str:
         return f"<{len(self)} tensors>"
@@ -269,8 +272,9 @@ class GGUFFile:
     def __init__(self, parts: list[Part], name: str) -> None:
         self._parts = parts  # none: it is closed
         self.name = name
-        self.version: int = lib.gguf_get_version(parts[0].ctx)
-        self.alignment: int = lib.gguf_get_alignment(parts[0].ctx)
+        first = parts[0]
+        self.version: int = lib.gguf_get_version(first.ptr)
+        self.alignment: int = lib.gguf_get_alignment(first.ptr)
         self.metadata: Metadata = Metadata(self)
         self.tensors: Tensors = Tensors(self)
 
@@ -482,7 +486,7 @@ def open(source: Any) -> GGUFFile:
     """Opens a GGUF file.
 
     source: a path, of any part of a split file (``...-00001-of-00003.gguf``), of which all parts are opened as one, with the metadata of
-        the first; or a file descriptor, which may be closed afterwards; or the bytes of a file (``bytes``, ``mmap``, an array)
+        the first; or the bytes of a file (``bytes``, ``mmap``, an array)
 
     Raises :class:`FileError` for what is not a valid file, naming the field and its offset, and OSError when it cannot be read.
     """
@@ -499,8 +503,6 @@ def open(source: Any) -> GGUFFile:
         if len(parts) > 1:
             _check_split(parts, file)
         return file
-    if isinstance(source, int) and not isinstance(source, bool):
-        return GGUFFile([Part(map_file(source), f"file descriptor {source}")], f"file descriptor {source}")
     if isinstance(source, np.ndarray):
         if not source.flags.c_contiguous:
             raise InvalidArgumentError("open: the array is not C-contiguous")
@@ -508,5 +510,5 @@ def open(source: Any) -> GGUFFile:
     try:
         view = memoryview(source)
     except TypeError:
-        raise TypeError(f"open: takes a path, a file descriptor or bytes, not {type(source).__name__}") from None
+        raise TypeError(f"open: takes a path or the bytes of a file, not {kind_of(source)}{reader_hint(source)}") from None
     return GGUFFile([Part(view if view.nbytes else b"", "bytes")], "bytes")

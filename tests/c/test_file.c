@@ -12,6 +12,7 @@ int main(void) {
 #else
 
 #    include <dirent.h>
+#    include <errno.h>
 #    include <signal.h>
 #    include <sys/stat.h>
 #    include <sys/wait.h>
@@ -135,6 +136,36 @@ static void killed(void) {
     close(ready[1]);
 }
 
+// Files beside the target that a process of the same number left when it was killed.
+static void remains_are_in_nobodys_way(void) {
+    enum { LEFT = 40 };
+    const char * path = in_folder(0, "b");
+    char         left[96];
+    for (int i = 0; i < LEFT; i++) {
+        snprintf(left, sizeof(left), "%s.%ld.%d.part", path, (long) getpid(), i);
+        put(left, "left");
+    }
+    const int before = entries();
+    CHECK_INT(write_text(path, "new"), GGML_STATUS_SUCCESS);
+    CHECK(holds(path, "new"));
+    CHECK_INT(entries(), before + 1);
+    for (int i = 0; i < LEFT; i++) {
+        snprintf(left, sizeof(left), "%s.%ld.%d.part", path, (long) getpid(), i);
+        CHECK(holds(left, "left"));
+        unlink(left);
+    }
+}
+
+static void the_reason_stays(void) {
+    struct gb_file_writer w;
+    CHECK_INT(gb_file_writer_open(&w, in_folder(0, "absent/c")), GGML_STATUS_IO_ERROR);
+    CHECK_INT(w.error, ENOENT);
+    CHECK_INT(gb_file_writer_open(&w, "/dev/full"), GGML_STATUS_SUCCESS);
+    CHECK_INT(gb_file_writer_zeros(&w, 1 << 20), GGML_STATUS_IO_ERROR);
+    CHECK_INT(gb_file_writer_commit(&w), GGML_STATUS_IO_ERROR);
+    CHECK_INT(w.error, ENOSPC);
+}
+
 static void folders_end(void) {
     char command[128];
     snprintf(command, sizeof(command), "rm -rf %s", folder);
@@ -143,6 +174,6 @@ static void folders_end(void) {
 
 static void folders_begin(void) { CHECK(mkdtemp(folder) != NULL); }
 
-TEST_MAIN(TEST(folders_begin), TEST(whole_or_not_at_all), TEST(what_is_no_file), TEST(killed), TEST(folders_end))
+TEST_MAIN(TEST(folders_begin), TEST(whole_or_not_at_all), TEST(what_is_no_file), TEST(killed), TEST(remains_are_in_nobodys_way), TEST(the_reason_stays), TEST(folders_end))
 
 #endif

@@ -66,6 +66,9 @@ class Places:
             sys.settrace(None)
         return self.intruder is None
 
+    def is_place(self, frame: FrameType, event: str) -> bool:
+        return event == "line" or (event == "opcode" and frame.f_lasti in after_calls(frame.f_code))
+
     def _enter(self, frame: FrameType, event: str, arg: Any) -> Any:
         if self.intruder is None or not frame.f_code.co_filename.startswith(PACKAGE):
             return None
@@ -73,7 +76,7 @@ class Places:
         return self._step
 
     def _step(self, frame: FrameType, event: str, arg: Any) -> Any:
-        if event == "line" or (event == "opcode" and frame.f_lasti in after_calls(frame.f_code)):
+        if self.is_place(frame, event):
             self.left -= 1
             if self.left == 0 and self.intruder is not None:
                 intruder, self.intruder = self.intruder, None

@@ -140,10 +140,12 @@ enum ggml_status gb_file_map_close(struct gb_file_map * map) {
 
 // ------------------------------------------------------------------------------------------------------------------- writing
 
+enum { NAME_SUFFIX = 64 }; // bytes behind the path in the name of the temporary file, with the end
+
 static void forget(struct gb_file_writer * w) {
     gb_free(w->path);
     gb_free(w->temporary);
-    *w = (struct gb_file_writer){ 0 };
+    *w = (struct gb_file_writer){ .error = w->error };
 }
 
 // The file that a path names, behind links; the path itself where there is none yet.
@@ -190,15 +192,61 @@ static bool give_name(struct gb_file_writer * w) {
 #endif
 }
 
-// The rights of the file that is replaced.
+static bool create(struct gb_file_writer * w) {
+    w->file = fopen(w->temporary, "wbx"); // x: nobody else's file, nor through somebody's link
+    return w->file != NULL;
+}
+
+// Calls `make` with names beside the target until one is free: a process that was killed may have left a file.
+static bool with_free_name(struct gb_file_writer * w, bool (*make)(struct gb_file_writer *)) {
+    static atomic_uint n_made; // several threads may write the same file: the last one to complete it wins
+    enum { TRIES = 1000 };
+    for (int i = 0; i < TRIES; i++) {
+        snprintf(w->temporary, strlen(w->path) + NAME_SUFFIX, "%s.%ld.%u.part", w->path, (long) getpid(), atomic_fetch_add(&n_made, 1));
+        if (make(w)) {
+            return true;
+        }
+        if (errno != EEXIST) {
+            break;
+        }
+    }
+    return false;
+}
+
+// Those of the file that is replaced, as far as this process may give them and the file system has them.
 static void keep_rights(struct gb_file_writer * w) {
 #ifndef _WIN32
-    struct stat info;
-    if (stat(w->path, &info) == 0 && fchmod(fileno(w->file), info.st_mode & 07777) != 0) {
-        return; // some file systems have none
+    struct stat info, made;
+    const int   fd = fileno(w->file);
+    if (stat(w->path, &info) != 0 || fstat(fd, &made) != 0) {
+        return;
+    }
+    const bool same = made.st_uid == info.st_uid && made.st_gid == info.st_gid;
+    if ((!same && fchown(fd, info.st_uid, info.st_gid) != 0) || fchmod(fd, info.st_mode & 07777) != 0) {
+        (void) fchmod(fd, info.st_mode & 0777); // without the marks that another owner's file must not have
     }
 #else
     (void) w;
+#endif
+}
+
+// So that the new name is on the disk, too; some file systems cannot.
+static void flush_folder(const char * path) {
+#ifndef _WIN32
+    const char * slash  = strrchr(path, '/');
+    char *       folder = gb_strdup(path);
+    if (folder == NULL) {
+        return;
+    }
+    folder[slash ? slash - path : 0] = '\0';
+    const int fd = open(slash == NULL ? "." : slash == path ? "/" : folder, O_RDONLY | O_CLOEXEC);
+    if (fd >= 0) {
+        (void) fsync(fd);
+        close(fd);
+    }
+    gb_free(folder);
+#else
+    (void) path;
 #endif
 }
 
@@ -236,29 +284,26 @@ static const char * reason(int error) {
 }
 
 enum ggml_status gb_file_writer_open(struct gb_file_writer * w, const char * path) {
-    static atomic_uint n_opened; // several threads may write the same file: the last one to complete it wins
     const bool direct = !can_replace(path);
     *w                = (struct gb_file_writer){ .path = direct ? gb_strdup(path) : behind_links(path) };
     if (w->path == NULL) {
+        w->error = ENOMEM;
         return GGML_STATUS_ALLOC_FAILED;
     }
     if (direct) {
         w->file = open_directly(w->path);
     } else {
-        const size_t size = strlen(w->path) + 64;
-        w->temporary      = gb_malloc(size);
+        w->temporary = gb_malloc(strlen(w->path) + NAME_SUFFIX);
         if (w->temporary == NULL) {
+            w->error = ENOMEM;
             forget(w);
             return GGML_STATUS_ALLOC_FAILED;
         }
         w->file     = open_nameless(w->path, w->temporary);
-        w->nameless = w->file != NULL;
-        snprintf(w->temporary, size, "%s.%ld.%u.part", w->path, (long) getpid(), atomic_fetch_add(&n_opened, 1));
-        if (w->file == NULL) {
-            w->file = fopen(w->temporary, "wbx"); // x: nobody else's file, nor through somebody's link
-        }
+        w->nameless = w->file != NULL || !with_free_name(w, create);
     }
     if (w->file == NULL) {
+        w->error = errno;
         const enum ggml_status status = gb_fail(GGML_STATUS_IO_ERROR, "cannot write '%s': %s", path, reason(errno));
         forget(w);
         return status;
@@ -268,6 +313,7 @@ enum ggml_status gb_file_writer_open(struct gb_file_writer * w, const char * pat
 
 enum ggml_status gb_file_writer_write(struct gb_file_writer * w, const void * data, size_t size) {
     if (size > 0 && fwrite(data, 1, size, w->file) != size) {
+        w->error  = w->failed ? w->error : errno;
         w->failed = true;
         return gb_fail(GGML_STATUS_IO_ERROR, "cannot write %zu bytes to '%s': %s", size, w->path, strerror(errno));
     }
@@ -294,16 +340,27 @@ enum ggml_status gb_file_writer_commit(struct gb_file_writer * w) {
         keep_rights(w);
         ok = flush_to_disk(w->file);
         if (ok && w->nameless) {
-            ok          = give_name(w);
+            ok          = with_free_name(w, give_name);
             w->nameless = !ok;
         }
     }
-    ok      = fclose(w->file) == 0 && ok;
+    w->error = ok ? 0 : errno;
+    if (fclose(w->file) != 0 && ok) {
+        ok       = false;
+        w->error = errno;
+    }
     w->file = NULL;
-    if (!ok || (w->temporary && !replace(w->temporary, w->path))) {
-        const enum ggml_status status = gb_fail(GGML_STATUS_IO_ERROR, "cannot complete '%s': %s", w->path, strerror(errno));
+    if (ok && w->temporary && !replace(w->temporary, w->path)) {
+        ok       = false;
+        w->error = errno;
+    }
+    if (!ok) {
+        const enum ggml_status status = gb_fail(GGML_STATUS_IO_ERROR, "cannot complete '%s': %s", w->path, strerror(w->error));
         gb_file_writer_abandon(w);
         return status;
+    }
+    if (w->temporary) {
+        flush_folder(w->path);
     }
     forget(w);
     return GGML_STATUS_SUCCESS;

@@ -29,12 +29,13 @@ struct gb_file_writer {
     char * temporary; // owned; NULL: written to directly
     bool   nameless;  // the new file has no name yet: it gets `temporary` first
     bool   failed;
+    int    error;     // errno of the first failure; it stays when the rest is freed
 };
 
 enum ggml_status gb_file_writer_open(struct gb_file_writer * w, const char * path);
 enum ggml_status gb_file_writer_write(struct gb_file_writer * w, const void * data, size_t size);
 enum ggml_status gb_file_writer_zeros(struct gb_file_writer * w, size_t size);
-enum ggml_status gb_file_writer_commit(struct gb_file_writer * w); // flushes to the disk, renames; frees w's members either way
+enum ggml_status gb_file_writer_commit(struct gb_file_writer * w); // all is on the disk when it returns; frees w's members either way
 void             gb_file_writer_abandon(struct gb_file_writer * w); // removes the temporary file
 
 #endif // GB_BASE_FILE_H

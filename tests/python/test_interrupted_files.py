@@ -1,0 +1,144 @@
+"""An interrupt at any instruction of what opens, maps and writes files leaves no descriptor, no mapping, no guard and no file behind."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import random
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import numpy as np
+import pytest
+
+import ggml_backend as gb
+from ggml_backend import _files, _mapped
+from ggml_backend._ffi import lib
+from harness_interleave import Places, interrupt
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="descriptors and mappings are counted in /proc")
+
+
+class Everywhere(Places):
+    """Each instruction of the package is a place."""
+
+    def is_place(self, frame: FrameType, event: str) -> bool:
+        return event == "opcode"
+
+
+def descriptors() -> list[str]:
+    found = []
+    for number in os.listdir("/proc/self/fd"):
+        try:
+            found.append(f"{number}: {os.readlink(f'/proc/self/fd/{number}')}")
+        except OSError:  # that of the folder itself
+            continue
+    return sorted(found)
+
+
+def write_model(folder: Path) -> None:
+    gb.gguf.Writer(folder / "new.gguf").add("name", "new").add_tensor("t", np.full(4000, 2, np.float32)).close()
+
+
+def read_guarded(folder: Path) -> None:
+    file = _mapped.map_file(folder / "model.gguf")
+    data = np.frombuffer(file, np.uint8)
+    with _mapped.reading(data):
+        data.copy()
+
+
+def refused(kind: type[Exception], read: Callable[[Path], object], path: Path) -> None:
+    with contextlib.suppress(kind):
+        read(path)
+        raise AssertionError(f"{path} was read")
+
+
+ACTS: dict[str, Callable[[Path], object]] = {
+    "write a text": lambda folder: _files.write_text(folder / "text", "new" * 1000),
+    "write a model": write_model,
+    "read a text": lambda folder: _files.read_text(folder / "text"),
+    "can it be written?": lambda folder: _files.can_write(folder / "text"),
+    "map a file": lambda folder: _mapped.map_file(folder / "model.gguf"),
+    "read a mapped file": read_guarded,
+    "open a model": lambda folder: gb.gguf.open(folder / "model.gguf").close(),
+    "refuse a folder": lambda folder: refused(gb.FileError, _files.read_text, folder),
+    "refuse a pipe": lambda folder: refused(gb.FileError, _mapped.map_file, folder / "pipe"),
+    "find no file": lambda folder: refused(FileNotFoundError, _mapped.map_file, folder / "absent"),
+}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "text").write_text("old")
+    os.mkfifo(tmp_path / "pipe")
+    gb.gguf.Writer(tmp_path / "model.gguf").add("name", "x").add_tensor("w", np.ones(5000, np.float32)).close()
+    return tmp_path
+
+
+def check(folder: Path, before: list[str], where: str) -> None:
+    if descriptors() != before or lib.gbpy_mapped_any():
+        gc.collect()  # a file and its metadata refer to each other
+    assert descriptors() == before, where
+    assert not lib.gbpy_mapped_any(), where
+    assert str(folder) not in Path("/proc/self/maps").read_text(), where
+    assert {f.name for f in folder.iterdir()} <= {"text", "model.gguf", "new.gguf", "pipe"}, where
+    assert (folder / "text").read_text() in ("old", "new" * 1000), where
+    if (folder / "new.gguf").exists():
+        with gb.gguf.open(folder / "new.gguf") as file:
+            assert (file.tensors["t"].numpy() == 2).all(), where
+
+
+@pytest.mark.parametrize("what", ACTS)
+def test_at_every_instruction(folder: Path, what: str) -> None:
+    places, act, before = Everywhere(instructions=True), ACTS[what], descriptors()
+    act(folder)
+    check(folder, before, "not interrupted")
+    k = 1
+    while True:
+        try:
+            reached = places.run(lambda: act(folder), k, interrupt)
+        except KeyboardInterrupt:
+            reached = True
+        check(folder, before, f"instruction {k}, {places.where}")
+        if not reached:
+            break
+        k += 1
+    assert k > 20
+
+
+def test_at_random_moments(folder: Path) -> None:
+    chooser, before = random.Random(1), descriptors()
+    armed = False
+
+    def fire(number: int, frame: Any) -> None:
+        nonlocal armed
+        if armed:
+            armed = False
+            raise KeyboardInterrupt
+
+    previous = signal.signal(signal.SIGALRM, fire)
+    interrupted, end = 0, time.monotonic() + 1.5
+    try:
+        while time.monotonic() < end:
+            act = ACTS[chooser.choice(list(ACTS))]
+            try:
+                try:
+                    armed = True
+                    signal.setitimer(signal.ITIMER_REAL, 10 ** chooser.uniform(-6, -3))
+                    act(folder)
+                finally:
+                    armed = False
+                    signal.setitimer(signal.ITIMER_REAL, 0)
+            except KeyboardInterrupt:
+                interrupted += 1
+            check(folder, before, "at random")
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, previous)
+    assert interrupted > 20
