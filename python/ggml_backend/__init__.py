@@ -24,6 +24,8 @@ are called like functions of Python (``abs``, ``sum``, ``set``): ``import ggml_b
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from . import dtypes, gguf, ops
 from ._calibrate import CopyCost, Costs, DeviceCosts, OpCost, Prediction, calibrate
 from ._callbacks import set_abort_callback, set_log
@@ -39,6 +41,8 @@ from ._errors import (
 )
 from ._ffi import ffi as _ffi_object
 from ._ffi import lib as _lib
+from ._hints import module_attribute as _module_attribute
+from ._hints import refuse_calls as _refuse_calls
 from ._quantize import dequantize, quantize
 from .alloc import GraphAllocator, TensorAllocator
 from .backend import Backend, BackendList, LoadRecord, backends, cpu_levels, get_include, load_backend, load_report
@@ -70,3 +74,9 @@ __all__ = [
 ]  # fmt: skip
 __all__ += dtypes.__all__
 __all__ += ops.__all__
+
+_refuse_calls()
+if not TYPE_CHECKING:  # for checkers there is no such thing
+
+    def __getattr__(name):
+        _module_attribute(name, globals())

@@ -80,6 +80,9 @@ _BY_STATUS: dict[int, type[GgmlError]] = {
     for c in (InvalidArgumentError, AllocationError, UnsupportedError, DeviceError, StateError, FileError, GgmlError)
 }
 
+NOT_GIVEN: Any = None
+"""The default of parameters that only this package gives."""
+
 _INTERRUPTED: int = lib.GBPY_INTERRUPTED
 _outcome = lib.gbpy_outcome
 _last_status = lib.ggml_last_status
@@ -101,9 +104,12 @@ def raise_last(prefix: str = "", status: int | None = None) -> NoReturn:
 
 
 def raise_as(status: int, message: str, prefix: str = "") -> NoReturn:
-    """Raises the exception of a status. A message that says what was called already gets no prefix."""
-    if prefix and message.startswith(prefix.partition(".")[0] + "."):
+    """Raises the exception of a status. A message that says what was called already, with or without the class, gets no second prefix."""
+    called, _, method = prefix.partition(".")
+    if prefix and message.startswith((f"{called}.", f"{prefix}: ")):
         prefix = ""
+    elif method:
+        message = message.removeprefix(f"{method}: ")
     if not message:
         message = "failed with status " + _string(lib.ggml_status_to_string(status)).decode()
     error = _BY_STATUS.get(status, GgmlError)(f"{prefix}: {message}" if prefix else message)

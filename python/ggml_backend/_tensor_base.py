@@ -6,8 +6,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from ._errors import StateError, check
+from ._errors import NOT_GIVEN, StateError, check
 from ._ffi import ffi, lib
+from ._hints import made_by, missing
 from ._names import as_name
 from .buffer import text
 from .dtypes import DType, dtype_of_id
@@ -29,13 +30,20 @@ class TensorInfo:
 
     __slots__ = ("__weakref__", "_ctx", "_k", "_p")
 
-    def __init__(self, ctx: TensorPool, pointer: Any, keeping: Any = None) -> None:
+    def __init__(self, ctx: TensorPool = NOT_GIVEN, pointer: Any = None, keeping: Any = None) -> None:
+        if pointer is None:
+            made_by(pointer, ffi.CData, "Tensor", "ctx.tensor(shape), or of data ctx.constant(array),")
         self._ctx = ctx
         self._p = pointer
         if keeping is None:
             core = ctx._live()
             keeping = core.h
         self._k = keeping
+
+    if not TYPE_CHECKING:  # for checkers there is no such thing
+
+        def __getattr__(self, name):
+            missing(self, name)
 
     def _live(self) -> Any:
         if self._ctx._core is None:

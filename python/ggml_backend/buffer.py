@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ._errors import InvalidArgumentError, StateError, check, expect_int
+from ._errors import NOT_GIVEN, InvalidArgumentError, StateError, check, expect_int
 from ._ffi import ffi, lib
 from ._handles import Core, Handle, fail, new_handle
+from ._hints import made_by
 from ._mapped import watch_of
 from ._messages import kind_of, maker_hint
 
@@ -46,7 +47,8 @@ class BufferType:
 
     __slots__ = ("_parent", "_ptr")
 
-    def __init__(self, ptr: Any, parent: Core | None) -> None:
+    def __init__(self, ptr: Any = None, parent: Core | None = None) -> None:
+        made_by(ptr, ffi.CData, "BufferType", "backend.buffer_type, or gb.cpu_buffer_type(),")
         self._ptr = ptr
         self._parent = parent
 
@@ -132,7 +134,8 @@ class Buffer(Handle):
 
     __slots__ = ("__weakref__", "_core")
 
-    def __init__(self, core: BufferCore) -> None:
+    def __init__(self, core: BufferCore = NOT_GIVEN) -> None:
+        made_by(core, Core, "Buffer", "backend.alloc(size), ctx.allocate(backend) or gb.Buffer.from_array(array)")
         self._core: BufferCore | None = core
 
     @classmethod

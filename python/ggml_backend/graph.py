@@ -6,16 +6,17 @@ import os
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ._callbacks import Compare, CustomOp, Run, customs_of, raise_abort_errors, raise_kept
 from ._data import read_device
-from ._errors import InvalidArgumentError, StateError, check, expect, expect_int, non_null, raise_last
+from ._errors import NOT_GIVEN, InvalidArgumentError, StateError, check, expect, expect_int, non_null, raise_last
 from ._escape import markup
 from ._ffi import ffi, lib
 from ._handles import ContextCore, Core, fail, handles_of, new_handle
+from ._hints import made_by, missing
 from ._messages import kind_of
 from ._names import as_name, shorter
 from ._tensor_base import MAX_NAME
@@ -186,10 +187,16 @@ class Graph:
 
     __slots__ = ("__weakref__", "_core", "_ctx", "_outputs")
 
-    def __init__(self, ctx: TensorPool, core: GraphCore, outputs: tuple[Tensor, ...]) -> None:
+    def __init__(self, ctx: TensorPool = NOT_GIVEN, core: GraphCore = NOT_GIVEN, outputs: tuple[Tensor, ...] = ()) -> None:
+        made_by(core, Core, "Graph", "ctx.graph(tensor)")
         self._ctx = ctx
         self._core = core
         self._outputs = outputs
+
+    if not TYPE_CHECKING:  # for checkers there is no such thing
+
+        def __getattr__(self, name):
+            missing(self, name)
 
     def _live(self) -> GraphCore:
         if self._ctx._core is None:

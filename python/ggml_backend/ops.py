@@ -17,7 +17,7 @@ tensors, TypeError for what is no tensor, and :class:`StateError` if the context
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import reduce
+from functools import reduce, wraps
 from typing import Any, Literal, TypeVar, Union, overload
 from typing import cast as cast_to
 
@@ -74,6 +74,28 @@ def builds(*names: str) -> Callable[[_F], _F]:
         return function
 
     return register
+
+
+_AXES = ("axis", "dim", "keepdim", "keepdims")
+_LAST_AXIS = "it works along the last axis, which x.swapaxes(axis, -1).contiguous() makes of another one"
+
+
+def without(names: Sequence[str] = _AXES, hint: str = _LAST_AXIS) -> Callable[[_F], _F]:
+    """Declares a function that does not have what functions of its kind have elsewhere, and says so to who gives it."""
+
+    def wrap(function: _F) -> _F:
+        name = function.__name__
+
+        @wraps(function)
+        def checked(*args: Any, **options: Any) -> Any:
+            for wrong in names:
+                if wrong in options:
+                    raise TypeError(f"{name}: there is no {wrong}; {hint}")
+            return function(*args, **options)
+
+        return cast_to("_F", checked)
+
+    return wrap
 
 
 #: C builders that come in two forms: ``(ggml_x, ggml_x_inplace)`` by the name ``x``.
@@ -319,24 +341,28 @@ def set(
 
 
 @builds("ggml_sum")
+@without(hint="it adds all elements, gb.sum_rows(x) those of each row")
 def sum(a: Tensor) -> Tensor:
     """The sum of all elements, shape ``()``. float32 or float16."""
     return build("sum", lib.ggml_sum, (a,), ndim=0)
 
 
 @builds("ggml_sum_rows")
+@without()
 def sum_rows(a: Tensor) -> Tensor:
     """The sum along the last axis, which stays with size 1: ``(..., n)`` gives ``(..., 1)``."""
     return build_1("sum_rows", lib.ggml_sum_rows, a)
 
 
 @builds("ggml_mean")
+@without()
 def mean(a: Tensor) -> Tensor:
     """The mean along the last axis, which stays with size 1."""
     return build_1("mean", lib.ggml_mean, a)
 
 
 @builds("ggml_argmax")
+@without()
 def argmax(a: Tensor) -> Tensor:
     """Index of the maximum of each row of a matrix: ``(rows, n)`` gives int32 ``(rows,)``. Of equal maxima the last one;
     NaN counts as the largest of all."""
@@ -366,6 +392,7 @@ def concat(a: Tensor, b: Tensor, axis: int = -3) -> Tensor: ...
 @overload
 def concat(a: Sequence[Tensor], b: int | None = None, *, axis: int = -3) -> Tensor: ...
 @builds("ggml_concat")
+@without(("dim",), "axis is its name here")
 def concat(a: Tensor | Sequence[Tensor], b: Tensor | int | None = None, axis: int = -3) -> Tensor:
     """``a`` and ``b`` one after the other along an axis; all other sizes are equal. float32 or int32. Also ``concat([a, b, c], axis=0)``.
 
@@ -412,12 +439,14 @@ def _concat(a: Tensor, b: Tensor, axis: int) -> Tensor:
 
 
 @builds("ggml_argsort")
+@without()
 def argsort(a: Tensor, descending: bool = False) -> Tensor:
     """For each row the int32 permutation that sorts it; equal values keep their order, and NaN comes last in either direction."""
     return build_1("argsort", lib.ggml_argsort, a, lib.GGML_SORT_DESC if descending else lib.GGML_SORT_ASC)
 
 
 @builds("ggml_top_k")
+@without()
 def top_k(a: Tensor, k: int) -> Tensor:
     """Indices of the ``k`` largest elements of each row, largest first: ``(..., n)`` gives int32 ``(..., k)``, a view. NaN counts as the
     smallest."""
@@ -428,12 +457,14 @@ def top_k(a: Tensor, k: int) -> Tensor:
 
 
 @builds("ggml_norm", "ggml_norm_inplace")
+@without()
 def norm(a: Tensor, eps: float = 1e-5, inplace: bool = False) -> Tensor:
     """``(x - mean) / sqrt(variance + eps)`` of each row (Ba et al. 2016, arXiv:1607.06450, without gain and bias)."""
     return build_1("norm", _pick("norm", inplace), a, eps)
 
 
 @builds("ggml_rms_norm", "ggml_rms_norm_inplace")
+@without()
 def rms_norm(a: Tensor, eps: float = 1e-5, inplace: bool = False) -> Tensor:
     """``x / sqrt(mean(x^2) + eps)`` of each row (Zhang and Sennrich 2019, arXiv:1910.07467, without gain)."""
     return build_1("rms_norm", _pick("rms_norm", inplace), a, eps)
@@ -619,6 +650,7 @@ def diag_mask_zero(a: Tensor, n_past: int = 0, inplace: bool = False) -> Tensor:
 
 
 @builds("ggml_soft_max", "ggml_soft_max_inplace", "ggml_soft_max_ext", "ggml_soft_max_bias")
+@without()
 def soft_max(a: Tensor, mask: Tensor | None = None, scale: float = 1.0, inplace: bool = False, *, max_bias: float = 0.0) -> Tensor:
     """``softmax(scale a + mask)`` of each row. ``mask (m, n)`` repeats over the rows of ``a (..., n)``. Contiguous.
 

@@ -8,8 +8,10 @@ import numpy as np
 
 from ._callbacks import Run, raise_abort_errors
 from ._data import layout
-from ._errors import raise_last
+from ._errors import NOT_GIVEN, raise_last
 from ._ffi import ffi, lib
+from ._handles import Core
+from ._hints import made_by
 from .dtypes import dtype_of_id
 
 if TYPE_CHECKING:
@@ -45,7 +47,8 @@ class Pending:
 
     __slots__ = ("_core", "_fetches", "_id", "_run")
 
-    def __init__(self, core: SchedCore, number: int, fetches: list[Fetch], run: Run | None) -> None:
+    def __init__(self, core: SchedCore = NOT_GIVEN, number: int = 0, fetches: list[Fetch] = NOT_GIVEN, run: Run | None = None) -> None:
+        made_by(core, Core, "Pending", "scheduler.compute_async(graph)")
         self._core = core
         self._id = number
         self._fetches = fetches

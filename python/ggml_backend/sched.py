@@ -15,7 +15,7 @@ from ._fallbacks import heavy_fallbacks, warn_of
 from ._ffi import ffi, lib
 from ._files import can_write
 from ._handles import Core, Handle, fail, handles_of, new_handle, use
-from ._messages import plain
+from ._messages import kind_of, plain
 from .backend import Backend, BackendCore
 from .buffer import BufferType, text
 from .graph import ABORTED, Graph, GraphCore
@@ -150,6 +150,8 @@ class Scheduler(Handle):
         self._backends = (backends,) if isinstance(backends, (Backend, str)) else tuple(backends)
         if not self._backends:
             raise InvalidArgumentError("Scheduler: needs at least one backend")
+        if isinstance(buffer_types, Backend):
+            raise TypeError("Scheduler: several backends are a list: Scheduler([a, b])")
         if buffer_types is not None and len(buffer_types) != len(self._backends):
             raise InvalidArgumentError(f"Scheduler: {len(self._backends)} backends, {len(buffer_types)} buffer types")
         self._buffer_types = None if buffer_types is None else tuple(buffer_types)
@@ -291,6 +293,10 @@ class Scheduler(Handle):
         ends the computation and is raised here.
         """
         core, graph_core = self._live(), self._graph_of(graph, "Scheduler.compute: graph")
+        given: Any = callback
+        if given is not None and not callable(given):
+            hint = "inputs are set with x.set(array) before"
+            raise TypeError(f"Scheduler.compute: callback must be a function, not {kind_of(given)}; {hint}")
         wish = (callback, wanted_function(wanted)) if callback is not None else self._eval
         how = _new(_how_type)
         if wish is None and not graph_core.customs:

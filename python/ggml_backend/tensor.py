@@ -448,6 +448,11 @@ class Tensor(TensorData):
         def __setitem__(self, index, value):
             raise TypeError("x[...] = value: a tensor has no item assignment; x[...].set(value) writes its data, gb.set(x, b) is a node")
 
+        def __lt__(self, other):
+            raise TypeError("a tensor has no order: its data is known only after its graph has run; gb.step(x - b) is 1 where x > b")
+
+        __le__ = __gt__ = __ge__ = __lt__
+
     def reshape(self, *shape: SupportsIndex | Sequence[int]) -> Tensor:
         """Same elements, another shape; one size may be -1. A view if the tensor is contiguous, else a copy node."""
         if 0 < len(shape) <= MAX_DIMS and (found := _attempt(self, _reshape, len(shape), *shape, *_ZEROS[len(shape)])) is not None:

@@ -161,14 +161,21 @@ static char * behind_links(const char * path) {
     return gb_strdup(path);
 }
 
+#ifndef _WIN32
 // folder: room for the path
-static FILE * open_nameless(const char * path, char * folder) {
-#ifdef O_TMPFILE
+static void folder_of(const char * path, char * folder) {
     const char * slash  = strrchr(path, '/');
     const size_t length = slash ? (size_t) (slash - path) + (slash == path) : 1; // with the slash where that is all
     memcpy(folder, slash ? path : ".", length);
     folder[length] = '\0';
-    const int fd   = open(folder, O_TMPFILE | O_WRONLY | O_CLOEXEC, 0666);
+}
+#endif
+
+// folder: room for the path
+static FILE * open_nameless(const char * path, char * folder) {
+#ifdef O_TMPFILE
+    folder_of(path, folder);
+    const int fd = open(folder, O_TMPFILE | O_WRONLY | O_CLOEXEC, 0666);
     FILE *    file = fd >= 0 && access("/proc/self/fd", X_OK) == 0 ? fdopen(fd, "wb") : NULL;
     if (fd >= 0 && file == NULL) {
         close(fd);
@@ -230,23 +237,17 @@ static void keep_rights(struct gb_file_writer * w) {
 #endif
 }
 
-// So that the new name is on the disk, too; some file systems cannot.
-static void flush_folder(const char * path) {
+// So that the new name is on the disk, too; some file systems cannot. The name of the temporary file is not needed any more.
+static void flush_folder(struct gb_file_writer * w) {
 #ifndef _WIN32
-    const char * slash  = strrchr(path, '/');
-    char *       folder = gb_strdup(path);
-    if (folder == NULL) {
-        return;
-    }
-    folder[slash ? slash - path : 0] = '\0';
-    const int fd = open(slash == NULL ? "." : slash == path ? "/" : folder, O_RDONLY | O_CLOEXEC);
+    folder_of(w->path, w->temporary);
+    const int fd = open(w->temporary, O_RDONLY | O_CLOEXEC);
     if (fd >= 0) {
         (void) fsync(fd);
         close(fd);
     }
-    gb_free(folder);
 #else
-    (void) path;
+    (void) w;
 #endif
 }
 
@@ -360,7 +361,7 @@ enum ggml_status gb_file_writer_commit(struct gb_file_writer * w) {
         return status;
     }
     if (w->temporary) {
-        flush_folder(w->path);
+        flush_folder(w);
     }
     forget(w);
     return GGML_STATUS_SUCCESS;
