@@ -16,6 +16,12 @@ import ggml_backend as gb
 from ggml_backend._ffi import lib
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _caches(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """What is kept for the next time stays out of the user's home, also without the Makefile."""
+    os.environ.setdefault("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+
+
 @pytest.fixture
 def cpu() -> gb.Backend:
     return gb.Backend("CPU", n_threads=2)

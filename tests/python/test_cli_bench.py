@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from contextlib import ExitStack
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,6 +15,7 @@ from ggml_backend._bench import Case, Limits, measure, model_cases, op_cases, pr
 from ggml_backend._bench.products import arithmetic_of, weights
 from ggml_backend._ffi import lib
 from ggml_backend.cli import main
+from source_tree import in_tree
 
 QUICK = ["--quick", "--threads", "1", "--seconds", "0.0005"]
 
@@ -192,7 +192,7 @@ def test_compare(written, tmp_path, capsys):
 
 def test_benchmarks_compare_reads_the_file(written, script):
     file, _ = written
-    root = Path(__file__).resolve().parents[2]
+    root = in_tree("benchmarks").parent
     out = script(f"import sys, runpy\nsys.argv = ['compare', {str(file)!r}, {str(file)!r}]\nrunpy.run_path({str(root / 'benchmarks' / 'compare.py')!r}, run_name='__main__')\n")
     assert out.count("ratio   1.00") == 12
 

@@ -6,10 +6,10 @@ import json
 import subprocess
 import sys
 from importlib.util import find_spec
-from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
-SCRIPT = [sys.executable, str(ROOT / "benchmarks" / "compare_peers.py")]
+from source_tree import in_tree
+
+SCRIPT = [sys.executable, str(in_tree("benchmarks/compare_peers.py"))]
 QUICK = ["--quick", "--threads", "1", "--rounds", "2", "--seconds", "0.001", "--pause", "0"]
 
 

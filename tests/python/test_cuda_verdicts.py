@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
-SCRIPT = Path(__file__).parents[2] / "benchmarks" / "cuda_verdicts.py"
+from source_tree import in_tree
+
+SCRIPT = in_tree("benchmarks/cuda_verdicts.py")
 
 
 def run(folder: Path, ours: dict[str, float], torch: dict[str, float]) -> tuple[int, list[str]]:

@@ -25,8 +25,9 @@ import numpy as np
 import pytest
 
 import ggml_backend as gb
+from source_tree import in_tree
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = in_tree("README.md").parent
 PAGES = ["README.md", "CONTRIBUTING.md", "benchmarks/README.md", *(f"docs/{p.name}" for p in sorted((ROOT / "docs").glob("*.md")))]
 
 BUILD, INSTALL, MEASURES, C, DRAWING = "builds for minutes; `make test` does the same", "installs", "measures for minutes", "C or CMake, tested in tests/consumer", "no code"

@@ -10,8 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from source_tree import in_tree
+
 pytest.importorskip("tokenizers", reason="the demo extra is not installed")
-root = Path(__file__).parents[2]
+root = in_tree("examples").parent
 sys.path.insert(0, str(root))
 
 from bert_reference import sentence_vector  # noqa: E402

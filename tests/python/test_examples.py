@@ -17,14 +17,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import ggml_backend as gb
+from source_tree import in_tree
 
-sys.path.insert(0, str(Path(__file__).parents[2]))
+ROOT = in_tree("examples").parent
+sys.path.insert(0, str(ROOT))
 
-from examples import command
-from examples.llama.__main__ import main as llama_main
-from test_llama import EMBD, KV, VOCAB, random_weights, write
+from examples import command  # noqa: E402
+from examples.llama.__main__ import main as llama_main  # noqa: E402
+from test_llama import EMBD, KV, VOCAB, random_weights, write  # noqa: E402
 
-ROOT = Path(__file__).parents[2]
 SECONDS = 60.0
 
 

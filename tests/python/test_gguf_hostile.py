@@ -16,8 +16,9 @@ import pytest
 import ggml_backend as gb
 from ggml_backend._ffi import ffi, lib
 from ggml_backend.cli import main
+from source_tree import in_tree
 
-TOOL = Path(__file__).parents[2] / "tools" / "make_hostile_gguf.py"
+TOOL = in_tree("tools/make_hostile_gguf.py")
 
 
 def load_tool() -> ModuleType:

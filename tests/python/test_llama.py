@@ -11,13 +11,14 @@ import numpy as np
 import pytest
 
 import ggml_backend as gb
+from source_tree import in_tree
 
-sys.path.insert(0, str(Path(__file__).parents[2]))
-from examples.llama import model as llama_model
-from examples.llama.model import Config, Llama, Sampler
-from examples.llama.tokenizer import ByteLevel, SentencePiece, tokenizer_of
+ROOT = in_tree("examples").parent
+sys.path.insert(0, str(ROOT))
+from examples.llama import model as llama_model  # noqa: E402
+from examples.llama.model import Config, Llama, Sampler  # noqa: E402
+from examples.llama.tokenizer import ByteLevel, SentencePiece, tokenizer_of  # noqa: E402
 
-ROOT = Path(__file__).parents[2]
 EMBD, LAYERS, HEADS, KV, FF, VOCAB, CONTEXT = 64, 3, 4, 2, 96, 50, 64
 HEAD = EMBD // HEADS
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 import ggml_backend as gb
+from source_tree import in_tree
 
-ROOT = Path(__file__).parents[2]
 CC = next((c for c in (os.environ.get("CC"), "cc", "gcc", "clang") if c and shutil.which(c)), None)
 pytestmark = pytest.mark.skipif(CC is None, reason="no C compiler")
 
@@ -25,7 +25,7 @@ def compile_module(target: Path, *sources: Path, define: str = "GGML_BACKEND_MOD
 
 @pytest.fixture(scope="module")
 def mini(tmp_path_factory):
-    return compile_module(tmp_path_factory.mktemp("modules") / "mini.so", ROOT / "examples/backend/mini.c")
+    return compile_module(tmp_path_factory.mktemp("modules") / "mini.so", in_tree("examples/backend/mini.c"))
 
 
 def run(code: str, *args: object, cwd: Path | None = None) -> str:
@@ -70,7 +70,7 @@ def test_example(mini):
 
 
 def test_beside_a_library_with_the_same_names(mini, tmp_path):
-    impostor = compile_module(tmp_path / "impostor.so", ROOT / "tests/c/modules/impostor.c", forward=False)
+    impostor = compile_module(tmp_path / "impostor.so", in_tree("tests/c/modules/impostor.c"), forward=False)
     assert run(USE, mini, impostor) == "fine\n"
 
 
@@ -102,7 +102,7 @@ except FileNotFoundError as error:
 def test_refused(tmp_path, define, error, message):
     first, *more = define.split(" -D")
     source = tmp_path / "module.c"
-    source.write_text("".join(f"#define {d}\n" for d in more) + (ROOT / "tests/c/modules/broken.c").read_text())
+    source.write_text("".join(f"#define {d}\n" for d in more) + in_tree("tests/c/modules/broken.c").read_text())
     module = compile_module(tmp_path / "broken.so", source, define=first)
     code = """
 import sys

@@ -19,8 +19,7 @@ import pytest
 import ggml_backend as gb
 from ggml_backend import ops
 from ggml_backend._ffi import ffi, lib
-
-ROOT = Path(__file__).resolve().parents[2]
+from source_tree import in_tree
 
 SNIPPET = """
 import numpy as np, ggml_backend as gb
@@ -135,7 +134,7 @@ def test_extension_needs_only_the_c_library():
 
 
 def test_version_is_the_project_version():
-    assert re.search(rf"project\(ggml_backend VERSION {re.escape(gb.__version__)}[ )]", (ROOT / "CMakeLists.txt").read_text())
+    assert re.search(rf"project\(ggml_backend VERSION {re.escape(gb.__version__)}[ )]", in_tree("CMakeLists.txt").read_text())
 
 
 def test_it_is_typed():
@@ -172,7 +171,7 @@ def test_import_prints_nothing_and_errors_stay_silent(script):
 
 @pytest.fixture
 def generator():
-    path = ROOT / "tools" / "gen_ffi.py"
+    path = in_tree("tools/gen_ffi.py")
     spec = importlib.util.spec_from_file_location("gen_ffi", path)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -211,7 +210,7 @@ def test_declarations_agree_with_the_library():
 
 
 def test_the_check_of_lifetimes_finds_what_it_is_for(tmp_path):
-    tool = Path(__file__).parents[2] / "tools" / "check_lifetimes.py"
+    tool = in_tree("tools/check_lifetimes.py")
 
     def judge(text: str) -> int:
         file = tmp_path / "module.py"

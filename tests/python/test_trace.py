@@ -8,15 +8,13 @@ import math
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 import ggml_backend as gb
 from ggml_backend._chrome import chrome_trace
-
-ROOT = Path(__file__).resolve().parents[2]
+from source_tree import in_tree
 
 unchecked = pytest.mark.skipif(os.environ.get("GGML_SCHED_CHECK") == "1", reason="checked runs wait for every step")
 
@@ -328,7 +326,7 @@ class Made:
 
 
 def test_example(tmp_path):
-    run = subprocess.run([sys.executable, ROOT / "examples" / "two_devices.py", tmp_path], capture_output=True, text=True, check=True)
+    run = subprocess.run([sys.executable, in_tree("examples/two_devices.py"), tmp_path], capture_output=True, text=True, check=True)
     assert "2 splits" in run.stdout
     made = judge((tmp_path / "trace.json").read_text())
     assert {e["args"]["run"] for e in slices_of(made)} == {0, 1}

@@ -1,0 +1,16 @@
+"""What tests need of the source tree. The others run with the installed package and this folder alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def in_tree(path: str) -> Path:
+    """A file or folder of the tree; where it is missing the test, or all of its module, is skipped."""
+    if not (ROOT / path).exists():
+        pytest.skip(f"needs the source tree around the tests: no {path}", allow_module_level=True)
+    return ROOT / path
