@@ -72,6 +72,26 @@ def Interrupts():
 
 cpu, sim = gb.Backend("CPU", n_threads=1), gb.Backend("SIM")
 
+class Children:
+    # Forked ones that do something, by their exit status.
+    def __init__(self): self.ended = {}
+    def __call__(self, act, seconds=12):
+        pid = os.fork()
+        if pid == 0:
+            status = 1
+            try:
+                signal.alarm(seconds)
+                act()
+                status = 0
+            except BaseException:
+                import traceback; traceback.print_exc()
+            finally:
+                os._exit(status)
+        status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        self.ended[status] = self.ended.get(status, 0) + 1
+    @property
+    def enough(self): return sum(n for k, n in self.ended.items() if k) > 3
+    def check(self): assert set(self.ended) == {0}, f"children by exit status: {self.ended} (-14: they hang)"
 def small(scheduler=None, n=4):
     # a scheduler and a graph, 2 x + 1
     ctx = gb.Context()
@@ -667,27 +687,17 @@ def old(o):
         try: thing.close()
         except OURS: pass
     gc.collect()
-ended = {{}}
+def act():
+{textwrap.indent(textwrap.dedent(act), " " * 4)}
+children = Children()
 for i in range({rounds}):
     time.sleep(random.uniform(0, 0.004))
-    pid = os.fork()
-    if pid == 0:
-        status = 1
-        try:
-            signal.alarm({90 if SANITIZED else 12})
-{textwrap.indent(textwrap.dedent(act), " " * 12)}
-            status = 0
-        except BaseException:
-            import traceback; traceback.print_exc()
-        finally:
-            os._exit(status)
-    status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-    ended[status] = ended.get(status, 0) + 1
-    if sum(n for k, n in ended.items() if k) > 3: break
+    children(act, {90 if SANITIZED else 12})
+    if children.enough: break
 over.set()
 faulthandler.dump_traceback_later(60, exit=True)
 for t in threads: t.finish()
-assert set(ended) == {{0}}, f"children by exit status: {{ended}} (-14: they hang)"
+children.check()
 """
 
 
@@ -706,31 +716,21 @@ def test_a_run_on_its_way_is_not_garbage_in_a_forked_child(holds):
     holds("""
     faulthandler.cancel_dump_traceback_later()
     slow = gb.Backend("SIM", delay="20ms")
-    ended = {}
+    children = Children()
     for i in range(25):
         ctx, x, y, g, s = small(gb.Scheduler([slow, cpu]), 64)
         x.set(2.0)
         p = s.compute_async(g, [y])
         time.sleep(random.uniform(0, 0.03))
-        pid = os.fork()
-        if pid == 0:
-            status = 1
-            try:
-                signal.alarm(12)
-                for read in (lambda: p.results()[0], lambda: y.numpy(copy=True)):
-                    try: got = read()
-                    except OURS: continue
-                    assert (got == 5).all(), got
-                status = 0
-            except BaseException:
-                import traceback; traceback.print_exc()
-            finally:
-                os._exit(status)
-        status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-        ended[status] = ended.get(status, 0) + 1
-        if sum(n for k, n in ended.items() if k) > 3: break
+        def act():
+            for read in (lambda: p.results()[0], lambda: y.numpy(copy=True)):
+                try: got = read()
+                except OURS: continue
+                assert (got == 5).all(), got
+        children(act)
+        if children.enough: break
         assert (p.results()[0] == 5).all()
-    assert set(ended) == {0}, f"children by exit status: {ended} (-14: they hang)"
+    children.check()
     """, patience=3 * PATIENCE)
 
 
