@@ -14,11 +14,10 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, TypeVar
+from typing import Any, ClassVar, NoReturn, TypeVar
 
 from ._errors import StateError, raise_last
 from ._ffi import ffi, lib
-from ._hints import missing
 from ._owned import owned
 
 __all__ = ["ContextCore", "Core", "Handle", "address", "fail", "new_handle", "new_pin", "use"]
@@ -149,11 +148,6 @@ class Handle:
 
     __slots__ = ()
     _core: Any
-
-    if not TYPE_CHECKING:  # for checkers there is no such thing
-
-        def __getattr__(self, name):
-            missing(self, name)
 
     def _live(self) -> Any:
         """The core; StateError if the object is closed."""

@@ -10,14 +10,13 @@ from typing import Any, NoReturn
 
 from ._messages import close_matches
 
-__all__ = ["made_by", "missing", "module_attribute", "refuse_calls"]
+__all__ = ["made_by", "module_attribute", "refuse_calls"]
 
 _DATA = "ctx.constant(array) makes a tensor of data, ctx.tensor(shape) one to be set"
 _CUSTOM = "there is no such operation; gb.map_custom(function, x) runs a function of yours"
 _COMPUTE = "scheduler.compute(graph) computes"
 _NO_GRADIENTS = "gradients are not kept"
 
-# As a function of the package and as a method of a tensor: "x" is the tensor.
 _OPERATIONS = {
     **dict.fromkeys(["matmul", "mm", "bmm", "dot"], "x @ w"),
     **dict.fromkeys(["softmax", "log_softmax"], "gb.soft_max(x), along the last axis"),
@@ -46,35 +45,7 @@ _FUNCTIONS = {
     **dict.fromkeys(["int", "i32", "long"], "gb.int32"),
     "bf16": "gb.bfloat16",
 }
-_TENSOR = {
-    **_OPERATIONS,
-    **dict.fromkeys(["view", "flatten", "ravel", "squeeze", "resize"], "x.reshape(shape)"),
-    "unsqueeze": "x[None]",
-    **dict.fromkeys(["expand", "broadcast_to", "tile"], "gb.repeat(x, y), to the shape of y; + - * / broadcast"),
-    **dict.fromkeys(["to", "type"], "x.astype(gb.float16) is another dtype; a scheduler moves tensors to devices"),
-    "float": "x.astype(gb.float32)",
-    "half": "x.astype(gb.float16)",
-    "int": "x.astype(gb.int32)",
-    **dict.fromkeys(["cpu", "cuda", "device"], "x.location says where it lies, x.numpy() reads it, a scheduler moves it"),
-    **dict.fromkeys(["copy", "clone"], "gb.dup(x) is a node, x.numpy(copy=True) an array"),
-    **dict.fromkeys(["grad", "backward", "detach", "requires_grad"], _NO_GRADIENTS),
-    **dict.fromkeys(["fill", "fill_", "zero_", "copy_"], "x.set(value)"),
-    **dict.fromkeys(["dim", "ndimension"], "x.ndim"),
-    "numel": "x.size",
-    **dict.fromkeys(["data", "values"], "x.numpy()"),
-    "mT": "x.swapaxes(-1, -2)",
-    **dict.fromkeys(["compute", "run", "eval"], _COMPUTE),
-}
-_OF_KIND: dict[str, dict[str, str]] = {
-    "Tensor": _TENSOR,
-    "Context": {
-        **dict.fromkeys(["zeros", "ones", "array", "full", "rand", "randn", "arange"], _DATA),
-        **dict.fromkeys(["compute", "run"], _COMPUTE),
-        "new_graph": "ctx.graph(tensor)",
-    },
-    "Graph": {**dict.fromkeys(["run", "eval", "forward"], "graph.compute(backend), or " + _COMPUTE)},
-    "Scheduler": {**dict.fromkeys(["run", "eval", "forward", "graph_compute"], "scheduler.compute(graph)")},
-}
+
 # Modules that are called like classes.
 _MODULES = {
     "backend": 'gb.Backend("CPU") makes a backend',
@@ -94,15 +65,6 @@ def _hinted(said: str, hint: str | None, name: str, known: Iterable[str]) -> str
 def module_attribute(name: str, known: Iterable[str]) -> NoReturn:
     """What the package raises for a name that it has not."""
     raise AttributeError(_hinted(f"ggml_backend has no {name!r}", _FUNCTIONS.get(name), name, known))
-
-
-def missing(thing: object, name: str) -> NoReturn:
-    """What an object raises for a name that it has not."""
-    kind = type(thing).__name__
-    hint = _OF_KIND.get(kind, {}).get(name)
-    if hint is None and kind == "Tensor" and name in sys.modules["ggml_backend.ops"].__all__:
-        hint = f"gb.{name}(x)"
-    raise AttributeError(_hinted(f"a {kind} has no {name!r}", hint, name, dir(type(thing))), name=name, obj=thing)
 
 
 class _Uncallable(types.ModuleType):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from ._errors import NOT_GIVEN, StateError, check
 from ._ffi import ffi, lib
-from ._hints import made_by, missing
+from ._hints import made_by
 from ._names import as_name
 from .buffer import text
 from .dtypes import DType, dtype_of_id
@@ -39,11 +39,6 @@ class TensorInfo:
             core = ctx._live()
             keeping = core.h
         self._k = keeping
-
-    if not TYPE_CHECKING:  # for checkers there is no such thing
-
-        def __getattr__(self, name):
-            missing(self, name)
 
     def _live(self) -> Any:
         if self._ctx._core is None:

@@ -6,7 +6,7 @@ import os
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -16,7 +16,7 @@ from ._errors import NOT_GIVEN, InvalidArgumentError, StateError, check, expect,
 from ._escape import markup
 from ._ffi import ffi, lib
 from ._handles import ContextCore, Core, fail, handles_of, new_handle
-from ._hints import made_by, missing
+from ._hints import made_by
 from ._messages import kind_of
 from ._names import as_name, shorter
 from ._tensor_base import MAX_NAME
@@ -192,11 +192,6 @@ class Graph:
         self._ctx = ctx
         self._core = core
         self._outputs = outputs
-
-    if not TYPE_CHECKING:  # for checkers there is no such thing
-
-        def __getattr__(self, name):
-            missing(self, name)
 
     def _live(self) -> GraphCore:
         if self._ctx._core is None:
