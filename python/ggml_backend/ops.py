@@ -88,10 +88,13 @@ def without(names: Sequence[str] = _AXES, hint: str = _LAST_AXIS) -> Callable[[_
 
         @wraps(function)
         def checked(*args: Any, **options: Any) -> Any:
-            for wrong in names:
-                if wrong in options:
-                    raise TypeError(f"{name}: there is no {wrong}; {hint}")
-            return function(*args, **options)
+            try:
+                return function(*args, **options)
+            except TypeError:
+                for wrong in names:
+                    if wrong in options:
+                        raise TypeError(f"{name}: there is no {wrong}; {hint}") from None
+                raise
 
         return cast_to("_F", checked)
 
