@@ -13,7 +13,8 @@
 #include "tensor/tensor.h"
 
 // Bit 7 of padding[0]: the user's buffer in which the tensor lay is gone: then nobody may take it for one that was never placed.
-enum { LOST = 0x80 };
+// Bit 3: a constant.
+enum { LOST = 0x80, CONSTANT = 0x08 };
 
 atomic_llong gbpy_sets;
 
@@ -54,6 +55,31 @@ int gbpy_fail_lost(const struct ggml_tensor * t, const char * what) {
     return gb_fail(GGML_STATUS_INVALID_STATE, "%s: the memory was freed", what);
 }
 
+bool gbpy_is_unset(const struct gbpy_object * owner, const struct ggml_tensor * t) {
+    const struct ggml_tensor * root = gb_root(t);
+    return root->op == GGML_OP_NONE && gbpy_stamp(root) == 0 && ggml_nelements(root) > 0 && (owner == NULL || owner->kind == GBPY_CONTEXT || owner->blank);
+}
+
+bool gbpy_is_own(const struct gbpy_object * owner, const struct ggml_tensor * t) {
+    if (owner->kind != GBPY_SCHED) {
+        return true;
+    }
+    const struct ggml_tensor *   root = gb_root(t);
+    const struct gb_sched_plan * p    = ((const struct ggml_backend_sched *) owner->ptr)->current;
+    const int64_t                id   = p != NULL ? gb_ptrmap_get(&p->map, root) : GB_PTRMAP_ABSENT;
+    return (id != GB_PTRMAP_ABSENT && p->key[id].data == root->data && p->key[id].buffer == root->buffer) || gb_sched_leaf_is_bound(owner->ptr, root);
+}
+
+bool gbpy_is_constant(const struct ggml_tensor * t) { return (GB_READ_RELAXED(gb_root(t)->padding[0]) & CONSTANT) != 0; }
+
+void gbpy_set_constant_flag(struct ggml_tensor * t) { GB_SET_BITS(t->padding[0], CONSTANT); }
+
+void gbpy_unplace(struct ggml_tensor * t) {
+    gb_tensor_put(t, NULL, NULL);
+    t->extra = NULL;
+    gbpy_set_stamp(t, 0); // nothing stands in its next place
+}
+
 void gbpy_unplace_lost(struct ggml_tensor * t) {
     const ggml_backend_buffer_t buffer = gb_tensor_buffer(t);
     if (buffer == NULL || !is_gone(buffer)) {
@@ -67,11 +93,9 @@ void gbpy_unplace_lost(struct ggml_tensor * t) {
         return;
     }
     const bool lost = owner != NULL && !owner->scratch && t->op == GGML_OP_NONE && t->view_src == NULL;
-    gb_tensor_put(t, NULL, NULL);
-    t->extra = NULL;
+    gbpy_unplace(t);
     GB_CLEAR_BITS(t->padding[0], LOST);
     GB_SET_BITS(t->padding[0], lost ? LOST : 0);
-    gbpy_set_stamp(t, 0); // nothing stands in its next place
 }
 
 void gbpy_unplace_all_lost(struct ggml_context * ctx) {
@@ -86,8 +110,8 @@ void gbpy_unplace_all_lost(struct ggml_context * ctx) {
 
 // ---------------------------------------------------------------------------------------------------------------------- out of date?
 
-// The input from which t is computed and that was set at `version` or later; NULL: none, or memory is out. Goes back from t, each tensor once.
-static const struct ggml_tensor * newer_input(const struct ggml_tensor * t, int64_t version) {
+// *newer: the input from which t is computed and that was set at `version` or later; NULL: none. Goes back from t, each tensor once.
+static int newer_input(const struct ggml_tensor * t, int64_t version, const struct ggml_tensor ** newer) {
     struct gb_ptrmap seen = { 0 };
     GB_VEC(const struct ggml_tensor *) stack = { 0 };
     const struct ggml_tensor * found = NULL;
@@ -107,11 +131,15 @@ static const struct ggml_tensor * newer_input(const struct ggml_tensor * t, int6
     }
     gb_ptrmap_free(&seen);
     gb_vec_free(&stack);
-    return found;
+    *newer = found;
+    return ok ? GGML_STATUS_SUCCESS : GGML_STATUS_ALLOC_FAILED;
 }
 
 static int check_inputs_since(const struct ggml_tensor * t, int64_t version, const char * what) {
-    const struct ggml_tensor * newer = version > atomic_load(&gbpy_sets) ? NULL : newer_input(t, version);
+    const struct ggml_tensor * newer = NULL;
+    if (version <= atomic_load(&gbpy_sets)) {
+        GB_TRY(newer_input(t, version, &newer));
+    }
     GB_FAIL_IF(newer != NULL, GGML_STATUS_INVALID_STATE, GGML_STATUS_INVALID_STATE,
                "%s is out of date: the input '%s' was set after the last computation; compute again", what, newer != NULL ? newer->name : "");
     return GGML_STATUS_SUCCESS;
@@ -199,14 +227,11 @@ static int check_sched(const struct gbpy_object * o, const struct ggml_tensor * 
     if (reading && !__atomic_load_n(&raw->hold, __ATOMIC_RELAXED)) {
         __atomic_store_n(&raw->hold, true, __ATOMIC_RELAXED); // from now on memory must stay while arrays look into it, even if the scheduler has no more use for it
     }
-    if (gb_sched_leaf_is_bound(raw, root)) {
-        return GGML_STATUS_SUCCESS;
-    }
-    const int64_t id = p != NULL ? gb_ptrmap_get(&p->map, root) : GB_PTRMAP_ABSENT;
-    if (id == GB_PTRMAP_ABSENT || p->key[id].data != root->data || p->key[id].buffer != root->buffer) {
+    if (!gbpy_is_own(o, t)) {
         return gb_fail(GGML_STATUS_INVALID_STATE, "%s is not there any more: the scheduler has used the memory for another graph, or was reset", what);
     }
-    if (!reading || p->ids.data[id].home != GB_HOME_ARENA || ggml_nelements(root) == 0) {
+    const int64_t id = p != NULL ? gb_ptrmap_get(&p->map, root) : GB_PTRMAP_ABSENT;
+    if (!reading || gb_sched_leaf_is_bound(raw, root) || p->ids.data[id].home != GB_HOME_ARENA || ggml_nelements(root) == 0) {
         return GGML_STATUS_SUCCESS;
     }
     if (s->running) {

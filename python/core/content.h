@@ -20,9 +20,18 @@ struct gbpy_object * gbpy_owner_of(const struct ggml_tensor * t); // of its buff
 bool                 gbpy_has_lost(const struct ggml_tensor * t); // its memory was given back
 int                  gbpy_fail_lost(const struct ggml_tensor * t, const char * what); // INVALID_STATE: it has no memory, or has lost it
 
-// By who has entered its context to place: a tensor that has lost its memory has none from then on, unless somebody still computes with it.
+// By who has entered its context to place: it has no memory from then on. Of one that has lost its memory: unless somebody still computes with it.
+void gbpy_unplace(struct ggml_tensor * t);
 void gbpy_unplace_lost(struct ggml_tensor * t);
 void gbpy_unplace_all_lost(struct ggml_context * ctx);
+
+// By who uses the owner (NULL: its context has the memory): an input in memory that nobody gave content was never set.
+bool gbpy_is_unset(const struct gbpy_object * owner, const struct ggml_tensor * t);
+// By who uses the owner of its memory: has a scheduler given that to other graphs since?
+bool gbpy_is_own(const struct gbpy_object * owner, const struct ggml_tensor * t);
+// An input made with its data; it is written by gbpy_upload_constants only.
+bool gbpy_is_constant(const struct ggml_tensor * t);
+void gbpy_set_constant_flag(struct ggml_tensor * t);
 
 // By who uses the owner of its memory: INVALID_STATE, reported with `what`, if what stands there is not its own or, `reading`, not there.
 int gbpy_check_content(const struct gbpy_object * owner, const struct ggml_tensor * t, bool reading, const char * what);

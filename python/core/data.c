@@ -57,6 +57,15 @@ static int refresh(struct ggml_tensor * t) {
     return root->buffer ? ggml_backend_view_init(root->buffer, t) : GGML_STATUS_SUCCESS;
 }
 
+static int fail_constant(const char * what) {
+    return gb_fail(GGML_STATUS_INVALID_STATE, "%s is a constant; ctx.tensor(shape) makes an input whose data changes", what);
+}
+
+// A view of an input is for setting it, too; a copy of one that was never set is garbage.
+static int check_set(const struct gbpy_object * owner, const struct ggml_tensor * t, const char * what) {
+    return gbpy_is_unset(owner, t) ? gb_fail(GGML_STATUS_INVALID_STATE, "%s was not set since it was given memory", what) : GGML_STATUS_SUCCESS;
+}
+
 // Enters, and makes sure that the data is there.
 static int enter_tensor(struct gbpy_use * use, const struct gbpy_handle * context, struct ggml_tensor * t, bool writing, bool reading, const char * what,
                         struct gbpy_object ** owner) {
@@ -71,6 +80,9 @@ static int enter_tensor(struct gbpy_use * use, const struct gbpy_handle * contex
     }
     if (status == GGML_STATUS_SUCCESS && t->data == NULL && ggml_nelements(t) > 0) {
         status = gbpy_fail_lost(t, what);
+    }
+    if (status == GGML_STATUS_SUCCESS && writing && gbpy_is_constant(t)) {
+        status = fail_constant(what);
     }
     if (status == GGML_STATUS_SUCCESS && writing && (*owner)->readonly) {
         status = gb_fail(GGML_STATUS_INVALID_STATE, "%s is in a read-only buffer", what);
@@ -123,12 +135,12 @@ bool gbpy_is_pinned(const struct gbpy_handle * owner) {
 
 void gbpy_pin(struct gbpy_handle * pin, const struct ggml_tensor * t, const struct gbpy_handle * otherwise) {
     struct gbpy_object * o = gbpy_owner_of(t);
-    o                      = o != NULL ? o : otherwise != NULL ? otherwise->object : NULL;
-    if (o == NULL || (o->kind != GBPY_SCHED && o->kind != GBPY_BUFFER && o->kind != GBPY_COPY)) {
+    o                      = o != NULL ? o : otherwise != NULL ? otherwise->object : NULL; // memory of a context: what needs it
+    if (o == NULL) {
         return;
     }
     if (o->kind == GBPY_SCHED) {
-        gb_sched_hold(o->ptr, true);
+        __atomic_store_n(&((struct ggml_backend_sched *) o->ptr)->hold, true, __ATOMIC_RELAXED);
     }
     gbpy_ref(o);
     atomic_fetch_add(&o->n_pins, 1);
@@ -228,8 +240,8 @@ int gbpy_read(const struct gbpy_handle * context, const struct ggml_tensor * t, 
     struct gbpy_use      use = { .wants = wants, .capacity = 2, .borrowed = true };
     struct gbpy_object * owner;
     GB_TRY(enter_tensor(&use, context, (struct ggml_tensor *) t, false, true, what, &owner));
-    int status = GGML_STATUS_SUCCESS;
-    if (size > 0) {
+    int status = check_set(owner, t, what);
+    if (status == GGML_STATUS_SUCCESS && size > 0) {
         status = size <= ggml_nbytes(t) ? get_bytes(t, data, size) : gb_fail(GGML_STATUS_INVALID_ARGUMENT, "%s has %zu bytes, not %zu", what, ggml_nbytes(t), size);
     }
     gbpy_leave(&use);
@@ -320,6 +332,10 @@ int gbpy_copy(const struct gbpy_handle * to_context, struct ggml_tensor * to, co
     int status = gbpy_check_content(owners[0], to, false, what);
     if (status == GGML_STATUS_SUCCESS) {
         status = gbpy_check_content(owners[1], from, true, what);
+    }
+    status = status == GGML_STATUS_SUCCESS ? check_set(owners[1], from, what) : status;
+    if (status == GGML_STATUS_SUCCESS && gbpy_is_constant(to)) {
+        status = fail_constant(what);
     }
     if (status == GGML_STATUS_SUCCESS && owners[0]->readonly) {
         status = gb_fail(GGML_STATUS_INVALID_STATE, "%s: it is in a read-only buffer", what);

@@ -24,12 +24,22 @@ struct gbpy_flight {
     ggml_backend_event_t * events; // owned; behind it, in each queue
     void *                 object; // PyObject *, a reference; may be NULL
     struct gbpy_run *      run;    // may be NULL
+    struct gbpy_run        plain;  // instead of that: the queue goes on asking who computes
     struct gbpy_flight *   next;   // started later
 };
 
 static struct gbpy_sched * flying; // those with runs on their way; under the lock
 
 bool gbpy_any_flying(void) { return flying != NULL; }
+
+void gbpy_lose_flights(void) {
+    for (struct gbpy_sched * s = flying; s != NULL; s = s->next_flying) {
+        s->object->broken = true;
+        s->flying         = false;
+        gbpy_forget_results(s->fly_graph, 0);
+    }
+    flying = NULL;
+}
 
 // --------------------------------------------------------------------------------------------------------------------------- landing
 
@@ -66,15 +76,7 @@ int gbpy_land_inside(struct gbpy_sched * s) {
     if (!s->flying) {
         return GGML_STATUS_SUCCESS;
     }
-    int status;
-    if (s->generation != gb_fork_generation()) {
-        status = gb_fail(GGML_STATUS_INVALID_STATE, "the computation was on its way when the process was forked: it goes on in the other process only");
-        gbpy_lock();
-        s->object->broken = true;
-        gbpy_unlock();
-    } else {
-        status = ggml_backend_sched_synchronize(s->object->ptr);
-    }
+    const int status = ggml_backend_sched_synchronize(s->object->ptr);
     for (int i = 0; i < gbpy_n_backends(s); i++) {
         gbpy_end_stop(gbpy_backend_at(s, i));
     }
@@ -212,17 +214,25 @@ static ggml_backend_t computes_result(const struct gbpy_sched * s, struct ggml_t
     return backend;
 }
 
+static void set_state(struct gbpy_flight * f, int state) {
+    gbpy_lock();
+    f->state = state;
+    gbpy_unlock();
+}
+
 static int wait_flight(struct gbpy_sched * s, struct gbpy_flight * f) {
     int status = GGML_STATUS_SUCCESS;
     for (int i = 0; i < f->n_events && status == GGML_STATUS_SUCCESS && f->state == 0; i++) {
         status = ggml_backend_event_synchronize(f->events[i]);
     }
     if (status != GGML_STATUS_SUCCESS) {
-        f->state           = status < 0 ? status : -1;
+        set_state(f, status < 0 ? status : -1);
         const int complete = gbpy_land_inside(s); // reports the same, and makes the scheduler usable again
         return complete != GGML_STATUS_SUCCESS ? complete : status;
     }
-    f->state = f->state == 0 ? 1 : f->state;
+    if (f->state == 0) {
+        set_state(f, 1);
+    }
     return GGML_STATUS_SUCCESS;
 }
 
@@ -231,7 +241,7 @@ static int make_way(struct gbpy_sched * s, const struct gbpy_object * g, const s
     if (!s->flying) {
         return GGML_STATUS_SUCCESS;
     }
-    if (s->n_copies < 2 || run != NULL || s->fly_graph != g || !gbpy_is_planned(s, g) || s->generation != gb_fork_generation()) {
+    if (s->n_copies < 2 || run != NULL || s->fly_graph != g || !gbpy_is_planned(s, g)) {
         return gbpy_land_earlier(s);
     }
     int n = 0;
@@ -301,8 +311,7 @@ static bool note_flight(struct gbpy_sched * s, struct gbpy_object * g, struct gb
             gbpy_ref(s->fly_wants.data[i].object);
         }
         gbpy_ref(g);
-        s->fly_graph  = g;
-        s->generation = gb_fork_generation();
+        s->fly_graph = g;
     }
     if (object != 0) {
         const PyGILState_STATE state = PyGILState_Ensure();
@@ -329,13 +338,11 @@ static int fetch(ggml_backend_t backend, struct ggml_tensor * t, void * to, bool
 }
 
 static int issue(struct gbpy_sched * s, struct gbpy_object * g, struct gbpy_flight * f, struct gbpy_run * run, struct ggml_tensor ** results, void ** to, int n) {
-    struct gbpy_run plain = { .who = gbpy_me() };
-    void *          outer = gb_run();
-    bool            all_queued = true;
-    if (run != NULL) {
-        run->who = plain.who;
-    }
-    gb_set_run(run != NULL ? run : &plain);
+    void * outer      = gb_run();
+    bool   all_queued = true;
+    run               = run != NULL ? run : &f->plain;
+    run->who          = gbpy_me();
+    gb_set_run(run);
     int status = ggml_backend_sched_graph_compute_async(s->object->ptr, g->ptr);
     gb_set_run(outer);
     if (status == GGML_STATUS_SUCCESS && !gbpy_own_new(s)) {
@@ -448,8 +455,10 @@ int gbpy_sched_wait(struct gbpy_handle * sched, uint64_t id) {
         return GGML_STATUS_INVALID_STATE;
     }
     gbpy_lock();
-    const bool on_its_way = s->flying;
+    const bool on_its_way = s->flying, broken = s->object->broken;
     gbpy_unlock();
+    GB_FAIL_IF(broken, GGML_STATUS_INVALID_STATE, GGML_STATUS_INVALID_STATE,
+               "the computation was on its way when the process was forked: it goes on in the other process only");
     if (id != 0 && !on_its_way) { // it may be closed
         return gbpy_sched_state(sched, id) > 0 ? GGML_STATUS_SUCCESS : gb_fail(GGML_STATUS_INVALID_STATE, "Pending: the computation failed, or was stopped");
     }
@@ -468,9 +477,7 @@ int gbpy_sched_wait(struct gbpy_handle * sched, uint64_t id) {
         while (f != NULL && f->id != id) {
             f = f->next;
         }
-        if (f != NULL && s->generation != gb_fork_generation()) {
-            status = gbpy_land_inside(s);
-        } else if (f != NULL) {
+        if (f != NULL) {
             const bool plain = f->n_events > 0;
             status = plain ? wait_flight(s, f) : gbpy_land_inside(s);
             if (s->flying && f->next == NULL && s->flights == f && status == GGML_STATUS_SUCCESS) {

@@ -111,6 +111,11 @@ static int fail_use(const struct ggml_tensor * t, const char * what) {
     return gb_fail(GGML_STATUS_INVALID_STATE, "%s: the graph uses %s, whose memory was freed", what, text);
 }
 
+// What a node writes: a result, or an input that has content from then on.
+static bool note_result(struct gbpy_object * g, struct ggml_tensor * root) {
+    return root->op != GGML_OP_NONE ? gb_vec_push(&g->results, root) : gb_vec_push(&g->written, root);
+}
+
 // One tensor of the graph; `computed`: by a node of it.
 static int look_at_tensor(struct gbpy_object * g, struct ggml_tensor * t, bool computed, const char * what) {
     struct ggml_tensor *  root   = gb_root(t);
@@ -129,9 +134,7 @@ static int look_at_tensor(struct gbpy_object * g, struct ggml_tensor * t, bool c
         for (int i = 0; i < g->n_contexts && root->data != NULL && ok; i++) { // memory of one of its contexts: which, nobody knows
             ok = gbpy_add_want(&g->owners, g->contexts[i], writes);
         }
-        if (ok && writes && root->data != NULL && root->op != GGML_OP_NONE) {
-            ok = gb_vec_push(&g->results, root);
-        }
+        ok = ok && (!writes || root->data == NULL || note_result(g, root));
         return ok ? GGML_STATUS_SUCCESS : GGML_STATUS_ALLOC_FAILED;
     }
     if (writes && owner->readonly) {
@@ -140,8 +143,8 @@ static int look_at_tensor(struct gbpy_object * g, struct ggml_tensor * t, bool c
         return gb_fail(GGML_STATUS_INVALID_STATE, "%s: the node %s would write to a read-only buffer", what, text);
     }
     bool ok = gbpy_add_want(&g->owners, owner, writes);
-    if (ok && writes && owner->kind != GBPY_SCHED && root->op != GGML_OP_NONE) {
-        ok = gb_vec_push(&g->results, root);
+    if (ok && writes && (owner->kind != GBPY_SCHED || root->op == GGML_OP_NONE)) {
+        ok = note_result(g, root);
     }
     return ok ? GGML_STATUS_SUCCESS : GGML_STATUS_ALLOC_FAILED;
 }
@@ -155,8 +158,9 @@ int gbpy_look_at_graph(struct gbpy_object * g, const char * what) {
     }
     g->epoch     = -1;
     g->homeless  = NULL;
-    g->owners.n  = 0;
+    gbpy_begin_wants(&g->owners);
     g->results.n = 0;
+    g->written.n = 0;
     for (int i = 0; i < graph->n_leafs && status == GGML_STATUS_SUCCESS; i++) {
         status = look_at_tensor(g, graph->leafs[i], false, what);
     }
@@ -189,7 +193,7 @@ int gbpy_enter_graph(struct gbpy_use * use, struct gbpy_object * g, const struct
             }
         }
         bool ok = status == GGML_STATUS_SUCCESS;
-        wants.n = 0;
+        gbpy_begin_wants(&wants);
         for (int i = 0; ok && i < n; i++) {
             ok = gbpy_add_want(&wants, first[i].object, first[i].write);
         }
@@ -210,16 +214,25 @@ int gbpy_enter_graph(struct gbpy_use * use, struct gbpy_object * g, const struct
 }
 
 bool gbpy_enter_at_once(struct gbpy_use * use, const struct gbpy_want * first, int n, const gbpy_wants * owners, long long epoch) {
-    enum { MOST = 8 };
-    struct gbpy_want wants[MOST];
-    if (epoch != gbpy_epoch_now() || (size_t) n + owners->n > MOST || gbpy_any_flying()) {
+    enum { FEW = 8 };
+    struct gbpy_want few[FEW], *wants = few;
+    const size_t     all = (size_t) n + owners->n;
+    if (epoch != gbpy_epoch_now() || gbpy_any_flying()) {
+        return false;
+    }
+    if (all > FEW && ((wants = gb_calloc(all, sizeof(*wants))) == NULL || !gbpy_reserve_use(use, (int) all))) {
+        gb_free(wants);
         return false;
     }
     memcpy(wants, first, (size_t) n * sizeof(*wants));
     for (size_t i = 0; i < owners->n; i++) {
-        wants[n++] = owners->data[i];
+        wants[(size_t) n + i] = owners->data[i];
     }
-    return gbpy_try_take(use, wants, n);
+    const bool taken = gbpy_try_take(use, wants, (int) all);
+    if (wants != few) {
+        gb_free(wants);
+    }
+    return taken;
 }
 
 static bool is_written(const struct ggml_cgraph * graph, const struct ggml_tensor * leaf) {
@@ -231,17 +244,12 @@ static bool is_written(const struct ggml_cgraph * graph, const struct ggml_tenso
     return false;
 }
 
-// Does the input have data, or get some from a node?
-static bool is_set(const struct ggml_cgraph * graph, const struct ggml_tensor * leaf) {
-    return leaf->op != GGML_OP_NONE || gbpy_stamp(leaf) != 0 || ggml_nelements(leaf) == 0 || is_written(graph, leaf);
-}
-
 int gbpy_check_inputs(const struct ggml_cgraph * graph, const char * what) {
     for (int i = 0; i < graph->n_leafs; i++) {
         const struct ggml_tensor * leaf  = gb_root(graph->leafs[i]);
         const struct gbpy_object * owner = gbpy_owner_of(leaf);
-        if (owner != NULL && owner->scratch && !is_set(graph, leaf)) {
-            return gb_fail(GGML_STATUS_INVALID_STATE, "%s: the input '%s' was not set: give it data with set() after allocating the graph, before computing it", what, leaf->name);
+        if (gbpy_is_unset(owner, leaf) && !is_written(graph, leaf)) {
+            return gb_fail(GGML_STATUS_INVALID_STATE, "%s: the input '%s' was not set: give it data with set() once it has memory, before computing", what, leaf->name);
         }
     }
     return GGML_STATUS_SUCCESS;
@@ -294,6 +302,11 @@ static int enter_placed(struct gbpy_use * use, struct gbpy_object * g, const str
 void gbpy_note_results(struct gbpy_object * g, long long version) {
     for (size_t i = 0; i < g->results.n; i++) {
         gbpy_set_stamp(g->results.data[i], version + 1);
+    }
+    for (size_t i = 0; i < g->written.n; i++) {
+        if (gbpy_stamp(g->written.data[i]) == 0) {
+            gbpy_set_stamp(g->written.data[i], 1);
+        }
     }
     g->computed = version;
 }
@@ -418,7 +431,7 @@ int gbpy_graph_dump_dot(struct gbpy_handle * graph, const char * path) {
     while (status == GGML_STATUS_SUCCESS && !use.active) {
         const struct ggml_cgraph * drawn = g->ptr;
         bool                       ok    = true;
-        wants.n                          = 0;
+        gbpy_begin_wants(&wants);
         for (int i = 0; ok && i < g->n_contexts; i++) {
             ok = g->contexts[i]->closed || g->contexts[i]->broken || gbpy_add_want(&wants, g->contexts[i], false);
         }

@@ -46,7 +46,7 @@ int gbpy_graph_dump_dot(struct gbpy_handle * graph, const char * path); // Graph
 // Enters `first` and what the graph's tensors lie in; with `places` also its contexts, to give tensors memory, else it is an error if one has
 // none.
 int gbpy_enter_graph(struct gbpy_use * use, struct gbpy_object * graph, const struct gbpy_want * first, int n, bool places, const char * what);
-// Under the lock. The usual case, without memory: owners that were seen as of `epoch`, that nobody else uses now. False: gbpy_enter_graph does it.
+// Under the lock. The usual case: owners that were seen as of `epoch`, that nobody else uses now. False: gbpy_enter_graph does it.
 bool gbpy_enter_at_once(struct gbpy_use * use, const struct gbpy_want * first, int n, const gbpy_wants * owners, long long epoch);
 // Under the lock, while nobody places tensors of the graph's contexts.
 int gbpy_look_at_graph(struct gbpy_object * graph, const char * what);

@@ -9,6 +9,7 @@
 #include "backend/backend.h"
 #include "base/mem.h"
 #include "base/status.h"
+#include "tensor/tensor.h"
 #include "world.h"
 
 // ------------------------------------------------------------------------------------------------------------------------ references
@@ -111,16 +112,18 @@ static void destroy(struct gbpy_object * o, struct gbpy_object ** dead) {
     for (size_t i = 0; i < o->homes.n; i++) {
         gbpy_weak_unref(o->homes.data[i]);
     }
-    for (size_t i = 0; i < o->constants.n; i++) {
-        gb_free(o->constants.data[i].value);
+    for (struct gbpy_constant *c = atomic_load(&o->constants), *next; c != NULL; c = next) {
+        next = c->next;
+        gb_free(c->value);
+        gb_free(c);
     }
     gbpy_give(o->graph, dead);
     gb_vec_free(&o->needs);
     gb_vec_free(&o->homes);
-    gb_vec_free(&o->constants);
     gb_vec_free(&o->keepers);
     gb_vec_free(&o->owners);
     gb_vec_free(&o->results);
+    gb_vec_free(&o->written);
     gb_free(o->contexts);
     gbpy_weak_unref(o);
 }
@@ -194,6 +197,31 @@ void gbpy_share(struct gbpy_handle * handle, const struct gbpy_handle * other, b
         handle->keeps  = keeps;
         handle->object = other->object;
     }
+}
+
+static struct gbpy_object * find_context(struct gbpy_object * o, const struct ggml_tensor * t, int depth) {
+    if (o->kind == GBPY_CONTEXT && o->ptr != NULL && gb_context_has(o->ptr, t)) {
+        return o;
+    }
+    struct gbpy_object * found = NULL;
+    for (size_t i = 0; depth > 0 && found == NULL && i < o->needs.n; i++) {
+        found = o->needs.data[i]->kind == GBPY_CONTEXT ? find_context(o->needs.data[i], t, depth - 1) : NULL;
+    }
+    return found;
+}
+
+void gbpy_share_context(struct gbpy_handle * to, const struct gbpy_handle * handle, const struct ggml_tensor * t) {
+    if (handle == NULL || handle->object == NULL) {
+        return;
+    }
+    struct gbpy_handle found = *handle;
+    gbpy_lock();
+    struct gbpy_object * context = find_context(handle->object, t, 2); // a graph's contexts are all that its tensors are of
+    found.object                 = context != NULL ? context : handle->object;
+    gbpy_ref(found.object);
+    gbpy_unlock();
+    gbpy_share(to, &found, false);
+    gbpy_unref(found.object);
 }
 
 void * gbpy_ptr(const struct gbpy_handle * handle) { return handle != NULL && handle->object != NULL ? handle->object->ptr : NULL; }
@@ -336,22 +364,22 @@ bool gbpy_keep_owner(struct gbpy_object * context, struct gbpy_object * owner) {
     return ok;
 }
 
-static bool uses_handle_of(struct ggml_context * ctx, const struct gbpy_object * owner) {
-    for (struct ggml_tensor * t = ggml_get_first_tensor(ctx); t != NULL; t = ggml_get_next_tensor(ctx, t)) {
-        if (t->buffer != NULL && t->buffer->binding == owner) {
-            return true;
-        }
-    }
-    return false;
-}
-
-// A context that many schedulers come and go with does not collect what is left of them: when the list has doubled, those that no
-// tensor points to any more are let go. Called by who uses the context to place, with the lock.
+// A context that many schedulers come and go with does not collect what is left of them: when the list has doubled, and is long beside the
+// context itself, one walk over its tensors finds those that no tensor points to any more. By who uses the context to place, with the lock.
 static void prune_homes(struct gbpy_object * context) {
     size_t n = 0;
     for (size_t i = 0; i < context->homes.n; i++) {
+        context->homes.data[i]->marked = atomic_load(&context->homes.data[i]->refs) > 0;
+    }
+    for (struct ggml_tensor * t = ggml_get_first_tensor(context->ptr); t != NULL; t = ggml_get_next_tensor(context->ptr, t)) {
+        struct gbpy_object * home = t->buffer != NULL ? t->buffer->binding : NULL;
+        if (home != NULL) {
+            home->marked = true;
+        }
+    }
+    for (size_t i = 0; i < context->homes.n; i++) {
         struct gbpy_object * home = context->homes.data[i];
-        if (atomic_load(&home->refs) > 0 || uses_handle_of(context->ptr, home)) {
+        if (home->marked) {
             context->homes.data[n++] = home;
         } else {
             gbpy_weak_unref(home);
@@ -361,15 +389,17 @@ static void prune_homes(struct gbpy_object * context) {
 }
 
 bool gbpy_add_home(struct gbpy_object * context, struct gbpy_object * owner) {
-    enum { FEW = 8 };
+    enum { FEW = 8, BYTES = 64 * 1024 }; // of tensors that are looked at for one home
     gbpy_lock();
     bool ok = has_object(&context->homes, owner);
     if (!ok) {
-        if (context->kind == GBPY_CONTEXT && context->homes.n >= FEW && context->homes.n == context->homes.cap) {
-            prune_homes(context);
+        if (context->kind == GBPY_CONTEXT && context->homes.n >= context->homes_limit) {
+            if (context->homes_limit > 0) {
+                prune_homes(context);
+            }
+            context->homes_limit = 2 * context->homes.n + FEW + ggml_used_mem(context->ptr) / BYTES;
         }
-        const size_t room = context->homes.n + context->homes.n / 2 + FEW;
-        ok = (context->homes.n < context->homes.cap || gb_vec_reserve(&context->homes, room)) && gb_vec_push(&context->homes, owner);
+        ok = gb_vec_push(&context->homes, owner);
         if (ok) {
             atomic_fetch_add(&owner->weak, 1);
         }

@@ -45,6 +45,10 @@ void * gbpy_ptr(const struct gbpy_handle * handle);                             
 int    gbpy_kind_of(const struct gbpy_handle * handle);                                       // enum gbpy_kind; -1: empty
 bool   gbpy_same(const struct gbpy_handle * a, const struct gbpy_handle * b);
 
+// Another reference to the context that made the tensor: of `handle`, a graph's or a younger context's. If none of theirs has it (what C itself
+// made), to the same.
+void gbpy_share_context(struct gbpy_handle * to, const struct gbpy_handle * handle, const struct ggml_tensor * t);
+
 void gbpy_need(struct gbpy_handle * handle, const struct gbpy_handle * other); // goes before it, also for C
 bool gbpy_keep(struct gbpy_handle * handle, uintptr_t object); // a Python object (its id) that C refers to: until the C object is freed
 
@@ -76,9 +80,10 @@ typedef GB_VEC(struct gbpy_want) gbpy_wants;
 typedef GB_VEC(struct gbpy_object *) gbpy_objects;
 
 struct gbpy_constant { // written each time its tensor is given memory
-    struct ggml_tensor * tensor;
-    void *               value; // owned
-    size_t               size;
+    struct ggml_tensor *   tensor;
+    void *                 value; // owned
+    size_t                 size;
+    struct gbpy_constant * next; // made before
 };
 
 struct gbpy_sched; // sched_impl.h
@@ -94,7 +99,10 @@ struct gbpy_object {
     // under the lock
     atomic_bool       closed; // also read outside
     bool              broken;
+    bool              marked; // by prune_homes
     struct gbpy_use * writer;
+    long long         gathered; // the list of wants that it is in, see gbpy_begin_wants ...
+    size_t            at;       // ... and where
     int               n_readers;
     gbpy_objects      needs; // strong references
     GB_VEC(void *) python;   // PyObject *, references
@@ -102,6 +110,7 @@ struct gbpy_object {
     // owners of memory: buffers, schedulers, copies
     GB_VEC(ggml_backend_buffer_t) handles; // of their buffers; held
     bool         readonly;
+    bool         blank;    // nobody gave all of it content: inputs here are to be set
     bool         scratch;  // tensors that lose their place here may simply be placed again
     atomic_int   n_pins;   // arrays that look into it
     gbpy_objects keepers;  // contexts that keep it; borrowed: they leave this list before they go
@@ -110,14 +119,16 @@ struct gbpy_object {
 
     // contexts
     gbpy_objects keeps; // owners of memory that was given to it; strong. Until the last keeping handle is gone
+    size_t       homes_limit; // how many make it worth while to look for those that are gone
     gbpy_objects homes; // owners of memory in which its tensors were ever placed; weak
     atomic_int   n_keeping;
-    GB_VEC(struct gbpy_constant) constants;
+    _Atomic(struct gbpy_constant *) constants; // added at any time, and freed with the context
 
     // graphs (graphs.h)
-    long long  epoch;  // as of which the next three hold; -1: not known
+    long long  epoch;  // as of which the next four hold; -1: not known
     gbpy_wants owners; // of the memory that its tensors lie in, written if a node writes there; borrowed
     GB_VEC(struct ggml_tensor *) results; // tensors in memory of the user that its nodes compute
+    GB_VEC(struct ggml_tensor *) written; // inputs, into which its nodes write
     const struct ggml_tensor * homeless;  // one without memory; NULL: none
     long long  checked;   // the epoch as of which it was found ready to be computed
     long long  computed;  // version of its inputs at its last complete run by a backend; -1: none

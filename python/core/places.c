@@ -34,6 +34,9 @@ static int begin_buffer(struct gbpy_handle * handle, const struct gbpy_handle * 
         return GGML_STATUS_INVALID_STATE;
     }
     *o = gbpy_object_new(GBPY_BUFFER);
+    if (*o != NULL) {
+        (*o)->blank = true;
+    }
     if (*o == NULL || (p != NULL && !gbpy_add_need(*o, p))) {
         gbpy_unref(*o);
         return GGML_STATUS_ALLOC_FAILED;
@@ -51,6 +54,7 @@ int gbpy_open_host_buffer(struct gbpy_handle * handle, void * data, size_t size,
     struct gbpy_object * o;
     GB_TRY(begin_buffer(handle, NULL, &o));
     o->readonly      = readonly;
+    o->blank         = false;
     const int status = new_owner(handle, o, ggml_backend_cpu_buffer_from_ptr(data, size), usage);
     return status != GGML_STATUS_SUCCESS || gbpy_keep(handle, object) ? status : GGML_STATUS_ALLOC_FAILED;
 }
@@ -64,6 +68,7 @@ int gbpy_clear(struct gbpy_handle * buffer, uint8_t value) {
     const struct gbpy_want want = { .object = b, .write = true };
     GB_TRY(gbpy_enter_wants(&use, "Buffer.clear", &want, 1, false));
     const int status = b->readonly ? gb_fail(GGML_STATUS_INVALID_STATE, "Buffer.clear: the buffer is read-only") : (int) ggml_backend_buffer_clear(b->ptr, value);
+    b->blank &= status != GGML_STATUS_SUCCESS;
     gbpy_leave(&use);
     return status;
 }
@@ -72,10 +77,9 @@ bool gbpy_buffer_is_readonly(const struct gbpy_handle * buffer) { return buffer 
 
 // ------------------------------------------------------------------------------------------------------------------------- constants
 
-int gbpy_upload_constants(struct gbpy_object * context) {
-    for (size_t i = 0; i < context->constants.n; i++) {
-        const struct gbpy_constant * c = &context->constants.data[i];
-        if (c->size > 0 && gb_tensor_buffer(c->tensor) != NULL && !gbpy_has_lost(c->tensor)) {
+int gbpy_upload_constants(struct gbpy_object * context, const struct gbpy_object * owner) {
+    for (const struct gbpy_constant * c = atomic_load(&context->constants); c != NULL; c = c->next) {
+        if (c->size > 0 && gbpy_owner_of(c->tensor) == owner && gbpy_is_own(owner, c->tensor)) {
             GB_TRY(ggml_backend_tensor_set(c->tensor, c->value, 0, c->size));
             if (gbpy_stamp(c->tensor) == 0) {
                 gbpy_set_stamp(c->tensor, 1);
@@ -87,18 +91,22 @@ int gbpy_upload_constants(struct gbpy_object * context) {
 
 int gbpy_set_constant(struct gbpy_handle * context, struct ggml_tensor * t, const void * value, size_t size) {
     struct gbpy_object * c = gbpy_object_of(context, "constant");
-    void *               v = c != NULL ? gb_malloc(size) : NULL;
-    if (v == NULL) {
-        return c != NULL ? GGML_STATUS_ALLOC_FAILED : GGML_STATUS_INVALID_STATE;
+    if (c == NULL) {
+        return GGML_STATUS_INVALID_STATE;
     }
-    memcpy(v, value, size);
-    gbpy_lock();
-    const bool ok = gb_vec_push(&c->constants, ((struct gbpy_constant){ t, v, size }));
-    gbpy_unlock();
-    if (!ok) {
-        gb_free(v);
+    struct gbpy_constant * k = GB_NEW(struct gbpy_constant);
+    if (k == NULL || (k->value = gb_malloc(size)) == NULL) {
+        gb_free(k);
         return GGML_STATUS_ALLOC_FAILED;
     }
+    k->tensor = t;
+    k->size   = size;
+    memcpy(k->value, value, size);
+    gbpy_lock();
+    k->next = atomic_load(&c->constants);
+    atomic_store(&c->constants, k);
+    gbpy_unlock();
+    gbpy_set_constant_flag(t);
     gbpy_set_stamp(t, 1);
     if (gb_tensor_buffer(t) == NULL && t->data != NULL) { // memory of the context itself
         memcpy(t->data, value, size);
@@ -107,6 +115,11 @@ int gbpy_set_constant(struct gbpy_handle * context, struct ggml_tensor * t, cons
 }
 
 // -------------------------------------------------------------------------------------------------------------- tensors of a context
+
+static int check_context(const struct gbpy_object * c, const char * what) {
+    GB_FAIL_IF(c->kind != GBPY_CONTEXT, GGML_STATUS_INVALID_STATE, GGML_STATUS_INVALID_STATE, "%s: the tensor belongs to a copy, or to no context", what);
+    return GGML_STATUS_SUCCESS;
+}
 
 // The owner is one of the context's, and is kept by it.
 static int join(struct gbpy_object * context, struct gbpy_object * owner) {
@@ -126,9 +139,7 @@ static bool is_part_of(ggml_backend_buffer_t buffer, ggml_backend_buffer_t whole
 static void unplace_all_in(struct ggml_context * ctx, ggml_backend_buffer_t buffer) {
     for (struct ggml_tensor * t = ggml_get_first_tensor(ctx); t != NULL; t = ggml_get_next_tensor(ctx, t)) {
         if (t->buffer != NULL && is_part_of(t->buffer, buffer)) {
-            t->buffer = NULL;
-            t->data   = NULL;
-            t->extra  = NULL;
+            gbpy_unplace(t);
         }
     }
 }
@@ -165,7 +176,7 @@ int gbpy_open_context_buffer(struct gbpy_handle * handle, struct gbpy_handle * c
     }
     if (status == GGML_STATUS_SUCCESS) {
         handle->object = o;
-        status         = gbpy_keep_owner(c, o) ? gbpy_upload_constants(c) : GGML_STATUS_ALLOC_FAILED;
+        status         = gbpy_keep_owner(c, o) ? gbpy_upload_constants(c, o) : GGML_STATUS_ALLOC_FAILED;
     }
     gbpy_note_move();
     gbpy_leave(&use);
@@ -179,6 +190,7 @@ int gbpy_place(struct gbpy_handle * buffer, struct gbpy_handle * context, struct
         return GGML_STATUS_INVALID_STATE;
     }
     const struct gbpy_want reads = { .object = b };
+    GB_TRY(check_context(c, "Buffer.place"));
     GB_TRY(gbpy_enter_to_place(&use, "Buffer.place", &reads, 1, &c, 1));
     gbpy_unplace_lost(t);
     char * base   = ggml_backend_buffer_get_base(b->ptr);
@@ -204,6 +216,7 @@ int gbpy_tallocr_alloc(struct gbpy_handle * allocator, struct gbpy_handle * buff
         return GGML_STATUS_INVALID_STATE;
     }
     const struct gbpy_want wants[2] = { { .object = a, .write = true }, { .object = b } };
+    GB_TRY(check_context(c, "TensorAllocator.alloc"));
     GB_TRY(gbpy_enter_to_place(&use, "TensorAllocator.alloc", wants, b != NULL ? 2 : 1, &c, 1));
     int status = GGML_STATUS_SUCCESS;
     if (b != NULL) {
@@ -220,10 +233,7 @@ int gbpy_tallocr_alloc(struct gbpy_handle * allocator, struct gbpy_handle * buff
 
 static void unplace_tensor_of(struct ggml_tensor * t, const struct gbpy_object * buffer) {
     if (t != NULL && gbpy_owner_of(t) == buffer) {
-        gbpy_set_stamp(t, 0);
-        t->buffer = NULL;
-        t->data   = NULL;
-        t->extra  = NULL;
+        gbpy_unplace(t);
     }
 }
 
@@ -362,7 +372,7 @@ static int allocate_graph(struct gbpy_object * a, struct gbpy_object * b, struct
         return ggml_last_status();
     }
     for (int i = 0; i < g->n_contexts; i++) {
-        GB_TRY(gbpy_upload_constants(g->contexts[i]));
+        GB_TRY(gbpy_upload_constants(g->contexts[i], b));
     }
     return GGML_STATUS_SUCCESS;
 }
@@ -375,7 +385,7 @@ int gbpy_gallocr_alloc(struct gbpy_handle * allocator, struct gbpy_handle * buff
         return GGML_STATUS_INVALID_STATE;
     }
     GB_TRY(enter_and_clear(&use, what, a, b, g));
-    b->scratch       = true;
+    b->scratch = b->blank = true;
     const int status = allocate_graph(a, b, g);
     set_graph_in(b, g); // also what was placed before a failure lies there
     gbpy_leave(&use);

@@ -37,7 +37,6 @@ struct gbpy_sched {
 
     // runs on their way: flights.c
     bool                 flying; // under the lock
-    unsigned             generation; // of forks, in which they were started
     struct gbpy_object * fly_graph; // strong
     gbpy_wants           fly_wants; // all that they use; strong
     struct gbpy_flight * flights;

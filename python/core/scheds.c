@@ -63,9 +63,6 @@ void gbpy_free_sched(struct gbpy_object * o) {
     if (s == NULL) {
         return;
     }
-    if (s->flying && s->generation != gb_fork_generation()) {
-        return; // the work is another process's: nothing can be waited for
-    }
     if (o->ptr != NULL) {
         gbpy_land_inside(s);
         if (!gbpy_own_new(s)) {
@@ -91,6 +88,7 @@ int gbpy_open_sched(struct gbpy_handle * handle, struct gbpy_handle ** backends,
     if (s != NULL) {
         o->sched    = s;
         o->scratch  = true;
+        o->blank    = true;
         s->object   = o;
         s->n_copies = 1;
         s->dirty    = true;
@@ -153,18 +151,17 @@ static bool has_lost_content(const struct gbpy_sched * s, const struct ggml_tens
     if (owner == NULL || owner->kind != GBPY_SCHED) {
         return false;
     }
-    return owner == s->object && !gb_sched_leaf_is_bound(owner->ptr, leaf) && !gb_sched_result_is_alive(owner->ptr, leaf);
+    return owner == s->object ? !gb_sched_leaf_is_bound(owner->ptr, leaf) && !gb_sched_result_is_alive(owner->ptr, leaf) : !gbpy_is_own(owner, leaf);
 }
 
-static bool is_constant(const struct gbpy_object * g, const struct ggml_tensor * t) {
-    for (int c = 0; c < g->n_contexts; c++) {
-        for (size_t i = 0; i < g->contexts[c]->constants.n; i++) {
-            if (g->contexts[c]->constants.data[i].tensor == t) {
-                return true;
-            }
-        }
+// Lost, or placed by another scheduler that has used the memory again. That one is entered.
+static void unplace_foreign(const struct gbpy_sched * s, struct ggml_tensor * t) {
+    const struct gbpy_object * owner = gbpy_owner_of(t);
+    if (owner != NULL && owner->kind == GBPY_SCHED && owner != s->object && !gbpy_has_lost(t) && !gbpy_is_own(owner, t)) {
+        gbpy_unplace(t);
+    } else {
+        gbpy_unplace_lost(t);
     }
-    return false;
 }
 
 // Inputs whose memory was taken away must be set again: computing with them is an error, allocating begins anew.
@@ -175,7 +172,7 @@ static int settle_lost_inputs(const struct gbpy_sched * s, const struct gbpy_obj
         if (!has_lost_content(s, leaf)) {
             continue;
         }
-        if (is_constant(g, leaf)) {
+        if (gbpy_is_constant(leaf)) {
             continue; // written again with its new place
         }
         GB_FAIL_IF(computes, GGML_STATUS_INVALID_STATE, GGML_STATUS_INVALID_STATE,
@@ -186,11 +183,11 @@ static int settle_lost_inputs(const struct gbpy_sched * s, const struct gbpy_obj
     for (int v = 1; v >= 0; v--) {
         for (int i = 0; i < graph->n_leafs + graph->n_nodes; i++) {
             struct ggml_tensor * t = i < graph->n_leafs ? graph->leafs[i] : graph->nodes[i - graph->n_leafs];
-            if ((t->view_src != NULL) == (v == 1)) {
-                gbpy_unplace_lost(t);
+            if ((t->view_src != NULL) == (v == 1)) { // a view finds its buffer through its source
+                unplace_foreign(s, t);
             }
             if (v == 0 && t->view_src != NULL) {
-                gbpy_unplace_lost(t->view_src);
+                unplace_foreign(s, t->view_src);
             }
         }
     }
@@ -274,7 +271,7 @@ static int plan_inside(struct gbpy_sched * s, struct gbpy_object * g, bool compu
         gbpy_note_move();
     }
     for (int i = 0; status == GGML_STATUS_SUCCESS && (moved || !same) && i < g->n_contexts; i++) {
-        status = gbpy_upload_constants(g->contexts[i]);
+        status = gbpy_upload_constants(g->contexts[i], s->object);
     }
     if (status == GGML_STATUS_SUCCESS) {
         gbpy_lock();

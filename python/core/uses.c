@@ -57,6 +57,7 @@ static void in_child(void) {
         unlink_use(use);
         use->n = 0; // its references are never given back: that is for the thread which is gone
     }
+    gbpy_lose_flights();
     waiters   = NULL;
     n_waiters = 0;
     gbpy_renew();
@@ -273,13 +274,25 @@ bool gbpy_try_take(struct gbpy_use * use, const struct gbpy_want * wants, int n)
     return use->capacity >= n && find_conflict(wants, n, gbpy_me(), false) < 0 && take(use, wants, n);
 }
 
+static long long gathering; // lists that were begun
+
+void gbpy_begin_wants(gbpy_wants * wants) {
+    wants->n = 0;
+    gathering++;
+}
+
 static struct gbpy_want * find_want(const gbpy_wants * wants, const struct gbpy_object * o) {
-    for (size_t i = 0; i < wants->n; i++) {
-        if (wants->data[i].object == o) {
-            return &wants->data[i];
-        }
+    return o->gathered == gathering ? &wants->data[o->at] : NULL;
+}
+
+static bool push_want(gbpy_wants * wants, struct gbpy_want want) {
+    want.object->gathered = gathering;
+    want.object->at       = wants->n;
+    if (!gb_vec_push(wants, want)) {
+        want.object->gathered = 0;
+        return false;
     }
-    return NULL;
+    return true;
 }
 
 bool gbpy_add_want(gbpy_wants * wants, struct gbpy_object * o, bool write) {
@@ -288,7 +301,7 @@ bool gbpy_add_want(gbpy_wants * wants, struct gbpy_object * o, bool write) {
         known->write |= write;
         return true;
     }
-    return gb_vec_push(wants, ((struct gbpy_want){ .object = o, .write = write }));
+    return push_want(wants, (struct gbpy_want){ .object = o, .write = write });
 }
 
 bool gbpy_is_used(const struct gbpy_object * o) { return o->writer != NULL || o->n_readers > 0; }
@@ -298,7 +311,7 @@ bool gbpy_add_place(gbpy_wants * wants, struct gbpy_object * context) {
     for (size_t i = 0; ok && i < context->homes.n; i++) {
         struct gbpy_object * home = context->homes.data[i];
         if (home->closed && gbpy_is_used(home) && find_want(wants, home) == NULL) {
-            ok = gb_vec_push(wants, ((struct gbpy_want){ .object = home, .write = true, .closed_too = true }));
+            ok = push_want(wants, (struct gbpy_want){ .object = home, .write = true, .closed_too = true });
         }
     }
     return ok;
@@ -310,7 +323,7 @@ int gbpy_enter_to_place(struct gbpy_use * use, const char * what, const struct g
     gbpy_lock();
     while (status == GGML_STATUS_SUCCESS && !use->active) {
         bool ok = true;
-        all.n   = 0;
+        gbpy_begin_wants(&all);
         for (int i = 0; ok && i < n; i++) {
             ok = gbpy_add_want(&all, wants[i].object, wants[i].write);
         }

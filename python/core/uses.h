@@ -43,7 +43,9 @@ bool gbpy_is_mine(const struct gbpy_handle * handle); // and that is who asks
 
 // cdef: end
 
-// Adds an object to a list, or the writing to what stands there. False: no memory.
+// Under the lock, one list after the other: empties a list, to which gbpy_add_want adds an object, or the writing to what stands there. False: no
+// memory.
+void gbpy_begin_wants(gbpy_wants * wants);
 bool gbpy_add_want(gbpy_wants * wants, struct gbpy_object * object, bool write);
 // What giving tensors of a context a place takes: the context, and closed owners of memory in which somebody still computes with its tensors:
 // those lose their place. Under the lock. False: no memory.
@@ -70,6 +72,7 @@ void gbpy_let_go(struct gbpy_use * use, struct gbpy_object * object); // before 
 
 // Runs on their way use things, too (flights.c). Under the lock.
 bool gbpy_any_flying(void);
+void gbpy_lose_flights(void); // in a forked child: they go on in the parent only, and their schedulers are broken here
 // True: one conflicts, and the lock was given up to wait for it (*status: SUCCESS, or why not). An input that was `staged` may be set meanwhile.
 bool gbpy_land_conflicts(const struct gbpy_want * wants, int n, const struct ggml_tensor * staged, int * status);
 

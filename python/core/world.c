@@ -2,6 +2,7 @@
 #include "world.h"
 
 #include "base/current.h"
+#include "base/status.h"
 #include "base/thread.h"
 
 static gb_mutex    mutex = GB_MUTEX_INIT;
@@ -15,9 +16,15 @@ static _Thread_local bool interrupted; // the poll said so, and nobody was told
 atomic_llong gbpy_epochs;
 atomic_int   gbpy_cancels;
 
-void gbpy_lock(void) { gb_mutex_lock(&mutex); }
+void gbpy_lock(void) {
+    gb_hold_log(true);
+    gb_mutex_lock(&mutex);
+}
 
-void gbpy_unlock(void) { gb_mutex_unlock(&mutex); }
+void gbpy_unlock(void) {
+    gb_mutex_unlock(&mutex);
+    gb_hold_log(false);
+}
 
 void gbpy_changed(void) {
     if (n_waiting > 0) {
@@ -28,7 +35,9 @@ void gbpy_changed(void) {
 bool gbpy_wait(void) {
     n_waiting++;
     const unsigned generation = gb_fork_generation();
-    const bool     stop       = gb_cond_wait_polled(&condition, &mutex);
+    gb_hold_log(false); // nothing failed yet
+    const bool stop = gb_cond_wait_polled(&condition, &mutex);
+    gb_hold_log(true);
     n_waiting -= generation == gb_fork_generation(); // in a child gbpy_renew has counted
     return stop;
 }

@@ -1,7 +1,8 @@
 // world.h - the one lock, who asks, signals, and the end of the interpreter.
 //
-// One mutex guards the fields of all objects and uses. It is held for a few loads and stores, never while anything computes, waits, frees or
-// runs Python, and nothing else is taken inside of it. Fork takes it first, so a child finds it free.
+// One mutex guards the fields of all objects and uses. It is held for a few loads and stores, or while the tensors of one graph or context
+// are looked at; never while anything computes, waits, frees or runs Python: errors are logged when it was given back. Fork takes it
+// first, so a child finds it free.
 #ifndef GBPY_WORLD_H
 #define GBPY_WORLD_H
 

@@ -19,7 +19,7 @@ import numpy as np
 from ._data import array_at, describe_at
 from ._errors import StateError, expect
 from ._ffi import ffi, lib
-from ._handles import Core, address, new_pin, use
+from ._handles import Core, Holders, address, new_pin, use
 from ._messages import add_note, kind_of
 from .backend import Backend, BackendCore
 from .tensor import Tensor, TensorPool
@@ -124,7 +124,7 @@ class CustomOp:
     def _array(run: Run, pointer: Any, readonly: bool) -> np.ndarray[Any, Any]:
         pin = new_pin()
         lib.gbpy_pin(pin, pointer, run.memory)
-        return array_at(pointer, pin, readonly)
+        return array_at(pointer, pointer.data, pin, readonly)
 
 
 def customs_of(graph: Any) -> list[CustomOp]:
@@ -174,7 +174,7 @@ def wanted_function(wanted: Wanted) -> Callable[[Tensor], bool]:
 class Eval:
     """An eval callback during one computation."""
 
-    __slots__ = ("function", "handle", "keeping", "pool", "run", "stopped", "wanted")
+    __slots__ = ("function", "handle", "holder", "pool", "run", "stopped", "wanted")
 
     def __init__(
         self, function: Callable[[Tensor], bool | None], wanted: Callable[[Tensor], bool], run: Run, pool: TensorPool, keeping: Any
@@ -183,7 +183,7 @@ class Eval:
         self.wanted = wanted
         self.run = run
         self.pool = pool
-        self.keeping = keeping
+        self.holder = Holders(keeping)
         self.stopped = False
         self.handle = ffi.new_handle(self)
 
@@ -192,7 +192,7 @@ class Eval:
         if run.error is not None or self.stopped:
             return ask  # after a failure: want the next result, in order to stop there
         try:
-            tensor = Tensor(self.pool, pointer, self.keeping)
+            tensor = Tensor(self.pool, pointer, self.holder(pointer))
             if ask:
                 return bool(self.wanted(tensor))
             if self.function(tensor) is False:

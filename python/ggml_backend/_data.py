@@ -31,15 +31,16 @@ class _Exporter:
         self._pin = pin
 
 
-def array_at(pointer: Any, pin: object, readonly: bool) -> np.ndarray[Any, Any]:
-    """A NumPy view of the host memory of a ``ggml_tensor``: never more than the tensor's bytes."""
+def array_at(pointer: Any, data: Any, pin: object, readonly: bool) -> np.ndarray[Any, Any]:
+    """A NumPy view of the host memory ``data`` of a ``ggml_tensor``: never more than its bytes. ``pin`` keeps that memory, wherever
+    the tensor is placed next."""
     dtype = dtype_of_id(pointer.type)
     shape, strides = layout(pointer, dtype)
     interface = {
         "shape": shape,
         "strides": strides,
         "typestr": dtype.typestr,
-        "data": (int(_cast("uintptr_t", pointer.data)), readonly),
+        "data": (int(_cast("uintptr_t", data)), readonly),
         "version": 3,
     }
     nbytes = _nbytes(pointer)

@@ -20,7 +20,7 @@ from ._errors import StateError, raise_last
 from ._ffi import ffi, lib
 from ._owned import owned
 
-__all__ = ["ContextCore", "Core", "Handle", "address", "fail", "new_handle", "new_pin", "use"]
+__all__ = ["ContextCore", "Core", "Handle", "Holders", "address", "fail", "new_handle", "new_pin", "use"]
 
 _cast = ffi.cast
 _new = ffi.new
@@ -47,6 +47,21 @@ def new_handle() -> Any:
 def new_pin() -> Any:
     """An empty handle for an array that looks into somebody's memory."""
     return owned(_new(_handle_type), _unpin)
+
+
+class Holders:
+    """The contexts that made tensors, as handles: of a graph's tensors, or of the sources of one."""
+
+    __slots__ = ("_known", "_of")
+
+    def __init__(self, handle: Any) -> None:
+        self._of = handle
+        self._known: dict[int, Any] = {}
+
+    def __call__(self, pointer: Any) -> Any:
+        found = new_handle()
+        lib.gbpy_share_context(found, self._of, pointer)
+        return self._known.setdefault(address(found.object), found)
 
 
 def handles_of(cores: Any) -> Any:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from ._errors import NOT_GIVEN, StateError, check
 from ._ffi import ffi, lib
+from ._handles import Holders
 from ._hints import made_by
 from ._names import as_name
 from .buffer import text
@@ -116,13 +117,14 @@ class TensorInfo:
     @property
     def sources(self: _T) -> list[_T]:
         """The tensors that it is computed from."""
-        return [type(self)(self._ctx, s, self._k) for s in self._live().src if s]
+        holder = Holders(self._k)
+        return [type(self)(self._ctx, s, holder(s)) for s in self._live().src if s]
 
     @property
     def view_of(self: _T) -> _T | None:
         """The tensor whose memory this one looks into; None if it has its own."""
         source = self._live().view_src
-        return type(self)(self._ctx, source, self._k) if source else None
+        return type(self)(self._ctx, source, Holders(self._k)(source)) if source else None
 
     def set_input(self: _T) -> _T:
         """Keeps its memory from the start of the graph, so that it can be set before the graph runs. Returns the tensor."""

@@ -80,7 +80,7 @@ class TensorData(TensorInfo):
         if status:
             raise_last(self.describe(), status)
         if view.host:
-            array = array_at(p, pin, view.readonly)
+            array = array_at(p, view.data, pin, view.readonly)
         elif copy is False:
             raise StateError(f"numpy: {self.describe()} is in device memory, which takes a copy")
         else:

@@ -15,7 +15,7 @@ from ._data import read_device
 from ._errors import NOT_GIVEN, InvalidArgumentError, StateError, check, expect, expect_int, non_null, raise_last
 from ._escape import markup
 from ._ffi import ffi, lib
-from ._handles import ContextCore, Core, fail, handles_of, new_handle
+from ._handles import ContextCore, Core, Holders, fail, handles_of, new_handle
 from ._hints import made_by
 from ._messages import kind_of
 from ._names import as_name, shorter
@@ -160,8 +160,8 @@ class Comparison:
     """Bit-identical (NaN counts as equal to NaN)."""
 
 
-def _difference(index: int, pool: TensorPool, keeping: Any, t1: Any, t2: Any) -> Comparison:
-    tensor = Tensor(pool, t1, keeping)
+def _difference(index: int, pool: TensorPool, holder: Holders, t1: Any, t2: Any) -> Comparison:
+    tensor = Tensor(pool, t1, holder(t1))
     bf16 = tensor.dtype.name == "bfloat16"
     a, b = read_device(t1), read_device(t2)
     equal = a.tobytes() == b.tobytes() or (a.dtype.kind == "f" and bool(np.array_equal(a, b, equal_nan=True)))
@@ -212,15 +212,15 @@ class Graph:
     def nodes(self) -> list[Tensor]:
         """What is computed, in order."""
         core = self._live()
-        g, keeping = core.ptr, core.h
-        return [Tensor(self._ctx, g.nodes[i], keeping) for i in range(g.n_nodes)]
+        g, holder = core.ptr, Holders(core.h)
+        return [Tensor(self._ctx, p, holder(p)) for p in g.nodes[0 : g.n_nodes]]
 
     @property
     def leafs(self) -> list[Tensor]:
         """What it starts from: inputs, weights, constants."""
         core = self._live()
-        g, keeping = core.ptr, core.h
-        return [Tensor(self._ctx, g.leafs[i], keeping) for i in range(g.n_leafs)]
+        g, holder = core.ptr, Holders(core.h)
+        return [Tensor(self._ctx, p, holder(p)) for p in g.leafs[0 : g.n_leafs]]
 
     @property
     def n_nodes(self) -> int:
@@ -234,7 +234,7 @@ class Graph:
         """The node or leaf of that name."""
         core = self._live()
         pointer = lib.ggml_graph_get_tensor(core.ptr, shorter(as_name(name, "Graph.get"), MAX_NAME))
-        return Tensor(self._ctx, pointer, core.h) if pointer else None
+        return Tensor(self._ctx, pointer, Holders(core.h)(pointer)) if pointer else None
 
     def __getitem__(self, name: str) -> Tensor:
         found = self.get(name)
@@ -278,14 +278,14 @@ class Graph:
 
     def _repr_html_(self) -> str:
         core = self._live()
-        graph, keeping = core.ptr, core.h
+        graph, holder = core.ptr, Holders(core.h)
         n = graph.n_nodes
         shown = [*range(min(n, _SHOWN)), *range(max(n - _SHOWN, _SHOWN), n)]
         rows = []
         for i in shown:
             if i == n - _SHOWN and n > 2 * _SHOWN:
                 rows.append(f'<tr><td colspan="6">... {n - 2 * _SHOWN} more ...</td></tr>')
-            t = Tensor(self._ctx, graph.nodes[i], keeping)
+            t = Tensor(self._ctx, graph.nodes[i], holder(graph.nodes[i]))
             cells = (i, t.name, t.op, t.dtype.name, t.shape, t.location)
             rows.append(f"<tr>{''.join(f'<td>{markup(c)}</td>' for c in cells)}</tr>")
         head = "".join(f"<th>{h}</th>" for h in ("", "name", "op", "dtype", "shape", "buffer"))
@@ -344,7 +344,7 @@ class Graph:
         callback: called with the node's index and both results as arrays; False ends the comparison
         """
         core = self._live()
-        pool, keeping = self._ctx, core.h
+        pool, holder = self._ctx, Holders(core.h)
         expect(backend1, Backend, "Graph.compare: backend1")
         expect(backend2, Backend, "Graph.compare: backend2")
         first = backend1._live()
@@ -357,7 +357,7 @@ class Graph:
         results: list[Comparison] = []
 
         def see(index: int, t1: Any, t2: Any) -> bool:
-            results.append(_difference(index, pool, keeping, t1, t2))
+            results.append(_difference(index, pool, holder, t1, t2))
             return callback is None or callback(index, read_device(t1), read_device(t2)) is not False
 
         state = Compare(see)

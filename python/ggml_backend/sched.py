@@ -14,7 +14,7 @@ from ._errors import check as _check
 from ._fallbacks import heavy_fallbacks, warn_of
 from ._ffi import ffi, lib
 from ._files import can_write
-from ._handles import Core, Handle, fail, handles_of, new_handle, use
+from ._handles import Core, Handle, Holders, fail, handles_of, new_handle, use
 from ._messages import kind_of, plain
 from .backend import Backend, BackendCore
 from .buffer import BufferType, text
@@ -315,7 +315,7 @@ class Scheduler(Handle):
 
     @staticmethod
     def _compute_with_callbacks(core: SchedCore, graph_core: GraphCore, graph: Graph, wish: Any, how: Any) -> int:
-        run = Run(core.backends, core, graph_core.customs)
+        run = Run(core.backends, graph_core, graph_core.customs)
         if wish is None:
             status = int(_compute(core.h, graph_core.h, run.c, _NULL, _NULL, how))
         else:
@@ -340,7 +340,7 @@ class Scheduler(Handle):
         for t in results:
             expect(t, Tensor, "Scheduler.compute_async: each result")
         fetches = [Fetch(t) for t in results]
-        run = Run(core.backends, core, graph_core.customs) if graph_core.customs else None
+        run = Run(core.backends, graph_core, graph_core.customs) if graph_core.customs else None
         tensors, where = fetch_arrays(fetches)
         kept = (fetches, run, graph_core, [b.abort for b in core.backends])  # the work goes on even if everything is dropped now
         how, number = _new(_how_type), ffi.new("uint64_t *")
@@ -500,13 +500,13 @@ class Scheduler(Handle):
             if graph is None or front is None:
                 return []
             info = ffi.new("struct ggml_backend_sched_split_info *")
+            holder = Holders(graph.h)
             found = []
             for i in range(self.n_splits):
                 _check(lib.ggml_backend_sched_get_split(core.ptr, i, info), "Scheduler.splits")
-                nodes = [Tensor(front._ctx, graph.ptr.nodes[j], graph.h) for j in range(info.i_start, info.i_end)]
-                inputs = [
-                    Tensor(front._ctx, lib.ggml_backend_sched_get_split_input(core.ptr, i, j), graph.h) for j in range(info.n_inputs)
-                ]
+                nodes = [Tensor(front._ctx, graph.ptr.nodes[j], holder(graph.ptr.nodes[j])) for j in range(info.i_start, info.i_end)]
+                sources = [lib.ggml_backend_sched_get_split_input(core.ptr, i, j) for j in range(info.n_inputs)]
+                inputs = [Tensor(front._ctx, p, holder(p)) for p in sources]
                 found.append(Split(i, self._backend_of(info.backend), nodes, inputs, int(info.input_bytes)))
             return found
 

@@ -252,9 +252,10 @@ def test_eval_callback_that_raises(ctx, cpu, where):
 
 
 def test_reentering_is_refused(ctx, cpu):
-    _, _, graph = chain(ctx)
+    x, _, graph = chain(ctx)
     scheduler = gb.Scheduler([cpu])
     ctx.allocate(cpu)
+    x.set(0.0)
     acts = [lambda: scheduler.compute(graph), lambda: scheduler.allocate(graph), scheduler.reset, lambda: graph.compute(cpu), cpu.synchronize]
     for act in acts:
         with pytest.raises(gb.StateError, match="callback"):

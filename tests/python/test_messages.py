@@ -65,7 +65,7 @@ class Names(dict):
         return self["host"].tensor((2, 3), name="data").set(0)
 
     def make_q(self):
-        return self["host"].tensor((2, 256), "q4_k", name="q")
+        return self["host"].tensor((2, 256), "q4_k", name="q").set(np.zeros((2, 144), np.uint8))
 
     def make_ids(self):
         return self["host"].tensor(4, gb.int32, name="ids").set(0)

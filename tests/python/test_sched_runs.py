@@ -190,7 +190,7 @@ def test_only_outputs_can_be_fetched(line, rng, cpu, slow):
 
 @unchecked
 def test_failure_of_a_run(line, rng, cpu):
-    bad = gb.Backend("SIM:delay=1ms,fail_op=sqr")
+    bad = gb.Backend("SIM:delay=200ms,fail_op=sqr")
     with gb.Scheduler([bad, cpu], n_copies=2) as sched:
         place_all(sched, line, bad, rng)
         line.x.set(1)

@@ -272,6 +272,7 @@ def test_numpy_interop(ctx, cpu, rng):
 def test_dlpack_of_device_memory_is_a_buffer_error(ctx, sim):
     t = ctx.tensor(3)
     ctx.allocate(sim)
+    t.set(0.0)
     with pytest.raises(BufferError):
         np.from_dlpack(t)
     assert np.asarray(t).shape == (3,)

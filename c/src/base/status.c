@@ -16,7 +16,25 @@ struct error_state {
 
 static _Thread_local struct error_state error_state;
 
+static _Thread_local bool log_is_held, log_is_due;
+
 static const char cut_mark[] = "...";
+
+// The error of this thread, with the state as it was if the callback fails in something itself, or clears it.
+static void log_error(void) {
+    const struct error_state before = error_state;
+    gb_log(GGML_LOG_LEVEL_ERROR, "%s", before.message);
+    error_state = before;
+}
+
+void gb_hold_log(bool hold) {
+    log_is_held = hold;
+    if (!hold && log_is_due) {
+        log_is_due = false;
+        log_error();
+    }
+}
+
 
 enum ggml_status gb_vfail(enum ggml_status status, const char * fmt, va_list args) {
     char text[GB_ERROR_SIZE]; // formatted aside: an argument may be the old message
@@ -27,9 +45,10 @@ enum ggml_status gb_vfail(enum ggml_status status, const char * fmt, va_list arg
         memcpy(text + sizeof(text) - sizeof(cut_mark), cut_mark, sizeof(cut_mark));
     }
     gb_fail_quietly(status, text);
-    gb_log(GGML_LOG_LEVEL_ERROR, "%s", text);
-    if (error_state.status != status || strcmp(error_state.message, text) != 0) {
-        gb_fail_quietly(status, text); // the log callback failed in something itself, or cleared the error
+    if (log_is_held) {
+        log_is_due = true;
+    } else {
+        log_error();
     }
     return status;
 }

@@ -22,6 +22,7 @@ enum {
 
 struct chunk { // its memory follows at CHUNK_ALIGN bytes
     struct chunk * next;
+    size_t         size;
 };
 
 struct ggml_context {
@@ -58,6 +59,7 @@ static struct chunk * new_chunk(size_t size) {
 
 static char * add_chunk(struct ggml_context * ctx, struct chunk * chunk, size_t size) {
     chunk->next = ctx->chunks;
+    chunk->size = size;
     GB_WRITE_RELAXED(ctx->chunks, chunk);
     ctx->mem_size += size;
     return (char *) chunk + CHUNK_ALIGN;
@@ -109,6 +111,20 @@ void ggml_free(struct ggml_context * ctx) {
         chunk = next;
     }
     gb_free(ctx);
+}
+
+bool gb_context_has(const struct ggml_context * ctx, const void * pointer) {
+    const uintptr_t at = (uintptr_t) pointer;
+    if (!gb_context_is_growable(ctx)) {
+        return at - (uintptr_t) ctx->mem_buffer < ctx->mem_size;
+    }
+    gb_brief_lock(ctx->lock);
+    bool has = false;
+    for (const struct chunk * chunk = ctx->chunks; chunk != NULL && !has; chunk = chunk->next) {
+        has = at - (uintptr_t) chunk < CHUNK_ALIGN + chunk->size;
+    }
+    gb_brief_unlock(ctx->lock);
+    return has;
 }
 
 bool gb_context_is_growable(const struct ggml_context * ctx) {

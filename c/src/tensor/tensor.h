@@ -46,6 +46,7 @@ struct ggml_tensor * gb_context_new_tensor(struct ggml_context * ctx, const stru
                                            size_t alignment, bool in_pool);
 
 bool gb_context_is_growable(const struct ggml_context * ctx); // owns its memory
+bool gb_context_has(const struct ggml_context * ctx, const void * pointer); // into its memory?
 
 // ------------------------------------------------------------------------------------------------------------------ layouts
 

@@ -1,0 +1,284 @@
+"""Memory that goes to others: what was read, written, pinned or remembered of it stays right, or is an error."""
+
+from __future__ import annotations
+
+import faulthandler
+import gc
+import os
+import sys
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+
+import ggml_backend as gb
+
+N = 64
+
+
+def others(scheduler: gb.Scheduler, n: int = 40) -> list[tuple[Any, ...]]:
+    """Graphs that take over what the scheduler had given to earlier ones."""
+    found = []
+    for i in range(n):
+        ctx = gb.Context()
+        a, b = ctx.tensor(N, name=f"a{i}"), ctx.tensor(N, name=f"b{i}")
+        y = a * 1.0 + b
+        graph = ctx.graph(y)
+        scheduler.allocate(graph)
+        a.set(1.0 + i)
+        b.set(0.0)
+        scheduler.compute(graph)
+        found.append((a, b, y, graph, ctx))
+    return found
+
+
+def readable(tensors) -> dict[str, float]:
+    found = {}
+    for t in tensors:
+        try:
+            found[t.name] = float(t.numpy()[0])
+        except gb.StateError:
+            continue
+    return found
+
+
+def test_constants_are_written_to_their_own_memory_only(cpu):
+    with gb.Scheduler([cpu]) as scheduler, gb.Context() as ctx:
+        x = ctx.tensor(N, name="x")
+        graph = ctx.graph(y := x + ctx.constant(np.full(N, -777, np.float32)))
+        scheduler.allocate(graph)
+        x.set(5.0)
+        scheduler.compute(graph)
+        worlds = others(scheduler)
+        before = readable(t for w in worlds for t in w[:2])
+        ctx.tensor(3)
+        ctx.allocate(cpu)
+        assert readable(t for w in worlds for t in w[:2]) == before
+        scheduler.allocate(graph)
+        x.set(5.0)
+        scheduler.compute(graph)
+        assert y.numpy()[0] == -772
+
+
+def test_constants_are_made_while_others_place_them(cpu):
+    ctx = gb.Context()
+    ctx.constant(np.ones(N, np.float32))
+    stop = threading.Event()
+
+    def make() -> None:
+        for i in range(3000):
+            ctx.constant(np.full(N, i, np.float32))
+        stop.set()
+
+    thread = threading.Thread(target=make)
+    thread.start()
+    while not stop.is_set():
+        try:
+            ctx.allocate(cpu).close()
+        except gb.StateError:  # all have memory
+            continue
+    thread.join()
+
+
+def test_a_constant_cannot_be_set(ctx, cpu):
+    k = ctx.constant(np.ones(N, np.float32))
+    ctx.allocate(cpu)
+    with pytest.raises(gb.StateError, match="constant"):
+        k.set(2.0)
+    assert k.tolist() == [1.0] * N
+
+
+def test_an_input_that_another_scheduler_gave_away(cpu):
+    with gb.Scheduler([cpu]) as first, gb.Scheduler([cpu]) as second, gb.Context() as ctx:
+        x = ctx.tensor(N, name="x")
+        graph = ctx.graph(y := x + 1.0)
+        first.allocate(graph)
+        x.set(5.0)
+        worlds = others(first)
+        with pytest.raises(gb.StateError, match="'x'"):
+            second.compute(graph)
+        second.allocate(graph)
+        with pytest.raises(gb.StateError, match="'x' was not set"):
+            second.compute(graph)
+        x.set(5.0)
+        second.compute(graph)
+        assert y.numpy()[0] == 6
+        assert worlds[-1][2].numpy()[0] == 40
+
+
+@pytest.mark.parametrize("how", ["allocate", "place", "host", "allocator"])
+def test_inputs_that_were_never_set(cpu, how):
+    with gb.Context(no_alloc=how != "host") as ctx:
+        w, x = ctx.tensor((4, 4), name="w"), ctx.tensor((4,), name="x")
+        graph = ctx.graph(y := x @ w)
+        if how == "allocator":
+            gb.GraphAllocator(cpu).allocate(graph)
+        elif how == "place":
+            buffer = cpu.alloc(4096)
+            for i, t in enumerate([*graph.leafs, *(n for n in graph.nodes if n.view_of is None)]):
+                buffer.place(t, 256 * i)
+        elif how == "allocate":
+            ctx.allocate(cpu)
+        x.set(1.0)
+        with pytest.raises(gb.StateError, match="'w' was not set"):
+            graph.compute(cpu)
+        with pytest.raises(gb.StateError, match="was not set"):
+            w.tolist()
+        w.numpy()[...] = 2.0
+        assert graph.compute(cpu)
+        assert y.tolist() == [8.0] * 4
+
+
+def test_a_cleared_buffer_is_set(ctx, cpu):
+    w, x = ctx.tensor((4, 4), name="w"), ctx.tensor((4,), name="x")
+    graph = ctx.graph(y := x @ w)
+    buffer = ctx.allocate(cpu)
+    buffer.clear()
+    x.set(1.0)
+    assert graph.compute(cpu)
+    assert y.tolist() == [0.0] * 4
+
+
+def test_an_array_stays_with_the_memory_that_it_looked_into(cpu):
+    with gb.Context() as ctx:
+        t = ctx.tensor(1 << 18, name="t")
+        buffers = [ctx.allocate(cpu)]
+        t.set(1.0)
+
+        def trace(frame: Any, event: str, arg: Any) -> Any:
+            if frame.f_code.co_name == "array_at" and event == "call":  # as another thread would, or a signal handler
+                sys.settrace(None)
+                buffers[0].close()
+                buffers.append(ctx.allocate(cpu))
+                t.set(2.0)
+            return trace
+
+        sys.settrace(trace)
+        try:
+            array = t.numpy()
+        finally:
+            sys.settrace(None)
+        assert len(buffers) == 2
+        buffers[1].close()
+        del buffers[:]
+        assert array.sum() == 1 << 18
+
+
+@pytest.mark.parametrize("scheduled", [False, True])
+def test_a_custom_function_keeps_its_array(cpu, scheduled):
+    kept = []
+
+    def run() -> None:
+        ctx = gb.Context(no_alloc=False)
+        x = ctx.tensor(1 << 20)
+        x.set(7.0)
+
+        def keep(out: Any, a: Any) -> Any:
+            kept.append(a)
+            return a
+
+        graph = ctx.graph(gb.map_custom(keep, x))
+        if scheduled:
+            with gb.Scheduler([cpu]) as scheduler:
+                scheduler.compute(graph)
+        else:
+            graph.compute(cpu)
+
+    run()
+    gc.collect()
+    for _ in range(2):
+        gb.Context(no_alloc=False).tensor(1 << 20).set(0.0)
+    assert kept[0].sum() == 7 << 20
+
+
+@pytest.mark.parametrize("way", ["leafs", "get", "sources", "view_of"])
+def test_tensors_found_through_others_belong_to_their_own_context(cpu, way):
+    ctx = gb.Context()
+    x = ctx.tensor(4, name="x")
+    young = gb.Context()
+    y = gb.relu(x[:2]) + young.tensor(2)
+    graph = young.graph(y)
+    view = y.sources[0].sources[0]
+    if way == "leafs":
+        found = next(t for t in graph.leafs if t.name == "x")
+    else:
+        found = graph["x"] if way == "get" else view.sources[0] if way == "sources" else view.view_of
+    assert found is not None and found.name == "x"
+    buffer = cpu.alloc(1024)
+    buffer.place(found)
+    del found, graph, view, y
+    young.close()
+    gc.collect()
+    gb.Context().tensor(3)
+    x.set(3.0)
+    assert x.tolist() == [3.0] * 4
+    buffer.close()
+    with pytest.raises(gb.StateError):
+        x.numpy()
+
+
+def test_a_log_function_may_use_everything(ctx):
+    x, y = ctx.tensor(3, name="x"), ctx.tensor(3, name="y")
+    said = []
+    gb.set_log(lambda level, text: said.append((text, y.is_placed)))
+    faulthandler.dump_traceback_later(30, exit=True)
+    try:
+        with pytest.raises(gb.StateError, match="no memory"):
+            x.numpy()
+    finally:
+        faulthandler.cancel_dump_traceback_later()
+        gb.set_log(None)
+    assert any("no memory" in text for text, _ in said)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
+@pytest.mark.parametrize("drop", [False, True])
+def test_a_child_uses_the_backend_of_a_run_on_its_way(cpu, drop):
+    sim = gb.Backend("SIM:delay=300ms")
+    scheduler = gb.Scheduler([sim, cpu])
+    ctx = gb.Context()
+    x = ctx.tensor(4, name="x")
+    graph = ctx.graph(y := gb.relu(x))
+    scheduler.allocate(graph)
+    x.set(1.0)
+    pending = scheduler.compute_async(graph)
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            faulthandler.dump_traceback_later(20, exit=True)
+            if drop:
+                del scheduler, pending
+            else:
+                for act in (pending.wait, y.numpy, lambda: scheduler.compute(graph)):
+                    with pytest.raises(gb.StateError):
+                        act()
+            with gb.Scheduler([cpu]) as own, gb.Context() as new:
+                z = new.tensor(4)
+                h = new.graph(r := gb.relu(z))
+                own.allocate(h)
+                z.set(2.0)
+                own.compute(h)
+                code = int(r.tolist() != [2.0] * 4)
+        finally:
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    pending.wait()
+    assert y.tolist() == [1.0] * 4
+
+
+def test_thousands_of_owners(cpu):
+    with gb.Context() as ctx, gb.Scheduler([cpu]) as scheduler:
+        total = ctx.tensor(2, name="x")
+        x = total
+        for i in range(600):
+            total = total + ctx.from_numpy(np.full(2, i, np.float32))
+        graph = ctx.graph(total)
+        scheduler.allocate(graph)
+        x.set(1.0)
+        made = scheduler.stats.plans_made
+        for _ in range(3):
+            scheduler.compute(graph)
+        assert total.tolist() == [1.0 + 600 * 599 / 2] * 2
+        assert scheduler.stats.plans_made == made
