@@ -3,6 +3,7 @@
 #ifndef GBPY_FFI_SUPPORT_H
 #define GBPY_FFI_SUPPORT_H
 
+#include <stddef.h>
 #include <string.h>
 
 #include "ggml-alloc.h"
@@ -43,7 +44,7 @@ static inline const char *     gbpy_build(void);
 
 static inline struct ggml_backend_buffer * gbpy_buffer(const struct ggml_tensor * t);
 
-static inline int                  gbpy_graph_customs(struct ggml_cgraph * graph, struct ggml_tensor ** out, int cap);
+static inline int                  gbpy_graph_customs(struct ggml_cgraph * graph, void ** out, int cap);
 static inline void                 gbpy_flag_leafs(struct ggml_cgraph * graph, bool keep);
 
 static inline double gbpy_measure_limit(int what, const char * level, size_t bytes, int n_threads, int64_t ns, bool processor_time);
@@ -109,12 +110,17 @@ static inline bool gbpy_is_custom(const struct ggml_tensor * t) {
     return t->op == GGML_OP_MAP_CUSTOM1 || t->op == GGML_OP_MAP_CUSTOM2 || t->op == GGML_OP_MAP_CUSTOM3;
 }
 
-// Custom nodes of the graph; at most cap.
-static inline int gbpy_graph_customs(struct ggml_cgraph * graph, struct ggml_tensor ** out, int cap) {
+// What the functions of the graph's custom nodes are called with; of at most cap nodes.
+static inline int gbpy_graph_customs(struct ggml_cgraph * graph, void ** out, int cap) {
+    struct params { // of a custom node, as the kernels have them
+        void (*fun)(void);
+        int    n_tasks;
+        void * userdata;
+    };
     int n = 0;
     for (int i = 0; i < graph->n_nodes && n < cap; i++) {
         if (gbpy_is_custom(graph->nodes[i])) {
-            out[n++] = graph->nodes[i];
+            memcpy(&out[n++], (const char *) graph->nodes[i]->op_params + offsetof(struct params, userdata), sizeof(*out));
         }
     }
     return n;

@@ -88,7 +88,7 @@ def _failed(kind: Any, error: BaseException, traceback: Any) -> None:
 
 
 class CustomOp:
-    """The Python function behind a MAP_CUSTOM node. Kept alive by the context of the node."""
+    """The Python function behind a MAP_CUSTOM node. Kept alive by the context of the node, and by graphs that have it, copies too."""
 
     __slots__ = ("__weakref__", "function", "handle", "lost", "n_tasks")
     known: ClassVar[weakref.WeakValueDictionary[int, CustomOp]] = weakref.WeakValueDictionary()
@@ -98,6 +98,7 @@ class CustomOp:
         self.n_tasks = n_tasks
         self.handle = ffi.new_handle(self)
         self.lost: BaseException | None = None  # called for a computation that nobody knows
+        self.known[address(self.handle)] = self
 
     def call(self, dst: Any, sources: Sequence[Any], ith: int, nth: int) -> None:
         run = current_run()
@@ -131,7 +132,7 @@ def customs_of(graph: Any) -> list[CustomOp]:
     """The Python operations among the nodes of a C graph."""
     if not CustomOp.known:
         return []
-    out = ffi.new("struct ggml_tensor *[]", max(1, graph.n_nodes))
+    out = ffi.new("void *[]", max(1, graph.n_nodes))
     n = lib.gbpy_graph_customs(graph, out, graph.n_nodes)
     found = (CustomOp.known.get(address(out[i])) for i in range(n))
     return [op for op in found if op is not None]
@@ -239,15 +240,15 @@ def gbpy_compare(node_index: int, t1: Any, t2: Any, user_data: Any) -> bool:
 
 
 class Abort:
-    """The user's function that a CPU backend asks between two nodes."""
+    """What a CPU backend asks between two nodes. Made once for a backend, so that C never asks one that is gone while the
+    function changes."""
 
-    __slots__ = ("before", "error", "function", "handle")
+    __slots__ = ("error", "function", "handle")
 
-    def __init__(self, function: Callable[[], bool], before: Abort | None) -> None:
-        self.function = function
+    def __init__(self) -> None:
+        self.function: Callable[[], bool] | None = None
         self.handle = ffi.new_handle(self)
         self.error: BaseException | None = None
-        self.before = before  # it may be the one that is being asked now
 
 
 _not_caught: list[BaseException] = []  # what was raised before gbpy_ask could catch it
@@ -262,8 +263,9 @@ def gbpy_ask(handle: Any) -> bool:
     state: Abort = ffi.from_handle(handle)
     if state.error is not None:
         return True
+    function = state.function  # once: it may be removed meanwhile
     try:
-        return bool(state.function())
+        return function is not None and bool(function())
     except BaseException as error:
         state.error = error
         return True
@@ -278,13 +280,16 @@ def set_abort_callback(backend: Backend, function: Callable[[], bool] | None) ->
     expect(backend, Backend, "set_abort_callback: backend")
     core = backend._cpu()
     with use("set_abort_callback", core, nested=True):
-        before: Abort | None = core.abort
-        if before is not None:
-            before.before = None
-        state = Abort(function, before) if function is not None else None
-        core.stop.ask = lib.gbpy_ask
-        core.stop.handle = state.handle if state is not None else ffi.NULL
-        core.abort = state
+        if core.asked is None:
+            core.asked = Abort()
+        if function is None:
+            core.stop.handle = ffi.NULL
+            core.asked.function = core.abort = None
+        else:
+            core.abort = core.asked
+            core.asked.function = function
+            core.stop.ask = lib.gbpy_ask
+            core.stop.handle = core.asked.handle
 
 
 def raise_abort_errors(backends: Sequence[BackendCore]) -> None:

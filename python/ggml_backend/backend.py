@@ -130,7 +130,7 @@ def cpu_levels() -> dict[str, bool]:
 class BackendCore(Core):
     """A ``ggml_backend``. ``stop`` lets any thread end a running computation (CPU only)."""
 
-    __slots__ = ("abort", "is_cpu", "name", "stop")
+    __slots__ = ("abort", "asked", "is_cpu", "name", "stop")
     is_cpu: bool
     name: str
     stop: Any
@@ -146,7 +146,8 @@ class BackendCore(Core):
         self.keep(stop)
         self.name = text(lib.ggml_backend_name(self.ptr))
         self.is_cpu = bool(lib.ggml_backend_is_cpu(self.ptr))
-        self.abort: Any = None  # what stop.handle refers to
+        self.asked: Any = None  # what stop.handle refers to, once there was an abort callback
+        self.abort: Any = None  # the same while there is one
 
 
 def _parameter(key: str, value: object) -> str:

@@ -8,10 +8,9 @@ from typing import Any
 from ._callbacks import CustomOp
 from ._errors import InvalidArgumentError
 from ._ffi import lib
-from ._handles import address
 from ._messages import kind_of
 from .ops import BUILDERS
-from .tensor import Tensor, build
+from .tensor import Tensor, build, newest
 
 __all__ = ["map_custom"]
 
@@ -43,11 +42,9 @@ def map_custom(function: Callable[..., Any], *tensors: Tensor, n_tasks: int = 1,
         raise InvalidArgumentError(f"map_custom: takes one to three tensors, not {len(tensors)}")
     op = CustomOp(function, n_tasks)
     n = len(tensors)
-    node = build("map_custom", _BUILD[n, inplace], tensors, _CALL[n], n_tasks, op.handle, ndim=_ndim(tensors[0]))
-    context = node._ctx._live()
-    context.keep(op)
-    CustomOp.known[address(node._p)] = op
-    return node
+    context = newest("map_custom", tensors)._live()
+    context.keep(op)  # before there is a node that refers to it
+    return build("map_custom", _BUILD[n, inplace], tensors, _CALL[n], n_tasks, op.handle, ndim=_ndim(tensors[0]))
 
 
 def _ndim(tensor: Any) -> int:

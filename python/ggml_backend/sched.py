@@ -342,7 +342,7 @@ class Scheduler(Handle):
         fetches = [Fetch(t) for t in results]
         run = Run(core.backends, graph_core, graph_core.customs) if graph_core.customs else None
         tensors, where = fetch_arrays(fetches)
-        kept = (fetches, run, graph_core, [b.abort for b in core.backends])  # the work goes on even if everything is dropped now
+        kept = (fetches, run, graph_core, [b.asked for b in core.backends])  # the work goes on even if everything is dropped now
         how, number = _new(_how_type), ffi.new("uint64_t *")
         core.run = run
         status = lib.gbpy_sched_start(
