@@ -147,16 +147,13 @@ void gbpy_pin(struct gbpy_handle * pin, const struct ggml_tensor * t, const stru
     pin->object = o;
 }
 
-bool gbpy_is_placed(const struct gbpy_handle * context, struct ggml_tensor * t) {
+int gbpy_find_place(const struct gbpy_handle * context, struct ggml_tensor * t) {
     struct gbpy_want     wants[2];
     struct gbpy_use      use = { .wants = wants, .capacity = 2, .borrowed = true };
     struct gbpy_object * owner;
-    const bool           placed = enter_tensor(&use, context, t, false, false, "is_placed", &owner) == GGML_STATUS_SUCCESS;
+    const int            status = enter_tensor(&use, context, t, false, false, "is_placed", &owner);
     gbpy_leave(&use);
-    if (!placed) {
-        ggml_clear_error();
-    }
-    return placed;
+    return status;
 }
 
 // The owner, with a new reference, and the buffer, without a use of them.
@@ -176,41 +173,30 @@ static int peek(const struct gbpy_handle * context, const struct ggml_tensor * t
     return status;
 }
 
-bool gbpy_is_in(const struct gbpy_handle * context, const struct ggml_tensor * t, struct gbpy_handle * owner) {
+int gbpy_find_owner(const struct gbpy_handle * context, const struct ggml_tensor * t, struct gbpy_handle * owner) {
     ggml_backend_buffer_t buffer;
     struct gbpy_object *  o;
-    const bool            found = peek(context, t, &o, &buffer) == GGML_STATUS_SUCCESS;
-    if (found) {
-        owner->object = o;
-    } else {
-        ggml_clear_error();
-    }
-    return found;
+    GB_TRY(peek(context, t, &o, &buffer));
+    owner->object = o;
+    return GGML_STATUS_SUCCESS;
 }
 
-bool gbpy_is_on_host(const struct gbpy_handle * context, const struct ggml_tensor * t, int * status) {
+int gbpy_is_on_host(const struct gbpy_handle * context, const struct ggml_tensor * t, bool * host) {
     ggml_backend_buffer_t buffer;
     struct gbpy_object *  o;
-    *status   = peek(context, t, &o, &buffer);
-    bool host = false;
-    if (*status == GGML_STATUS_SUCCESS) {
-        host = buffer == NULL || ggml_backend_buffer_is_host(buffer);
-        gbpy_unref(o);
-    }
-    return host;
+    GB_TRY(peek(context, t, &o, &buffer));
+    *host = buffer == NULL || ggml_backend_buffer_is_host(buffer);
+    gbpy_unref(o);
+    return GGML_STATUS_SUCCESS;
 }
 
-size_t gbpy_location(const struct gbpy_handle * context, const struct ggml_tensor * t, char * name, size_t size) {
+int gbpy_location(const struct gbpy_handle * context, const struct ggml_tensor * t, char * name, size_t size) {
     ggml_backend_buffer_t buffer;
     struct gbpy_object *  o;
-    size_t                n = 0;
-    if (peek(context, t, &o, &buffer) == GGML_STATUS_SUCCESS) {
-        const int length = buffer != NULL ? snprintf(name, size, "%s", ggml_backend_buffer_name(buffer)) : 0;
-        n                = length < 0 ? 0 : GB_MIN((size_t) length, size - 1);
-        gbpy_unref(o);
-    }
-    ggml_clear_error();
-    return n;
+    GB_TRY(peek(context, t, &o, &buffer));
+    snprintf(name, size, "%s", buffer != NULL ? ggml_backend_buffer_name(buffer) : "");
+    gbpy_unref(o);
+    return GGML_STATUS_SUCCESS;
 }
 
 // --------------------------------------------------------------------------------------------------------- reading, writing, copying

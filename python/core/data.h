@@ -19,10 +19,10 @@ int  gbpy_look(struct gbpy_handle * pin, const struct gbpy_handle * context, str
 void gbpy_unpin(struct gbpy_handle * pin);
 bool gbpy_is_pinned(const struct gbpy_handle * owner); // do arrays look into its memory?
 
-bool gbpy_is_placed(const struct gbpy_handle * context, struct ggml_tensor * t);       // it has memory, which is its own
-bool gbpy_is_on_host(const struct gbpy_handle * context, const struct ggml_tensor * t, int * status); // status: INVALID_STATE if it has none
-bool gbpy_is_in(const struct gbpy_handle * context, const struct ggml_tensor * t, struct gbpy_handle * owner); // fills an empty handle: who owns the memory
-size_t gbpy_location(const struct gbpy_handle * context, const struct ggml_tensor * t, char * name, size_t size); // of its buffer; 0: none
+int gbpy_find_place(const struct gbpy_handle * context, struct ggml_tensor * t); // INVALID_STATE: it has no memory that is its own
+int gbpy_is_on_host(const struct gbpy_handle * context, const struct ggml_tensor * t, bool * host);
+int gbpy_find_owner(const struct gbpy_handle * context, const struct ggml_tensor * t, struct gbpy_handle * owner); // fills an empty handle: who owns the memory
+int gbpy_location(const struct gbpy_handle * context, const struct ggml_tensor * t, char * name, size_t size); // of its buffer; "": none of its own
 
 int gbpy_read(const struct gbpy_handle * context, const struct ggml_tensor * t, void * data, size_t size, const char * what); // all its bytes, gaps included
 // Bytes to an offset of a contiguous tensor. `part`: what is not written stays as it was, and as set as it was.

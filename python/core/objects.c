@@ -250,10 +250,9 @@ bool gbpy_add_need(struct gbpy_object * object, struct gbpy_object * other) {
     return ok;
 }
 
-void gbpy_need(struct gbpy_handle * handle, const struct gbpy_handle * other) {
-    if (handle != NULL && handle->object != NULL && other != NULL && other->object != NULL) {
-        gbpy_add_need(handle->object, other->object);
-    }
+bool gbpy_need(struct gbpy_handle * handle, const struct gbpy_handle * other) {
+    struct gbpy_object * o = gbpy_object_of(handle, "need"), * needed = gbpy_object_of(other, "need");
+    return o != NULL && needed != NULL && gbpy_add_need(o, needed);
 }
 
 bool gbpy_keep(struct gbpy_handle * handle, uintptr_t object) {

@@ -49,7 +49,7 @@ bool   gbpy_same(const struct gbpy_handle * a, const struct gbpy_handle * b);
 // made), to the same.
 void gbpy_share_context(struct gbpy_handle * to, const struct gbpy_handle * handle, const struct ggml_tensor * t);
 
-void gbpy_need(struct gbpy_handle * handle, const struct gbpy_handle * other); // goes before it, also for C
+bool gbpy_need(struct gbpy_handle * handle, const struct gbpy_handle * other); // goes before it, also for C; false: no memory
 bool gbpy_keep(struct gbpy_handle * handle, uintptr_t object); // a Python object (its id) that C refers to: until the C object is freed
 
 void gbpy_close(struct gbpy_handle * handle); // no use of it begins any more; contexts do not keep it any longer
@@ -74,6 +74,7 @@ struct gbpy_want { // how an object is to be used, or is
     bool                 write;
     bool                 nested; // of a use: who asks was writing it already
     bool                 closed_too; // who wants it waits for its last use
+    bool                 beside_runs; // who wants it does not wait for runs on their way
 };
 
 typedef GB_VEC(struct gbpy_want) gbpy_wants;
@@ -116,6 +117,7 @@ struct gbpy_object {
     gbpy_objects keepers;  // contexts that keep it; borrowed: they leave this list before they go
     struct ggml_backend_graph_copy copy; // of copies
     struct gbpy_object *           graph; // of buffers: the graph that an allocator placed here, strong
+    long long    cleared; // of buffers: the number of the last write to all of it (content.h); 0: none
 
     // contexts
     gbpy_objects keeps; // owners of memory that was given to it; strong. Until the last keeping handle is gone

@@ -345,8 +345,8 @@ int gbpy_gallocr_measure(struct gbpy_handle * allocator, struct ggml_backend_buf
         return GGML_STATUS_INVALID_STATE;
     }
     GB_TRY(enter_allocator(&use, "GraphAllocator.measure", a, NULL, g, NULL));
-    ggml_tallocr_t measuring = ggml_tallocr_new_measure_from_buft(buft);
     ggml_clear_error();
+    ggml_tallocr_t measuring = ggml_tallocr_new_measure_from_buft(buft);
     *size      = measuring != NULL ? ggml_gallocr_alloc_graph(a->ptr, measuring, g->ptr) : 0;
     int status = *size == 0 ? (int) ggml_last_status() : GGML_STATUS_SUCCESS;
     ggml_tallocr_free(measuring);

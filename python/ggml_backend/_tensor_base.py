@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from ._errors import NOT_GIVEN, StateError, check
+from ._errors import NOT_GIVEN, StateError, check, clear_error, raise_last
 from ._ffi import ffi, lib
 from ._handles import Holders
 from ._hints import made_by
@@ -23,6 +23,16 @@ MAX_NAME = 63  # bytes
 _ndim = lib.gbpy_ndim
 _unpack = ffi.unpack
 _T = TypeVar("_T", bound="TensorInfo")
+
+
+def has_place(status: int) -> bool:
+    """What C says that looked for a tensor's memory; raises if it could not look."""
+    if status == 0:
+        return True
+    if status != lib.GGML_STATUS_INVALID_STATE:
+        raise_last("", status)
+    clear_error()
+    return False
 
 
 class TensorInfo:
@@ -149,8 +159,7 @@ class TensorInfo:
         """Name of the buffer that it lies in, "" if none."""
         p = self._live()
         name = ffi.new("char[]", 256)
-        n = lib.gbpy_location(self._k, p, name, 256)
-        return str(ffi.string(name, n).decode("utf-8", "replace")) if n else ""
+        return text(name) if has_place(lib.gbpy_location(self._k, p, name, 256)) else ""
 
     def __eq__(self, other: object) -> bool:
         """Is it the same tensor? (Not a comparison of elements.)"""

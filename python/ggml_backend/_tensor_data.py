@@ -14,7 +14,7 @@ from ._handles import new_handle, new_pin
 from ._mapped import reading
 from ._messages import kind_of
 from ._quantize import OnInvalid, quantize
-from ._tensor_base import TensorInfo
+from ._tensor_base import TensorInfo, has_place
 from .buffer import Buffer, BufferCore
 from .dtypes import DType
 
@@ -36,24 +36,24 @@ class TensorData(TensorInfo):
     def is_placed(self) -> bool:
         """Does it have memory?"""
         p = self._live()
-        return bool(lib.gbpy_is_placed(self._k, p))
+        return has_place(lib.gbpy_find_place(self._k, p))
 
     @property
     def is_host(self) -> bool:
         """Is its memory readable by NumPy without a copy?"""
         p = self._live()
-        status = _new("int *")
-        host = bool(lib.gbpy_is_on_host(self._k, p, status))
-        if status[0]:
-            raise_last(self.describe(), status[0])
-        return host
+        host = _new("bool *")
+        status = lib.gbpy_is_on_host(self._k, p, host)
+        if status:
+            raise_last(self.describe(), status)
+        return bool(host[0])
 
     @property
     def buffer(self) -> Buffer | None:
         """The buffer that it lies in; None if it has no memory or memory of a scheduler or context."""
         p = self._live()
         h = new_handle()
-        found = lib.gbpy_is_in(self._k, p, h) and lib.gbpy_kind_of(h) == lib.GBPY_BUFFER
+        found = has_place(lib.gbpy_find_owner(self._k, p, h)) and lib.gbpy_kind_of(h) == lib.GBPY_BUFFER
         return Buffer(BufferCore(h)) if found else None
 
     def numpy(self, dtype: Any = None, *, copy: bool | None = None) -> np.ndarray[Any, Any]:

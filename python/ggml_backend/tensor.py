@@ -205,7 +205,7 @@ class TensorPool(Handle):
         h = new_handle()
         status = lib.gbpy_open_context_buffer(h, core.h, buft, number, parent.h if parent is not None else ffi.NULL)
         if status:
-            if lib.ggml_last_status() == 0:
+            if status == lib.GGML_STATUS_INVALID_STATE and lib.ggml_last_status() == 0:
                 raise StateError("Context.allocate: every tensor of the context has memory already")
             fail(status, "Context.allocate")
         return Buffer(BufferCore(h))
@@ -263,9 +263,10 @@ class TensorPool(Handle):
             status = lib.gbpy_open_context(h, 0, True)
             if status:
                 fail(status, what)
-            shapes = self._shapes = (ContextCore(h), {})
             core = self._live()
-            lib.gbpy_need(core.h, h)  # nodes may refer to its tensors
+            if not lib.gbpy_need(core.h, h):  # nodes may refer to its tensors
+                raise_last(what)
+            shapes = self._shapes = (ContextCore(h), {})
         pool, cache = shapes
         found = cache.get(shape)
         if found is None:
