@@ -141,7 +141,7 @@ static struct gbpy_sched * find_flight(const struct gbpy_want * wants, int n) {
         bool own = false, conflict = false;
         for (int i = 0; i < n; i++) {
             own |= wants[i].object == s->object && wants[i].write;
-            for (size_t k = 0; k < s->fly_wants.n && !conflict; k++) {
+            for (size_t k = 0; k < s->fly_wants.n && !conflict && !wants[i].beside_runs; k++) {
                 conflict = s->fly_wants.data[k].object == wants[i].object && (s->fly_wants.data[k].write || wants[i].write);
             }
         }

@@ -265,6 +265,7 @@ static int plan_inside(struct gbpy_sched * s, struct gbpy_object * g, bool compu
     GB_TRY(settle_lost_inputs(s, g, computes, what));
     gbpy_ref(g);
     forget_plan(s);
+    s->about          = 0;
     int        status = call_planner(s, g, GBPY_PLAN_ALLOCATE);
     const bool moved  = status != GGML_STATUS_SUCCESS || plans_of(s->object->ptr) != before;
     if (moved) {
@@ -575,7 +576,11 @@ int gbpy_sched_reset_stats(struct gbpy_handle * sched) {
     return status;
 }
 
-bool gbpy_sched_is_about(const struct gbpy_handle * sched, const struct gbpy_handle * graph) {
+bool gbpy_sched_has_splits_of(const struct gbpy_handle * sched, const struct gbpy_handle * graph) {
     const struct gbpy_object * g = graph != NULL ? graph->object : NULL;
-    return g != NULL && sched != NULL && sched->object != NULL && sched->object->sched->about == g->serial && !sched->object->sched->dirty_choices;
+    return g != NULL && sched != NULL && sched->object != NULL && sched->object->sched->about == g->serial;
+}
+
+bool gbpy_sched_is_about(const struct gbpy_handle * sched, const struct gbpy_handle * graph) {
+    return gbpy_sched_has_splits_of(sched, graph) && !sched->object->sched->dirty_choices;
 }

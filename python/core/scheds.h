@@ -20,7 +20,9 @@ int gbpy_sched_close(struct gbpy_handle * sched); // gives memory back that nobo
 int gbpy_sched_set_backend(struct gbpy_handle * sched, struct gbpy_handle * context, struct ggml_tensor * node, struct gbpy_handle * backend); // NULL: none
 int gbpy_sched_set_n_copies(struct gbpy_handle * sched, int n);
 void gbpy_sched_keep_all(struct gbpy_handle * sched, bool keep); // all results of graphs that are planned from now on
-bool gbpy_sched_is_about(const struct gbpy_handle * sched, const struct gbpy_handle * graph); // its last plan; by who uses the scheduler
+// By who uses the scheduler: is its last plan the graph's? The second: and would it be planned again in the same way?
+bool gbpy_sched_has_splits_of(const struct gbpy_handle * sched, const struct gbpy_handle * graph);
+bool gbpy_sched_is_about(const struct gbpy_handle * sched, const struct gbpy_handle * graph);
 
 // cdef: end
 

@@ -377,13 +377,13 @@ int gbpy_enter_wants(struct gbpy_use * use, const char * what, const struct gbpy
     return status;
 }
 
-int gbpy_enter(struct gbpy_use * use, const char * what, struct gbpy_handle ** handles, int n, int n_written, bool nested) {
+int gbpy_enter(struct gbpy_use * use, const char * what, struct gbpy_handle ** handles, int n, int n_written, bool nested, bool beside_runs) {
     GB_FAIL_IF(use->active, GGML_STATUS_INVALID_STATE, GGML_STATUS_INVALID_STATE, "%s: the use has begun already", what);
     struct gbpy_want   few[8];
     struct gbpy_want * wants  = n <= 8 ? few : gb_calloc((size_t) n, sizeof(*wants));
     int                status = wants != NULL ? GGML_STATUS_SUCCESS : GGML_STATUS_ALLOC_FAILED;
     for (int i = 0; i < n && status == GGML_STATUS_SUCCESS; i++) {
-        wants[i] = (struct gbpy_want){ .object = gbpy_object_of(handles[i], what), .write = i < n_written };
+        wants[i] = (struct gbpy_want){ .object = gbpy_object_of(handles[i], what), .write = i < n_written, .beside_runs = beside_runs };
         status   = wants[i].object != NULL ? GGML_STATUS_SUCCESS : GGML_STATUS_INVALID_STATE;
     }
     if (status == GGML_STATUS_SUCCESS) {

@@ -34,8 +34,8 @@ struct gbpy_use {
 
 // Takes all n objects, `writing` the first n_written of them and reading the others, or none. INVALID_STATE with a message that begins with
 // `what`: one is closed, broken, used by who asks, or by somebody who waits for him. GBPY_INTERRUPTED. The handles may repeat.
-// `nested`: what who asks uses already is no error (callbacks that look at what is being computed).
-int  gbpy_enter(struct gbpy_use * use, const char * what, struct gbpy_handle ** handles, int n, int n_written, bool nested);
+// `nested`: what who asks uses already is no error (callbacks that look at what is being computed). `beside_runs`: runs on their way go on.
+int  gbpy_enter(struct gbpy_use * use, const char * what, struct gbpy_handle ** handles, int n, int n_written, bool nested, bool beside_runs);
 void gbpy_leave(struct gbpy_use * use); // at any time, any number of times
 
 bool gbpy_is_busy(const struct gbpy_handle * handle); // somebody uses it now, to write

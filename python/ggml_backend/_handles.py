@@ -103,17 +103,17 @@ class Core:
         return hash(self.h.object)
 
 
-def use(what: str, *cores: Core, nested: bool = False) -> Any:
+def use(what: str, *cores: Core, nested: bool = False, beside_runs: bool = False) -> Any:
     """``with use("Scheduler", core, ...):`` exclusive use of objects, all at once.
 
-    Waits for who uses one of them. :class:`StateError` from a callback of a computation that uses one, unless ``nested``. For several calls
-    that belong together; what one call of C does needs none. What is returned is C's own context manager: a signal handler that raises when
-    the block ends finds it left, and no traceback keeps it.
+    Waits for who uses one of them, and for runs on their way unless it is ``beside_runs``. :class:`StateError` from a callback of a
+    computation that uses one, unless ``nested``. For several calls that belong together; what one call of C does needs none.
+    What is returned is C's own context manager: a signal handler that raises when the block ends finds it left, and no traceback keeps it.
     """
     guard = owned(_new(_use_type), _leave)
     n = len(cores)
     try:
-        status = _enter(guard, what.encode(), handles_of(cores), n, n, nested)
+        status = _enter(guard, what.encode(), handles_of(cores), n, n, nested, beside_runs)
     except BaseException:  # of a signal handler: the traceback would keep the guard
         _leave(guard)
         raise
@@ -142,8 +142,9 @@ class ContextCore(Core):
     def adopt(self, other: ContextCore) -> None:
         """Tensors of `other` are about to be used here. An older context goes after this one, also for C."""
         if other is not self and other.serial not in self.adopted:
-            if other.serial < self.serial:  # views here may look into its tensors; the other way round would be a cycle
-                lib.gbpy_need(self.h, other.h)
+            # Views here may look into its tensors; the other way round would be a cycle.
+            if other.serial < self.serial and not lib.gbpy_need(self.h, other.h):
+                raise_last()
             self.adopted[other.serial] = other
 
     def family(self) -> tuple[ContextCore, ...]:

@@ -59,7 +59,7 @@ class Event(Handle):
     def record(self) -> Event:
         """Sets the mark behind what is queued on its backend now. Returns the event."""
         core = self._live()
-        with use("Event.record", core.backend):
+        with use("Event.record", core.backend, beside_runs=True):
             core.record()
         return self
 
@@ -67,13 +67,13 @@ class Event(Handle):
         """What is queued on ``backend`` from now on waits for the mark. The host waits instead if that device cannot."""
         expect(backend, Backend, "Event.wait: backend")
         core, other = self._live(), backend._live()
-        with use("Event.wait", core.backend, other):
+        with use("Event.wait", core.backend, other, beside_runs=True):
             check(lib.ggml_backend_event_wait(other.ptr, core.ptr), "Event.wait")
 
     def synchronize(self) -> None:
         """The host waits for the mark."""
         core = self._live()
-        with use("Event.synchronize", core.backend):
+        with use("Event.synchronize", core.backend, beside_runs=True):
             core.synchronize()
 
     def __repr__(self) -> str:

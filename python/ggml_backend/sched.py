@@ -43,7 +43,7 @@ _how_type: Any = ffi.typeof("int *")
 class SchedCore(Core):
     """A ``ggml_backend_sched``. What it has planned and what is on its way is known to C."""
 
-    __slots__ = ("graph", "may_warn", "run")
+    __slots__ = ("may_warn", "run")
     may_warn: bool
 
     def __init__(self, backends: tuple[BackendCore, ...], buffer_types: Sequence[BufferType] | None) -> None:
@@ -56,7 +56,6 @@ class SchedCore(Core):
             fail(status, "Scheduler")
         super().__init__(h, "struct ggml_backend_sched *", backends)
         self.may_warn = any(not b.is_cpu for b in backends[:-1])  # there is a device that work could fall from
-        self.graph: GraphCore | None = None  # planned last: keeps what its tensors lie in
         self.run: Run | None = None  # of the runs on their way: what their callbacks raised
 
     @property
@@ -156,7 +155,7 @@ class Scheduler(Handle):
             raise InvalidArgumentError(f"Scheduler: {len(self._backends)} backends, {len(buffer_types)} buffer types")
         self._buffer_types = None if buffer_types is None else tuple(buffer_types)
         self._eval: tuple[Callable[[Tensor], bool | None], Callable[[Tensor], bool]] | None = None
-        self._graph: Graph | None = None  # allocated last
+        self._graph: Graph | None = None  # asked for last
         self._n_copies = 1
         self._trace: Trace | None = None  # that is being recorded
         for b in self._backends:
@@ -197,15 +196,16 @@ class Scheduler(Handle):
 
     def _plan(self, core: SchedCore, graph: Graph, graph_core: GraphCore, kind: int, warn: bool = True) -> None:
         how = _new(_how_type, 0 if warn else lib.GBPY_QUIET)
+        self._graph = graph
         status = lib.gbpy_sched_plan(core.h, graph_core.h, kind, how)
-        self._planned(core, graph, graph_core, how[0])
+        if how[0]:
+            self._planned(core, how[0])
         if status:
             raise_last("", status)
 
-    def _planned(self, core: SchedCore, graph: Graph, graph_core: GraphCore, how: int) -> None:
-        """Notes which graph is the planned one, and warns if a plan was made."""
-        self._graph = graph
-        core.graph = graph_core
+    @staticmethod
+    def _planned(core: SchedCore, how: int) -> None:
+        """Warns if a plan was made."""
         if how & _PLANNED and core.may_warn:
             with use("Scheduler", core, nested=True):
                 found = heavy_fallbacks(core.ptr, [(b.ptr, b.name, b.is_cpu) for b in core.backends])
@@ -276,7 +276,7 @@ class Scheduler(Handle):
         """Forgets assignments and placements; tensors that it placed lose their place. The compute buffers are kept."""
         core = self._live()
         status = lib.gbpy_sched_reset(core.h)
-        self._graph = core.graph = None
+        self._graph = None
         if status:
             raise_last("", status)
 
@@ -299,14 +299,15 @@ class Scheduler(Handle):
             raise TypeError(f"Scheduler.compute: callback must be a function, not {kind_of(given)}; {hint}")
         wish = (callback, wanted_function(wanted)) if callback is not None else self._eval
         how = _new(_how_type)
+        self._graph = graph
         if wish is None and not graph_core.customs:
             status = _compute(core.h, graph_core.h, _NULL, _NULL, _NULL, how)
             if any(b.abort is not None for b in core.backends):
                 raise_abort_errors(core.backends)
         else:
             status = self._compute_with_callbacks(core, graph_core, graph, wish, how)
-        if how[0] or core.graph is not graph_core:
-            self._planned(core, graph, graph_core, how[0])
+        if how[0]:
+            self._planned(core, how[0])
         if status == 0:
             return True
         if status == ABORTED:
@@ -344,11 +345,12 @@ class Scheduler(Handle):
         tensors, where = fetch_arrays(fetches)
         kept = (fetches, run, graph_core, [b.asked for b in core.backends])  # the work goes on even if everything is dropped now
         how, number = _new(_how_type), ffi.new("uint64_t *")
-        core.run = run
+        core.run, self._graph = run, graph
         status = lib.gbpy_sched_start(
             core.h, graph_core.h, run.c if run is not None else _NULL, id(kept), tensors, where, len(fetches), number, how
         )
-        self._planned(core, graph, graph_core, how[0])
+        if how[0]:
+            self._planned(core, how[0])
         if status:
             if run is not None:
                 run.finish()
@@ -436,14 +438,20 @@ class Scheduler(Handle):
         """
         core = self._live()
         core.synchronize()
-        with use("Scheduler.trace", core, *core.backends):
-            if self._trace is not None:
-                raise StateError("Scheduler.trace: a trace is being recorded already; stop() it first")
-            if path is not None:
-                can_write(path)  # fails now rather than when everything is done
-            _check(lib.ggml_backend_sched_set_trace(core.ptr, True), "Scheduler.trace")
-            self._trace = Trace(self, path)
-            return self._trace
+        trace: Trace | None = None
+        try:
+            with use("Scheduler.trace", core, *core.backends):
+                if self._trace is not None:
+                    raise StateError("Scheduler.trace: a trace is being recorded already; stop() it first")
+                if path is not None:
+                    can_write(path)  # fails now rather than when everything is done
+                self._trace = trace = Trace(self, path)
+                _check(lib.ggml_backend_sched_set_trace(core.ptr, True), "Scheduler.trace")
+                return trace
+        except BaseException:
+            if trace is not None:  # a signal handler has raised: nobody else could end it
+                self._stop_trace(Trace(self, None))
+            raise
 
     def _stop_trace(self, trace: Trace) -> None:
         core = self._live()
@@ -494,21 +502,28 @@ class Scheduler(Handle):
     @property
     def splits(self) -> list[Split]:
         """Of the graph allocated last, in the order in which they run."""
-        core = self._live()
+        core, graph = self._live(), self._graph
+        if graph is None:
+            return []
+        graph_core, inside = graph._core, lib.gbpy_is_mine(core.h)
         with use("Scheduler", core, nested=True):
-            graph, front = core.graph, self._graph
-            if graph is None or front is None:
-                return []
-            info = ffi.new("struct ggml_backend_sched_split_info *")
-            holder = Holders(graph.h)
-            found = []
-            for i in range(self.n_splits):
-                _check(lib.ggml_backend_sched_get_split(core.ptr, i, info), "Scheduler.splits")
-                nodes = [Tensor(front._ctx, graph.ptr.nodes[j], holder(graph.ptr.nodes[j])) for j in range(info.i_start, info.i_end)]
-                sources = [lib.ggml_backend_sched_get_split_input(core.ptr, i, j) for j in range(info.n_inputs)]
-                inputs = [Tensor(front._ctx, p, holder(p)) for p in sources]
-                found.append(Split(i, self._backend_of(info.backend), nodes, inputs, int(info.input_bytes)))
-            return found
+            if lib.gbpy_sched_has_splits_of(core.h, graph_core.h):
+                return self._splits_of(core, graph, graph_core)
+        if inside:
+            raise StateError("Scheduler.splits: another graph is being computed")
+        return self._asked(graph, lib.GBPY_PLAN_ONLY, lambda core, graph_core: self._splits_of(core, graph, graph_core), warn=False)
+
+    def _splits_of(self, core: SchedCore, graph: Graph, graph_core: GraphCore) -> list[Split]:
+        """By who uses the scheduler, whose last plan is the graph's."""
+        info = ffi.new("struct ggml_backend_sched_split_info *")
+        pool, holder, found = graph._ctx, Holders(graph_core.h), []
+        for i in range(lib.ggml_backend_sched_get_n_splits(core.ptr)):
+            _check(lib.ggml_backend_sched_get_split(core.ptr, i, info), "Scheduler.splits")
+            nodes = [Tensor(pool, p, holder(p)) for p in graph_core.ptr.nodes[info.i_start : info.i_end]]
+            sources = [lib.ggml_backend_sched_get_split_input(core.ptr, i, j) for j in range(info.n_inputs)]
+            inputs = [Tensor(pool, p, holder(p)) for p in sources]
+            found.append(Split(i, self._backend_of(info.backend), nodes, inputs, int(info.input_bytes)))
+        return found
 
     def buffer_size(self, backend: Backend) -> int:
         """Bytes of the compute buffer on a backend."""
@@ -538,14 +553,20 @@ class Scheduler(Handle):
                 trace.stop()
         finally:
             status = lib.gbpy_sched_close(core.h)
+            if core.closed:  # else it was interrupted before
+                self._core = self._graph = None
             if status:
-                raise_last("Scheduler.close", status)  # interrupted: it is still open
-            self._core = self._graph = None
+                raise_last("Scheduler.close", status)
+
+    @property
+    def closed(self) -> bool:
+        core = self._core  # once: another thread may close it meanwhile
+        return core is None or core.closed
 
     def __repr__(self) -> str:
         names = ", ".join(b.name for b in self._backends)
         core = self._core
-        if core is None:
+        if core is None or core.closed:
             return "<Scheduler closed>"
         if lib.gbpy_is_busy(core.h):
             return f"<Scheduler {names}: in use>"

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import gc
-import sys
 
-import numpy as np
 import pytest
 
 import ggml_backend as gb
@@ -109,9 +107,148 @@ for first in (None, lambda: False):
 
 def test_abort_callbacks_do_not_keep_their_backend():
     backend = gb.Backend("CPU", n_threads=1)
-    gb.set_abort_callback(backend, lambda: backend.closed)
+    gb.set_abort_callback(backend, lambda backend=backend: backend.closed)
     core = backend._core.__class__
     before = sum(isinstance(o, core) for o in gc.get_objects())
     del backend
     gc.collect()
     assert sum(isinstance(o, core) for o in gc.get_objects()) == before - 1
+
+
+# ---------------------------------------------------------------------------------------------------------------------- schedulers
+
+
+def test_splits_are_of_the_graph_that_was_computed_last_whatever_its_callback_raises(cpu):
+    scheduler = gb.Scheduler([cpu])
+    graphs = []
+    for n in (1, 500):
+        ctx = gb.Context()
+        y = x = ctx.tensor(4, name="x")
+        for _ in range(n):
+            y = gb.relu(y)
+        graphs.append(ctx.graph(y))
+        scheduler.allocate(graphs[-1])
+        x.set(1.0)
+    few, many = graphs
+
+    def boom(t: gb.Tensor) -> None:
+        assert len(scheduler.splits[0].nodes) == 500
+        raise ZeroDivisionError
+
+    assert scheduler.compute(few)
+    assert scheduler.splits[0].nodes == few.nodes
+    with pytest.raises(ZeroDivisionError):
+        scheduler.compute(many, boom)
+    assert scheduler.splits[0].nodes == many.nodes
+    assert scheduler.compute(few)
+    assert scheduler.splits[0].nodes == few.nodes
+
+
+def test_splits_while_threads_compute_graphs_of_other_sizes(holds):  # noqa: F811
+    holds("""
+        s = gb.Scheduler([cpu])
+        def graph(n):
+            ctx = gb.Context(); y = x = ctx.tensor(4)
+            for _ in range(n): y = gb.relu(y)
+            g = ctx.graph(y); s.allocate(g); x.set(1.0)
+            return g
+        few, many = graph(1), graph(3000)
+        stop = []
+        def work(g):
+            while not stop: s.compute(g)
+        threads = [threading.Thread(target=work, args=(g,)) for g in (few, many)]
+        for t in threads: t.start()
+        seen = set()
+        try:
+            for _ in range(20):
+                nodes = s.splits[0].nodes
+                assert [t.op for t in nodes] == ["RELU"] * len(nodes)
+                seen.add(len(nodes))
+        finally:
+            stop.append(1)
+        for t in threads: t.join()
+        assert seen <= {1, 3000}, seen
+    """)
+
+
+def test_closing_a_scheduler_that_is_interrupted_closes_it(holds):  # noqa: F811
+    holds("""
+        slow = gb.Backend("SIM:delay=3s")
+        s = gb.Scheduler([slow, cpu]); ctx, x, y, g, s = small(s)
+        s.compute_async(g)
+        threading.Timer(.3, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+        try: s.close()
+        except KeyboardInterrupt: pass
+        else: raise SystemExit("nothing was raised")
+        assert s.closed and repr(s) == "<Scheduler closed>"
+        s.close()
+        try: s.compute(g)
+        except gb.StateError as e: assert "closed" in str(e)
+        else: raise SystemExit("it computes")
+    """)
+
+
+def test_a_trace_that_was_interrupted_when_it_began_is_off(holds):  # noqa: F811
+    holds(
+        INTERRUPT
+        + """
+from ggml_backend._ffi import lib
+ctx, x, y, g, s = small()
+n = 0
+while True:
+    trace = []
+    again = interrupted("trace", n, lambda: trace.append(s.trace()))
+    before = lib.ggml_backend_sched_get_n_trace_events(s._core.ptr)
+    assert s.compute(g)
+    assert (lib.ggml_backend_sched_get_n_trace_events(s._core.ptr) == before) == again, n
+    if not again: break
+    n += 1
+    with s.trace() as other: s.compute(g)
+    assert other.events
+assert n > 5
+"""
+    )
+
+
+def test_an_event_can_be_recorded_behind_a_run_that_is_on_its_way():
+    cpu, sim = gb.Backend("CPU", n_threads=1), gb.Backend("SIM:delay=300ms")
+    scheduler = gb.Scheduler([sim, cpu], n_copies=2)
+    ctx = gb.Context()
+    x = ctx.tensor(4)
+    y = gb.relu(x)
+    graph = ctx.graph(y)
+    scheduler.allocate(graph)
+    x.set(1.0)
+    first = scheduler.compute_async(graph)
+    event = gb.Event(sim).record()
+    assert "running" in repr(first)
+    second = scheduler.compute_async(graph)
+    event.synchronize()  # behind the first, not behind the second
+    assert "running" in repr(second)
+    second.wait()
+    assert y.tolist() == [1.0] * 4
+
+
+# ---------------------------------------------------------------------------------------------------------------------- interrupts
+
+
+@pytest.mark.parametrize("question", ["t.is_placed", "t.buffer", "t.location", "t.is_host", "repr(t)", "ctx.allocate(cpu)"])
+def test_an_interrupt_of_a_question_that_waits_is_heard(holds, question):  # noqa: F811
+    """The tensor's place, or its context, is in use by another thread."""
+    holds(f"""
+        from ggml_backend._handles import use
+        ctx = gb.Context(no_alloc={question.startswith("ctx")}) if {question.startswith("ctx")} else gb.Context()
+        t = ctx.tensor(4)
+        if {not question.startswith("ctx")}: ctx.allocate(cpu)
+        held, done = threading.Event(), threading.Event()
+        def work():
+            with use("test", ctx._core, *([t.buffer._core] if t.buffer else [])):
+                held.set(); done.wait(10)
+        thread = threading.Thread(target=work); thread.start(); held.wait()
+        threading.Timer(.3, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+        try: {question}
+        except KeyboardInterrupt: pass
+        else: raise SystemExit("nothing was raised")
+        finally: done.set()
+        thread.join()
+    """)
