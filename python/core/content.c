@@ -17,6 +17,7 @@
 enum { LOST = 0x80, CONSTANT = 0x08 };
 
 atomic_llong gbpy_sets;
+static atomic_llong last_clear; // the highest `cleared` of all buffers
 
 void gbpy_describe(const struct ggml_tensor * t, char * text, size_t size) {
     if (t->op == GGML_OP_NONE) {
@@ -110,6 +111,26 @@ void gbpy_unplace_all_lost(struct ggml_context * ctx) {
 
 // ---------------------------------------------------------------------------------------------------------------------- out of date?
 
+void gbpy_note_clear(struct gbpy_object * buffer) {
+    gbpy_lock();
+    buffer->cleared = atomic_fetch_add(&gbpy_sets, 1) + 1;
+    atomic_store(&last_clear, buffer->cleared);
+    gbpy_unlock();
+}
+
+// The number of the last write of an input, alone or with its buffer.
+static int64_t written_at(const struct ggml_tensor * input) {
+    const int64_t stamp = gbpy_stamp(input);
+    if (stamp >= atomic_load(&last_clear)) {
+        return stamp;
+    }
+    gbpy_lock(); // nobody here uses the owner, which may go
+    const struct gbpy_object * owner   = gbpy_owner_of(input);
+    const int64_t              cleared = owner != NULL ? owner->cleared : 0;
+    gbpy_unlock();
+    return GB_MAX(stamp, cleared);
+}
+
 // *newer: the input from which t is computed and that was set at `version` or later; NULL: none. Goes back from t, each tensor once.
 static int newer_input(const struct ggml_tensor * t, int64_t version, const struct ggml_tensor ** newer) {
     struct gb_ptrmap seen = { 0 };
@@ -119,7 +140,7 @@ static int newer_input(const struct ggml_tensor * t, int64_t version, const stru
     while (ok && found == NULL && stack.n > 0) {
         const struct ggml_tensor * at   = stack.data[--stack.n];
         const struct ggml_tensor * root = gb_root(at);
-        if (root->op == GGML_OP_NONE && root != t && gbpy_stamp(root) >= version) {
+        if (root->op == GGML_OP_NONE && root != t && written_at(root) >= version) {
             found = root;
         }
         for (int i = -1; i < GGML_MAX_SRC && ok; i++) {
@@ -141,20 +162,29 @@ static int check_inputs_since(const struct ggml_tensor * t, int64_t version, con
         GB_TRY(newer_input(t, version, &newer));
     }
     GB_FAIL_IF(newer != NULL, GGML_STATUS_INVALID_STATE, GGML_STATUS_INVALID_STATE,
-               "%s is out of date: the input '%s' was set after the last computation; compute again", what, newer != NULL ? newer->name : "");
+               "%s is out of date: the input '%s' was %s after the last computation; compute again", what, newer != NULL ? newer->name : "",
+               newer != NULL && gbpy_stamp(newer) >= version ? "set" : "cleared with its buffer");
+    return GGML_STATUS_SUCCESS;
+}
+
+// Of a result whose stamp is `version`. By who uses the owner.
+static int check_not_cleared(const struct gbpy_object * owner, int64_t version, const char * what) {
+    GB_FAIL_IF(owner->cleared >= version, GGML_STATUS_INVALID_STATE, GGML_STATUS_INVALID_STATE,
+               "%s is not there any more: its buffer was cleared after the last computation; compute again", what);
     return GGML_STATUS_SUCCESS;
 }
 
 // --------------------------------------------------------------------------------------- memory of the user, and of graph allocators
 
 // Of a tensor in memory that the user gave it.
-static int check_user_content(const struct ggml_tensor * t, const char * what) {
+static int check_user_content(const struct gbpy_object * owner, const struct ggml_tensor * t, const char * what) {
     const struct ggml_tensor * root  = gb_root(t);
     const int64_t              stamp = gbpy_stamp(root);
     if (root->op == GGML_OP_NONE || ggml_nelements(root) == 0) {
         return GGML_STATUS_SUCCESS;
     }
     GB_FAIL_IF(stamp == 0, GGML_STATUS_INVALID_STATE, GGML_STATUS_INVALID_STATE, "%s was not computed yet: compute a graph that has it", what);
+    GB_TRY(check_not_cleared(owner, stamp, what));
     return check_inputs_since(root, stamp, what);
 }
 
@@ -172,6 +202,7 @@ static int check_graph_content(const struct gbpy_object * buffer, const struct g
     }
     GB_FAIL_IF(at < 0, GGML_STATUS_INVALID_STATE, GGML_STATUS_INVALID_STATE, "%s: its memory was given to another graph", what);
     GB_FAIL_IF(g->computed < 0, GGML_STATUS_INVALID_STATE, GGML_STATUS_INVALID_STATE, "%s was not computed yet", what);
+    GB_TRY(check_not_cleared(buffer, g->computed + 1, what));
     GB_TRY(check_inputs_since(root, g->computed + 1, what));
     const char * begin = root->data, * end = begin + ggml_nbytes(root);
     for (int i = at + 1; i < graph->n_nodes; i++) {
@@ -258,7 +289,7 @@ int gbpy_check_content(const struct gbpy_object * owner, const struct ggml_tenso
     if (!reading) {
         return GGML_STATUS_SUCCESS;
     }
-    return owner->graph != NULL ? check_graph_content(owner, t, what) : check_user_content(t, what);
+    return owner->graph != NULL ? check_graph_content(owner, t, what) : check_user_content(owner, t, what);
 }
 
 // --------------------------------------------------------------------------------------------------------------------- copied graphs
@@ -268,12 +299,12 @@ int gbpy_check_content(const struct gbpy_object * owner, const struct ggml_tenso
 static int64_t version_of(const struct ggml_tensor * t) {
     const struct gbpy_object * owner = gbpy_owner_of(t);
     if (owner == NULL || (owner->kind != GBPY_SCHED && owner->graph == NULL)) {
-        return gbpy_stamp(t);
+        return owner == NULL || owner->cleared < gbpy_stamp(t) ? gbpy_stamp(t) : 0;
     }
     if (owner->kind == GBPY_SCHED) {
         return ggml_is_output(t) && check_sched(owner, t, true, "") == GGML_STATUS_SUCCESS ? owner->sched->version + 1 : 0;
     }
-    return ggml_is_output(t) ? owner->graph->computed + 1 : 0;
+    return ggml_is_output(t) && owner->cleared <= owner->graph->computed ? owner->graph->computed + 1 : 0;
 }
 
 bool gbpy_copy_content(const struct ggml_cgraph * from, struct ggml_cgraph * to) {
@@ -286,7 +317,7 @@ bool gbpy_copy_content(const struct ggml_cgraph * from, struct ggml_cgraph * to)
             const struct ggml_tensor * source = k < 0 ? t->view_src : t->src[k];
             const int64_t              node   = source != NULL ? gb_ptrmap_get(&at, source) : GB_PTRMAP_ABSENT;
             if (source != NULL && source != t) { // a result of another graph: nothing is known of its inputs
-                const int64_t stamp = node != GB_PTRMAP_ABSENT ? newest[node] : source->op == GGML_OP_NONE ? gbpy_stamp(source) : INT64_MAX;
+                const int64_t stamp = node != GB_PTRMAP_ABSENT ? newest[node] : source->op == GGML_OP_NONE ? written_at(source) : INT64_MAX;
                 newest[i]           = GB_MAX(newest[i], stamp);
             }
         }

@@ -14,6 +14,7 @@ static inline int64_t gbpy_stamp(const struct ggml_tensor * t) { return __atomic
 static inline void    gbpy_set_stamp(struct ggml_tensor * t, int64_t stamp) { __atomic_store_n(&t->perf_cycles, stamp, __ATOMIC_RELAXED); }
 
 extern atomic_llong gbpy_sets; // the counter
+void gbpy_note_clear(struct gbpy_object * buffer); // by who writes it: all that lies there was written; results are results no more
 
 // Where it is: under the lock while nobody places tensors of its context, or by who uses the owner.
 struct gbpy_object * gbpy_owner_of(const struct ggml_tensor * t); // of its buffer; NULL: it has none, or nobody knows it

@@ -67,8 +67,14 @@ int gbpy_clear(struct gbpy_handle * buffer, uint8_t value) {
     }
     const struct gbpy_want want = { .object = b, .write = true };
     GB_TRY(gbpy_enter_wants(&use, "Buffer.clear", &want, 1, false));
-    const int status = b->readonly ? gb_fail(GGML_STATUS_INVALID_STATE, "Buffer.clear: the buffer is read-only") : (int) ggml_backend_buffer_clear(b->ptr, value);
-    b->blank &= status != GGML_STATUS_SUCCESS;
+    int status = GGML_STATUS_INVALID_STATE;
+    if (b->readonly) {
+        gb_fail(GGML_STATUS_INVALID_STATE, "Buffer.clear: the buffer is read-only");
+    } else {
+        status = ggml_backend_buffer_clear(b->ptr, value);
+        b->blank &= status != GGML_STATUS_SUCCESS;
+        gbpy_note_clear(b); // also if it failed: who knows what stands there
+    }
     gbpy_leave(&use);
     return status;
 }
