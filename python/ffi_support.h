@@ -19,6 +19,7 @@
 #include "ffi_build.h"
 #include "ffi_files.h"
 #include "ffi_mapped.h"
+#include "later.h"
 
 #ifndef GBPY_VERSION
 #    define GBPY_VERSION "0"
@@ -31,12 +32,14 @@
 
 GBPY_PYTHON bool gbpy_poll(void * data); // lets Python's signal handlers run; true: one of them raised
 GBPY_PYTHON bool gbpy_ask(void * handle); // an abort callback
-GBPY_PYTHON void gbpy_log(enum ggml_log_level level, const char * text, void * user_data);
+GBPY_PYTHON void gbpy_log_line(enum ggml_log_level level, const char * text);
 GBPY_PYTHON bool gbpy_eval(struct ggml_tensor * t, bool ask, void * user_data);
 GBPY_PYTHON bool gbpy_compare(int node_index, struct ggml_tensor * t1, struct ggml_tensor * t2, void * user_data);
 GBPY_PYTHON void gbpy_custom1(struct ggml_tensor * dst, const struct ggml_tensor * a, int ith, int nth, void * userdata);
 GBPY_PYTHON void gbpy_custom2(struct ggml_tensor * dst, const struct ggml_tensor * a, const struct ggml_tensor * b, int ith, int nth, void * userdata);
 GBPY_PYTHON void gbpy_custom3(struct ggml_tensor * dst, const struct ggml_tensor * a, const struct ggml_tensor * b, const struct ggml_tensor * c, int ith, int nth, void * userdata);
+
+static inline void gbpy_log(enum ggml_log_level level, const char * text, void * user_data);
 
 static inline const char *     gbpy_version(void);
 static inline const char *     gbpy_last_reason(void); // of a broken rule, with marks (tensor/rule.h); "" if there is none
@@ -73,6 +76,12 @@ static inline void             gbpy_gguf_layout(struct gguf_context * ctx);
 
 static inline double gbpy_measure_limit(int what, const char * level, size_t bytes, int n_threads, int64_t ns, bool processor_time) {
     return gb_cpu_measure_limit((enum gb_cpu_limit) what, level, bytes, n_threads, ns, processor_time);
+}
+
+static inline void gbpy_log(enum ggml_log_level level, const char * text, void * user_data) {
+    (void) user_data;
+    gbpy_log_line(level, text);
+    gbpy_arm();
 }
 
 static inline const char * gbpy_last_reason(void) { return gb_last_reason(); }

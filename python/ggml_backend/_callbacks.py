@@ -312,15 +312,20 @@ _LEVELS = {
 _log_target: Callable[[int, str], object] | None = None
 _logging = threading.local()
 _discard = ffi.addressof(lib, "ggml_log_discard")
+_log = ffi.addressof(lib, "gbpy_log")
 
 
-@ffi.def_extern()  # type: ignore[untyped-decorator]
-def gbpy_log(level: int, message: Any, user_data: Any) -> None:
+def _not_logged(kind: Any, error: BaseException, traceback: Any) -> None:
+    lib.gbpy_raise_later(id(error))
+
+
+@ffi.def_extern(onerror=_not_logged)  # type: ignore[untyped-decorator]
+def gbpy_log_line(level: int, message: Any) -> None:
     target = _log_target
     if target is None or getattr(_logging, "active", False):
         return
-    _logging.active = True
     try:
+        _logging.active = True
         target(_LEVELS.get(level, logging.INFO), ffi.string(message).decode("utf-8", "replace").rstrip("\n"))
     finally:
         _logging.active = False
@@ -330,7 +335,8 @@ def set_log(target: Callable[[int, str], object] | logging.Logger | None) -> Non
     """Sends the messages of the C library somewhere. The library is silent until this is called.
 
     target: a ``logging.Logger``; or a function of the level (of the ``logging`` module) and the text; or None for silence.
-        It is called on whatever thread the message arises.
+        It is called on whatever thread the message arises. What it raises is raised on the main thread, as what a signal handler raises: by
+        the call that it belongs to if that was made there.
     """
     global _log_target
     if target is None:
@@ -340,7 +346,7 @@ def set_log(target: Callable[[int, str], object] | logging.Logger | None) -> Non
     if not isinstance(target, logging.Logger) and not callable(target):
         raise TypeError(f"set_log: target must be a Logger or a function, not {kind_of(target)}")
     _log_target = target.log if isinstance(target, logging.Logger) else target
-    lib.ggml_log_set(lib.gbpy_log, ffi.NULL)
+    lib.ggml_log_set(_log, ffi.NULL)
 
 
 set_log(None)

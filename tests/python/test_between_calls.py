@@ -296,3 +296,51 @@ def test_results_of_and_in_a_cleared_buffer_cannot_be_read(cpu, how):
     with pytest.raises(gb.StateError, match="'x' was set after"):
         y.numpy()
     assert run() and y.tolist() == [10.0] * 4
+
+
+# -------------------------------------------------------------------------------------------------------------------- log functions
+
+
+def test_what_a_log_function_raises_is_raised_and_not_printed(holds):  # noqa: F811
+    holds("""
+        ctx = gb.Context()
+        a, b = ctx.tensor((2, 3)), ctx.tensor((2, 4))
+        def log(level, text): raise ZeroDivisionError(text)
+        gb.set_log(log)
+        for _ in range(100):
+            try: gb.mul_mat(a, b); time.sleep(.01)
+            except ZeroDivisionError as e: assert "mul_mat" in str(e)
+            else: raise SystemExit("nothing was raised")
+        def log(level, text): os.kill(os.getpid(), signal.SIGINT); time.sleep(.01)
+        gb.set_log(log)
+        for _ in range(100):
+            try: gb.Backend("SIM:mem=nonsense"); time.sleep(.01)
+            except KeyboardInterrupt: pass
+            else: raise SystemExit("nothing was raised")
+        def log(level, text): raise ZeroDivisionError(text)
+        gb.set_log(log)
+        refused = []
+        def work():
+            try: gb.mul_mat(a, b)
+            except gb.InvalidArgumentError: refused.append(1)
+        try:
+            thread = threading.Thread(target=work); thread.start(); thread.join()
+            time.sleep(.01)
+        except ZeroDivisionError as e: assert "mul_mat" in str(e)
+        else: raise SystemExit("nothing was raised")
+        thread.join()
+        assert refused
+        gb.set_log(None)
+        try: gb.mul_mat(a, b)
+        except gb.InvalidArgumentError: pass
+        # the exception, and what its frames refer to, goes
+        import weakref
+        class Thing: pass
+        thing = Thing(); seen = weakref.ref(thing)
+        def log(level, text, thing=thing): raise ZeroDivisionError(thing)
+        gb.set_log(log); del thing
+        try: gb.mul_mat(a, b); time.sleep(.01)
+        except ZeroDivisionError: pass
+        gb.set_log(None); del log; gc.collect()
+        assert seen() is None
+    """)

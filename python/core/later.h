@@ -1,0 +1,18 @@
+// later.h - exceptions of functions that C calls where nobody could raise them: of log functions, which any call of C may call.
+//
+// The first one is kept, and raised on Python's main thread as soon as that is back in Python, as if a signal handler had raised it. So calls
+// of C need not ask whether something was logged.
+#ifndef GBPY_LATER_H
+#define GBPY_LATER_H
+
+#include <stdint.h>
+
+// cdef: begin
+
+void gbpy_raise_later(uintptr_t error); // an exception (its id). By the function that C calls, before it returns to C
+
+// cdef: end
+
+void gbpy_arm(void); // in C, when Python has returned: what was kept is raised from now on
+
+#endif // GBPY_LATER_H
