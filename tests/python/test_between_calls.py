@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import gc
+import os
+import shutil
+import subprocess
+import sys
 
 import pytest
 
 import ggml_backend as gb
+from harness_world import SANITIZED
 from test_holes import holds  # noqa: F401 - a fixture
 
 # An exception before the line that comes after `n` others in a function of the package, as a signal handler's may.
@@ -344,3 +349,94 @@ def test_what_a_log_function_raises_is_raised_and_not_printed(holds):  # noqa: F
         gb.set_log(None); del log; gc.collect()
         assert seen() is None
     """)
+
+
+# -------------------------------------------------------------------------------------------------------------- failed allocations
+
+# malloc, calloc and realloc fail once: in the nth call from the package's module.
+FAILING = r"""
+#include <stddef.h>
+#include <stdint.h>
+extern void *__libc_malloc(size_t), *__libc_calloc(size_t, size_t), *__libc_realloc(void *, size_t);
+static uintptr_t begin, end;
+static long left;
+int failing_hit;
+void failing_set(uintptr_t b, uintptr_t e, long n) { begin = b; end = e; left = n; failing_hit = n > 0 ? 0 : failing_hit; }
+static int fails(void * from) {
+    uintptr_t at = (uintptr_t) from;
+    return left > 0 && at >= begin && at < end && --left == 0 ? (failing_hit = 1) : 0;
+}
+void * malloc(size_t n) { return fails(__builtin_return_address(0)) ? NULL : __libc_malloc(n); }
+void * calloc(size_t n, size_t size) { return fails(__builtin_return_address(0)) ? NULL : __libc_calloc(n, size); }
+void * realloc(void * p, size_t n) { return fails(__builtin_return_address(0)) ? NULL : __libc_realloc(p, n); }
+"""
+
+
+@pytest.fixture(scope="session")
+def failing(tmp_path_factory: pytest.TempPathFactory) -> str:
+    compiler = shutil.which("cc")
+    if not sys.platform.startswith("linux") or os.confstr("CS_GNU_LIBC_VERSION") is None or compiler is None or SANITIZED:
+        pytest.skip("needs glibc, a C compiler, and malloc for itself")
+    folder = tmp_path_factory.mktemp("failing")
+    (folder / "failing.c").write_text(FAILING)
+    subprocess.run([compiler, "-shared", "-fPIC", "-O1", "-o", folder / "failing.so", folder / "failing.c"], check=True)
+    return str(folder / "failing.so")
+
+
+FAIL = """
+import ctypes
+from ggml_backend._ffi import ffi
+with open("/proc/self/maps") as maps:
+    spans = [[int(a, 16) for a in line.split()[0].split("-")] for line in maps if "_ffi." in line]
+this = ctypes.CDLL(None)
+hit = ctypes.c_int.in_dll(this, "failing_hit")
+def fail(n): this.failing_set(ctypes.c_size_t(min(a for a, _ in spans)), ctypes.c_size_t(max(b for _, b in spans)), ctypes.c_long(n))
+"""
+
+
+@pytest.mark.parametrize("build", ["new.view(w)", "x + w"])
+def test_a_context_has_noted_what_it_needs_or_the_call_has_failed(holds, failing, build):  # noqa: F811
+    holds(
+        FAIL
+        + f"""
+def act():
+    old, new = gb.Context(), gb.Context()
+    w, x = old.tensor((8, 8), name="w"), new.tensor((8, 8))
+    fail(attempt)
+    try: t = {build}
+    except MemoryError: return None
+    finally: fail(0)
+    return t._k, t._p
+for attempt in range(1, 400):
+    made = act()
+    gc.collect(); junk = [gb.Context().tensor(3) for _ in range(20)]
+    if made is not None:
+        kept, p = made
+        while p.view_src or any(p.src): p = p.view_src or [s for s in p.src if s][-1]
+        assert ffi.string(p.name) == b"w", (attempt, ffi.string(p.name))
+    if not hit.value: break
+assert 1 < attempt < 399
+""",
+        {"LD_PRELOAD": failing},
+    )
+
+
+@pytest.mark.parametrize("call", ["measure", "allocate"])
+def test_an_allocator_without_memory_says_so(holds, failing, call):  # noqa: F811
+    holds(
+        FAIL
+        + f"""
+for attempt in range(1, 400):
+    ctx = gb.Context(); x = ctx.tensor((8, 8)); g = ctx.graph(gb.relu(x @ x)); allocator = gb.GraphAllocator(cpu)
+    fail(attempt)
+    try: needs = allocator.{call}(g)
+    except MemoryError: needs = 1
+    finally: fail(0)
+    assert needs, attempt
+    if not hit.value: break
+    allocator.allocate(g); x.set(1.0)
+    assert g.compute(cpu)
+assert 1 < attempt < 399
+""",
+        {"LD_PRELOAD": failing},
+    )
