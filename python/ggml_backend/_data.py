@@ -81,30 +81,31 @@ def layout(pointer: Any, dtype: DType) -> tuple[tuple[int, ...], tuple[int, ...]
     return tuple(shape), tuple(strides)
 
 
-def read_device(pointer: Any) -> np.ndarray[Any, Any]:
-    """A contiguous copy of the data of a tensor that nobody else uses now."""
+def array_of(pointer: Any, content: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """A contiguous array of what the bytes of a tensor say."""
     dtype = dtype_of_id(pointer.type)
     shape, strides = layout(pointer, dtype)
-    staging = np.empty(_nbytes(pointer), np.uint8)
-    if not staging.nbytes:
+    if not content.nbytes:
         return _empty(shape, dtype)
-    check(lib.ggml_backend_tensor_get(pointer, ffi.from_buffer(staging), 0, staging.nbytes), "numpy")
-    array: np.ndarray[Any, Any] = np.ndarray(shape, np.dtype(dtype.typestr), staging.data, 0, strides)
+    array: np.ndarray[Any, Any] = np.ndarray(shape, np.dtype(dtype.typestr), content.data, 0, strides)
     return np.ascontiguousarray(array).reshape(shape)
+
+
+def read_device(pointer: Any) -> np.ndarray[Any, Any]:
+    """A contiguous copy of the data of a tensor that nobody else uses now."""
+    staging = np.empty(_nbytes(pointer), np.uint8)
+    if staging.nbytes:
+        check(lib.ggml_backend_tensor_get(pointer, ffi.from_buffer(staging), 0, staging.nbytes), "numpy")
+    return array_of(pointer, staging)
 
 
 def read_tensor(keeping: Any, pointer: Any, describe: Callable[[], str]) -> np.ndarray[Any, Any]:
     """The same of a tensor that others may use: one call waits for them, checks that the data is there, and copies before they go on."""
-    dtype = dtype_of_id(pointer.type)
-    shape, strides = layout(pointer, dtype)
     staging = np.empty(_nbytes(pointer), np.uint8)
     status = _read(keeping, pointer, ffi.from_buffer(staging), staging.nbytes, b"it")
     if status:
         fail(status, describe())
-    if not staging.nbytes:
-        return _empty(shape, dtype)
-    array: np.ndarray[Any, Any] = np.ndarray(shape, np.dtype(dtype.typestr), staging.data, 0, strides)
-    return np.ascontiguousarray(array).reshape(shape)
+    return array_of(pointer, staging)
 
 
 def dtype_of_array(array: np.ndarray[Any, Any], what: str) -> DType:

@@ -78,4 +78,9 @@ class SafeTensors:
         """The data (bfloat16: of uint16 bits), its format, None if there is none here, and its name in the file."""
         element, kind, shape, begin, end = self._tensors[name]
         data = self._data[self._start + begin : self._start + end]
-        return (data if element is None else np.ndarray(shape, element.numpy, data.data)), element, kind
+        if element is None:
+            return data, element, kind
+        try:
+            return np.ndarray(shape, element.numpy, data.data), element, kind
+        except ValueError:  # too many dimensions, or beside a 0 a product that no address holds
+            raise FileError(f"{self.path}: tensor {name!r}: NumPy has no arrays of shape {shape}") from None

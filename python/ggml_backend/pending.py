@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ._callbacks import Run, raise_abort_errors
-from ._data import layout
+from ._data import array_of
 from ._errors import NOT_GIVEN, raise_last
 from ._ffi import ffi, lib
 from ._handles import Core
 from ._hints import made_by
-from .dtypes import dtype_of_id
 
 if TYPE_CHECKING:
     from .sched import SchedCore
@@ -34,11 +33,7 @@ class Fetch:
 
     def finished(self) -> np.ndarray[Any, Any]:
         if self.array is None:
-            pointer = self.tensor._p
-            dtype = dtype_of_id(pointer.type)
-            shape, strides = layout(pointer, dtype)
-            array: np.ndarray[Any, Any] = np.ndarray(shape, np.dtype(dtype.typestr), self.bytes.data, 0, strides)
-            self.array = np.ascontiguousarray(array).reshape(shape)
+            self.array = array_of(self.tensor._p, self.bytes)
         return self.array
 
 

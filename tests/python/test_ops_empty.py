@@ -100,3 +100,29 @@ def test_reshape_of_nothing(shape, to, ctx):
 def test_reshape_of_nothing_that_does_not_fit(shape, to, ctx):
     with pytest.raises(gb.InvalidArgumentError):
         ctx.tensor(shape, gb.float32).reshape(to)
+
+
+READINGS = {
+    "numpy": lambda s, g, y: y.numpy(),
+    "a copy": lambda s, g, y: y.numpy(copy=True),
+    "tolist": lambda s, g, y: y.tolist(),
+    "asarray": lambda s, g, y: np.asarray(y),
+    "results": lambda s, g, y: s.compute_async(g, [y]).results(),
+    "a callback": lambda s, g, y: s.compute(g, lambda t: t.numpy() is not None),
+    "compare": lambda s, g, y: (g.compare(cpus()[0][1], sim()), y.numpy()),
+}
+
+
+@pytest.mark.parametrize("name", READINGS)
+@pytest.mark.parametrize("devices", [1, 2])
+def test_what_numpy_cannot_show(name, devices):
+    """Beside a 0 the other sizes may multiply to more than an address holds, which NumPy refuses."""
+    ctx, s = gb.Context(), gb.Scheduler([sim(), cpus()[1][1]][2 - devices:])
+    x = ctx.tensor((1 << 62, 0, 4))
+    y = gb.relu(x)
+    g = ctx.graph(y)
+    s.allocate(g)
+    x.set(1.0)
+    assert s.compute(g)
+    with pytest.raises(gb.InvalidArgumentError, match="NumPy cannot show"):
+        READINGS[name](s, g, y)
