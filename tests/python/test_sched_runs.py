@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import threading
@@ -466,3 +467,42 @@ def test_abandoned_runs(rng, cpu):
                 device.close()
                 sched.close()
             gc.collect()
+
+
+@unchecked
+@pytest.mark.parametrize("n_copies", [1, 2, 3])
+@pytest.mark.parametrize("delay", ["0ms", "1ms", "5ms"])
+@pytest.mark.parametrize("pause", [0, 0.003])
+@pytest.mark.parametrize("asks_first", [True, False])
+def test_no_results_of_a_run_whose_failure_another_was_told(cpu, n_copies, delay, pause, asks_first):
+    """The device fails while a later run is issued, or before: whoever is told, no run has results that it did not compute."""
+    bad = gb.Backend(f"SIM:delay={delay},fail_op=sqr")
+    ctx = gb.Context()
+    x = ctx.tensor(4)
+    y = gb.sqr(x) + 1.0
+    graph = ctx.graph(y)
+    other = ctx.graph(gb.relu(x))
+    with gb.Scheduler([bad, cpu], n_copies=n_copies) as sched:
+        sched.allocate(graph)
+        x.set(2.0)
+        pending = []
+        for _ in range(4):
+            with contextlib.suppress(gb.DeviceError):
+                pending.append(sched.compute_async(graph, [y]))
+            time.sleep(pause)
+        if not asks_first:  # another graph is planned: all are waited for, and whoever asks for it may be told
+            with contextlib.suppress(gb.DeviceError):
+                sched.compute(other)
+        assert pending
+        for p in pending:
+            with pytest.raises((gb.DeviceError, gb.StateError)):
+                p.results()
+            assert "failed" in repr(p)
+        with contextlib.suppress(gb.DeviceError):
+            sched.synchronize()
+        assert sched.compute(other)
+        np.testing.assert_array_equal(other.outputs[0].numpy(), np.full(4, 2, np.float32))
+        with pytest.raises(gb.DeviceError):
+            sched.compute(graph)
+        with pytest.raises(gb.StateError):
+            y.numpy()

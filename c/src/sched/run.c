@@ -72,9 +72,12 @@ static enum ggml_status lost_by_fork(const struct ggml_backend_sched * s) {
 
 enum ggml_status gb_sched_wait(struct ggml_backend_sched * s) {
     if (!s->running) {
-        const bool lost = s->lost;
-        s->lost         = false;
-        return lost ? gb_fail_quietly(GGML_STATUS_ABORTED, "ggml_backend_sched: the run was cancelled with a later one") : GGML_STATUS_SUCCESS;
+        const enum ggml_status lost = s->lost;
+        s->lost                     = GGML_STATUS_SUCCESS;
+        return lost == GGML_STATUS_SUCCESS ? lost
+               : lost == GGML_STATUS_ABORTED
+                   ? gb_fail_quietly(lost, "ggml_backend_sched: the run was cancelled with a later one")
+                   : gb_fail_quietly(lost, "ggml_backend_sched: the run may be incomplete: a failure was told to who issued the next one");
     }
     const int64_t    start = s->n_backends > 1 || gb_sched_has_queue(s, 0) ? gb_time_ns() : 0;
     enum ggml_status first = GGML_STATUS_SUCCESS;
@@ -110,8 +113,11 @@ enum ggml_status gb_sched_wait(struct ggml_backend_sched * s) {
 }
 
 enum ggml_status gb_sched_wait_first(struct ggml_backend_sched * s) {
+    if (!s->running) {
+        return GGML_STATUS_SUCCESS;
+    }
     const enum ggml_status status = gb_sched_wait(s);
-    s->lost                       = status == GGML_STATUS_ABORTED; // whoever issued what was on its way asks later
+    s->lost                       = status; // whoever issued what was on its way asks later
     return status;
 }
 
@@ -366,7 +372,7 @@ static enum ggml_status fail_in_step(struct run * r, const struct gb_step * step
     for (int b = 0; b < p->n_backends; b++) {
         wait_for_backend(backend_of(r, b), status == GGML_STATUS_ABORTED);
     }
-    r->sched->lost      = r->behind && status == GGML_STATUS_ABORTED;
+    r->sched->lost      = r->behind ? status : GGML_STATUS_SUCCESS;
     r->sched->running   = false;
     r->sched->in_flight = NULL;
     gb_sched_forget_replicas(r->sched);
@@ -394,7 +400,7 @@ static enum ggml_status begin(struct run * r) {
         r->behind  = false;
     }
     s->in_flight  = NULL;
-    s->lost       = false;
+    s->lost       = GGML_STATUS_SUCCESS;
     s->generation = gb_fork_generation();
     gb_sched_look_at_replicas(r->plan);
     if (r->traced) {

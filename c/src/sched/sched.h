@@ -309,7 +309,7 @@ struct ggml_backend_sched {
     struct gb_sched_plan * in_flight; // whose run was issued last and not waited for; NULL: not known
     bool hold;                      // memory that is retired stays until this is lifted, see gb_sched_hold
     bool running;                   // work may be queued
-    bool lost;                      // an earlier run was cancelled with one that was given up; the next wait says so
+    enum ggml_status lost;          // of a failure, or of giving up, that another call was told: earlier runs may be incomplete; the next wait says so
     unsigned generation;            // gb_fork_generation() in which the last run was issued
     uint32_t user_thread;           // gb_thread_number() of who is inside of a call; 0: nobody
     unsigned user_generation;       // in which it came
