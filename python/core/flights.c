@@ -56,10 +56,9 @@ static void free_flight(struct gbpy_flight * f) {
     gb_free(f);
 }
 
-static void set_flying(struct gbpy_sched * s, bool on) {
+static void set_flying(struct gbpy_sched * s, bool on) { // under the lock
     struct gbpy_sched ** link = &flying;
-    gbpy_lock();
-    s->flying = on;
+    s->flying                 = on;
     while (*link != NULL && *link != s) {
         link = &(*link)->next_flying;
     }
@@ -69,7 +68,6 @@ static void set_flying(struct gbpy_sched * s, bool on) {
     } else if (!on && *link != NULL) {
         *link = s->next_flying;
     }
-    gbpy_unlock();
 }
 
 int gbpy_land_inside(struct gbpy_sched * s) {
@@ -80,8 +78,8 @@ int gbpy_land_inside(struct gbpy_sched * s) {
     for (int i = 0; i < gbpy_n_backends(s); i++) {
         gbpy_end_stop(gbpy_backend_at(s, i));
     }
-    set_flying(s, false);
     gbpy_lock();
+    set_flying(s, false); // at once with what became of the runs, or who asks between would take one for failed
     struct gbpy_flight * flights = s->flights;
     struct gbpy_object * graph   = s->fly_graph;
     gbpy_wants           wants   = s->fly_wants;
@@ -399,8 +397,8 @@ int gbpy_sched_start(struct gbpy_handle * sched, struct gbpy_handle * graph, str
         for (int i = 0; i < gbpy_n_backends(s); i++) {
             gbpy_begin_stop(gbpy_backend_at(s, i));
         }
-        set_flying(s, true);
         gbpy_lock();
+        set_flying(s, true);
         gbpy_note_results(g, version);
         gbpy_unlock();
         status = issue(s, g, f, run, results, to, n);
