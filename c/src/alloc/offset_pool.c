@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "base/thread.h"
 #include "base/vec.h"
 
 bool gb_pool_init(struct gb_offset_pool * pool, size_t start, size_t end) {
@@ -80,7 +81,7 @@ enum gb_pool_result gb_pool_take(struct gb_offset_pool * pool, size_t size, size
         pool->n--;
     }
     pool->n_live++;
-    pool->high = GB_MAX(pool->high, *offset + size - pool->start);
+    GB_WRITE_RELAXED(pool->high, GB_MAX(pool->high, *offset + size - pool->start)); // others may ask for it
     return GB_POOL_OK;
 }
 

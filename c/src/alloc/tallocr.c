@@ -4,6 +4,7 @@
 
 #include "alloc/alloc.h"
 #include "base/mem.h"
+#include "base/thread.h"
 
 #define MEASURE_SIZE (SIZE_MAX / 2 + 1) // serves everything up to SIZE_MAX / 2
 
@@ -168,8 +169,9 @@ enum ggml_status ggml_tallocr_reset(ggml_tallocr_t talloc) {
 
 size_t ggml_tallocr_max_size(ggml_tallocr_t talloc) {
     GB_CHECK_ARG(talloc, 0);
-    size_t size;
-    return gb_add_size(talloc->pool.high, talloc->pool.high / 10, &size) ? size : SIZE_MAX;
+    const size_t high = GB_READ_RELAXED(talloc->pool.high);
+    size_t       size;
+    return gb_add_size(high, high / 10, &size) ? size : SIZE_MAX;
 }
 
 // ----------------------------------------------------------------------------------------------------- placing tensors
@@ -210,7 +212,7 @@ enum ggml_status gb_tallocr_take(struct ggml_tallocr * talloc, struct ggml_tenso
     const size_t size = talloc->buft ? ggml_backend_buft_get_alloc_size(talloc->buft, tensor) : ggml_nbytes(tensor);
     if (*offset > talloc->size || size > talloc->size - *offset) { // only the padding may stand over
         gb_pool_give_back(&talloc->pool, *offset, *padded);
-        talloc->pool.high = high;
+        GB_WRITE_RELAXED(talloc->pool.high, high);
         return fail_full(talloc, tensor, func, *padded);
     }
     return GGML_STATUS_SUCCESS;
@@ -267,7 +269,7 @@ enum ggml_status ggml_tallocr_alloc(ggml_tallocr_t talloc, struct ggml_tensor * 
     const enum ggml_status status = gb_tallocr_bind(talloc, tensor, offset);
     if (status != GGML_STATUS_SUCCESS) {
         gb_pool_give_back(&talloc->pool, offset, padded);
-        talloc->pool.high = high;
+        GB_WRITE_RELAXED(talloc->pool.high, high);
     }
     return status;
 }

@@ -484,7 +484,6 @@ static bool finish_copies(struct gb_sched_plan * p, const struct ggml_backend_sc
         struct gb_copy *     copy  = &p->copies.data[c];
         struct ggml_tensor * dst   = &copy->dst->tensor;
         struct ggml_tensor * root  = p->ids.data[copy->root].tensor;
-        const char *         shown = p->ids.data[copy->whole ? copy->root : copy->shown].tensor->name;
         dst->src[0]                = copy->fill ? root : NULL;
         if (!copy->whole) {
             as_bytes(dst, copy->span);
@@ -501,7 +500,7 @@ static bool finish_copies(struct gb_sched_plan * p, const struct ggml_backend_sc
             range->view_offs = copy->lo;
             dst->src[0]      = range;
         }
-        memcpy(dst->name, shown, sizeof(dst->name));
+        gb_tensor_read_name(p->ids.data[copy->whole ? copy->root : copy->shown].tensor, dst->name);
         name_copy(s, copy->backend, dst);
     }
     struct gb_shadow_iter it = { 0 };

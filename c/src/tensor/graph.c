@@ -426,8 +426,9 @@ struct ggml_cgraph * ggml_graph_dup(struct ggml_context * ctx, struct ggml_cgrap
 }
 
 static struct ggml_tensor * find_by_name(struct ggml_tensor * const * list, int n, const char * name) {
+    char text[GGML_MAX_NAME];
     for (int i = 0; i < n; i++) {
-        if (strcmp(list[i]->name, name) == 0) {
+        if (strcmp(gb_tensor_read_name(list[i], text), name) == 0) {
             return list[i];
         }
     }
