@@ -15,6 +15,7 @@ import argparse
 import contextlib
 import functools
 import gc
+import queue
 import random
 import signal
 import statistics
@@ -69,8 +70,7 @@ class _Sender:
     """A thread that sends SIGINT to the main thread, as a terminal does."""
 
     def __init__(self) -> None:
-        self.wanted = threading.Semaphore(0)
-        self.seconds = 0.0
+        self.wanted: queue.SimpleQueue[float] = queue.SimpleQueue()  # of C: an interrupt of `put` leaves no lock of Python's behind
         self.sent = 0.0  # when
         self.thread: threading.Thread | None = None
 
@@ -78,15 +78,13 @@ class _Sender:
         if self.thread is None:
             self.thread = threading.Thread(target=self._run, daemon=True)
             self.thread.start()
-        self.seconds = seconds
-        self.wanted.release()
+        self.wanted.put(seconds)
 
     def _run(self) -> None:
         main = threading.main_thread().ident
         assert main is not None
         while True:
-            self.wanted.acquire()
-            time.sleep(self.seconds)
+            time.sleep(self.wanted.get())
             self.sent = time.monotonic()
             signal.pthread_kill(main, signal.SIGINT)
 
