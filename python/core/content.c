@@ -105,6 +105,7 @@ void gbpy_unplace_all_lost(struct ggml_context * ctx) {
             if ((t->view_src != NULL) == (views == 1)) {
                 gbpy_unplace_lost(t);
             }
+            gbpy_visited(1);
         }
     }
 }

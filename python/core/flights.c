@@ -61,6 +61,7 @@ static void set_flying(struct gbpy_sched * s, bool on) { // under the lock
     s->flying                 = on;
     while (*link != NULL && *link != s) {
         link = &(*link)->next_flying;
+        gbpy_visited(1);
     }
     if (on && *link == NULL) {
         s->next_flying = NULL;

@@ -37,6 +37,7 @@ bool gbpy_try_ref(struct gbpy_object * o) {
 }
 
 static void free_handles(struct gbpy_object * o) {
+    gbpy_visited(o->handles.n);
     for (size_t i = 0; i < o->handles.n; i++) {
         gb_buffer_unhold(o->handles.data[i]);
     }
@@ -53,10 +54,12 @@ void gbpy_weak_unref(struct gbpy_object * o) {
 static void remove_object(gbpy_objects * list, const struct gbpy_object * o) {
     for (size_t i = 0; i < list->n; i++) {
         if (list->data[i] == o) {
+            gbpy_visited(i);
             list->data[i] = list->data[--list->n];
             return;
         }
     }
+    gbpy_visited(list->n);
 }
 
 // The C object. Nobody refers to `o` strongly any more, so nobody else looks at these fields.
@@ -98,6 +101,7 @@ void gbpy_give(struct gbpy_object * o, struct gbpy_object ** dead) {
 }
 
 static void destroy(struct gbpy_object * o, struct gbpy_object ** dead) {
+    gbpy_visited(1 + o->needs.n + o->homes.n + o->constants.n);
     if (o->kind == GBPY_CONTEXT) {
         drop_keeps(o, dead);
     }
@@ -152,6 +156,7 @@ void gbpy_unref(struct gbpy_object * o) { // NULL is fine
 static void drop_keeps(struct gbpy_object * context, struct gbpy_object ** dead) {
     gbpy_lock();
     gbpy_objects keeps = context->keeps;
+    gbpy_visited(keeps.n);
     memset(&context->keeps, 0, sizeof(context->keeps));
     for (size_t i = 0; i < keeps.n; i++) {
         remove_object(&keeps.data[i]->keepers, context);
@@ -231,12 +236,12 @@ int gbpy_kind_of(const struct gbpy_handle * handle) { return handle != NULL && h
 bool gbpy_same(const struct gbpy_handle * a, const struct gbpy_handle * b) { return a != NULL && b != NULL && a->object == b->object; }
 
 static bool has_object(const gbpy_objects * list, const struct gbpy_object * o) {
-    for (size_t i = list->n; i-- > 0;) { // what was added last is asked for most
-        if (list->data[i] == o) {
-            return true;
-        }
+    size_t i = list->n;
+    while (i > 0 && list->data[i - 1] != o) { // what was added last is asked for most
+        i--;
     }
-    return false;
+    gbpy_visited(list->n - i);
+    return i > 0;
 }
 
 bool gbpy_add_need(struct gbpy_object * object, struct gbpy_object * other) {
@@ -286,6 +291,7 @@ void gbpy_close(struct gbpy_handle * handle) {
     gbpy_lock();
     atomic_store(&o->closed, true);
     const gbpy_objects keepers = o->keepers;
+    gbpy_visited(keepers.n);
     memset(&o->keepers, 0, sizeof(o->keepers));
     for (size_t i = 0; i < keepers.n; i++) {
         remove_object(&keepers.data[i]->keeps, o);
@@ -366,6 +372,7 @@ bool gbpy_keep_owner(struct gbpy_object * context, struct gbpy_object * owner) {
 // A context that many schedulers come and go with does not collect what is left of them: when the list has doubled, and is long beside the
 // context itself, one walk over its tensors finds those that no tensor points to any more. By who uses the context to place, with the lock.
 static void prune_homes(struct gbpy_object * context) {
+    gbpy_visited(context->homes.n);
     size_t n = 0;
     for (size_t i = 0; i < context->homes.n; i++) {
         context->homes.data[i]->marked = atomic_load(&context->homes.data[i]->refs) > 0;
@@ -375,7 +382,10 @@ static void prune_homes(struct gbpy_object * context) {
         if (home != NULL) {
             home->marked = true;
         }
+        n++;
     }
+    gbpy_visited(n);
+    n = 0;
     for (size_t i = 0; i < context->homes.n; i++) {
         struct gbpy_object * home = context->homes.data[i];
         if (home->marked) {

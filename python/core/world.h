@@ -8,6 +8,7 @@
 
 #include <stdatomic.h>
 #include <stdbool.h>
+#include <stddef.h>
 
 // cdef: begin
 
@@ -16,6 +17,7 @@ enum { GBPY_INTERRUPTED = 1000 }; // instead of a status: a signal handler of Py
 void gbpy_watch_signals(bool (*poll)(void * data)); // of the calling thread, Python's main one: its long waits and computations ask `poll`
 int  gbpy_outcome(int status); // of a call that may have been interrupted: GBPY_INTERRUPTED if this thread's poll said so since the last time
 void gbpy_end(void);           // the interpreter ends: nothing is freed any more
+long long gbpy_n_visited(void); // objects, tensors and entries of lists that were looked at so far to open, close, place and reset things: for tests
 
 // cdef: end
 
@@ -43,6 +45,10 @@ void              gbpy_end_quiet(struct gbpy_quiet before);
 
 // How often a poll said so: a device may have cancelled what others had queued, and tell the next who asks.
 extern atomic_int gbpy_cancels;
+
+// What gbpy_n_visited counts.
+extern atomic_llong gbpy_visits;
+static inline void  gbpy_visited(size_t n) { atomic_fetch_add_explicit(&gbpy_visits, (long long) n, memory_order_relaxed); }
 
 // Counts every time that tensors may have got or lost memory.
 extern atomic_llong     gbpy_epochs;

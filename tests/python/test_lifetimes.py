@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import ggml_backend as gb
+from ggml_backend._ffi import lib
 
 PARTS = ["context", "weights", "buffer", "scheduler", "cpu", "sim"]
 
@@ -382,3 +383,101 @@ def test_contexts_that_use_each_other_are_freed(cpu):
     del first, second, a, b, graph
     gc.collect()
     assert [r() for r in cores] == [None, None]
+
+
+def visited() -> int:
+    return lib.gbpy_n_visited()
+
+
+def life_of_a_scheduler(cpu) -> None:
+    with gb.Context() as ctx, gb.Scheduler([cpu]) as scheduler:
+        x = ctx.tensor(4)
+        graph = ctx.graph(x * 2.0)
+        scheduler.allocate(graph)
+        x.set(1.0)
+        assert scheduler.compute(graph)
+        assert scheduler.compute_async(graph, [graph.outputs[0]]).results()[0].tolist() == [2, 2, 2, 2]
+        scheduler.reset()
+        scheduler.allocate(graph)
+
+
+def life_of_a_buffer(cpu) -> None:
+    with gb.Context() as ctx:
+        t = ctx.tensor(4)
+        buffer = ctx.allocate(cpu)
+        t.set(1.0)
+        buffer.close()
+        ctx.allocate(cpu)
+
+
+def many_tensors(cpu):
+    ctx = gb.Context(1 << 28)
+    for _ in range(500_000):
+        ctx.tensor(4)
+    return ctx
+
+
+def many_contexts(cpu):
+    contexts = [gb.Context() for _ in range(3_000)]
+    return contexts, [ctx.tensor(4) for ctx in contexts], [ctx.allocate(cpu) for ctx in contexts]
+
+
+def many_graphs(cpu):
+    """A scheduler that waits for its run, one that has planned, and a context in which many came and went."""
+    ctx, waiting, planned = gb.Context(), gb.Scheduler([gb.Backend("SIM", delay="1ms")]), gb.Scheduler([cpu])
+    x = ctx.tensor(4)
+    graph = ctx.graph(x * 2.0)
+    for _ in range(100):
+        with gb.Scheduler([cpu]) as scheduler:
+            scheduler.allocate(graph)
+    planned.allocate(graph)
+    other = gb.Context()
+    y = other.tensor(4)
+    sleeping = other.graph(y * 2.0)
+    waiting.allocate(sleeping)
+    y.set(1.0)
+    waiting.compute(sleeping)
+    return ctx, waiting, planned, graph, other, sleeping
+
+
+@pytest.mark.parametrize("life", [life_of_a_scheduler, life_of_a_buffer])
+@pytest.mark.parametrize("crowd", [many_tensors, many_contexts, many_graphs])
+def test_what_is_looked_at_to_open_and_close_does_not_grow_with_what_else_there_is(life, crowd, cpu):
+    def count() -> int:
+        before = visited()
+        life(cpu)
+        return visited() - before
+
+    gc.collect()
+    gc.disable()  # it would close others meanwhile
+    try:
+        life(cpu)
+        alone = count()
+        others = crowd(cpu)
+        assert count() == alone > 0
+        before = visited()
+        del others
+        gc.collect()
+        assert visited() > before
+        assert count() == alone
+    finally:
+        gc.enable()
+
+
+@pytest.mark.parametrize("n", [1, 100])
+def test_what_is_looked_at_grows_with_what_belongs_together(n, cpu):
+    """Else the test before would count nothing."""
+    ctx = gb.Context()
+    for _ in range(n):
+        ctx.tensor(4)
+    before = visited()
+    buffer = ctx.allocate(cpu)
+    assert visited() - before >= n  # has one of them lost its place?
+    buffers = [gb.Buffer.from_array(np.zeros(64, np.uint8)) for _ in range(n)]
+    for b in buffers:
+        b.place(ctx.tensor(4))
+    before = visited()
+    ctx.close()
+    del ctx, buffer, buffers, b
+    gc.collect()
+    assert visited() - before >= n
