@@ -101,7 +101,7 @@ void gbpy_give(struct gbpy_object * o, struct gbpy_object ** dead) {
 }
 
 static void destroy(struct gbpy_object * o, struct gbpy_object ** dead) {
-    gbpy_visited(1 + o->needs.n + o->homes.n + o->constants.n);
+    gbpy_visited(1 + o->needs.n + o->homes.n);
     if (o->kind == GBPY_CONTEXT) {
         drop_keeps(o, dead);
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import tempfile
 from collections.abc import Callable, Sequence
@@ -15,6 +16,7 @@ from ._data import read_device
 from ._errors import NOT_GIVEN, InvalidArgumentError, StateError, check, expect, expect_int, non_null, raise_last
 from ._escape import markup
 from ._ffi import ffi, lib
+from ._files import read_text
 from ._handles import ContextCore, Core, Holders, fail, handles_of, new_handle
 from ._hints import made_by
 from ._messages import kind_of
@@ -270,11 +272,16 @@ class Graph:
     def to_dot(self) -> str:
         """The graph in the language of Graphviz."""
         core = self._live()
-        with tempfile.TemporaryDirectory() as folder:
-            path = os.path.join(folder, "graph.dot")
+        folder = tempfile.mkdtemp()  # TemporaryDirectory closes a descriptor twice where a signal handler raises while it cleans up
+        path = os.path.join(folder, "graph.dot")
+        try:
             check(lib.gbpy_graph_dump_dot(core.h, os.fsencode(path)), "Graph.to_dot")
-            with open(path, encoding="utf-8", errors="replace") as f:
-                return f.read()
+            return read_text(path, "replace")
+        finally:
+            with contextlib.suppress(OSError):
+                os.unlink(path)
+            with contextlib.suppress(OSError):
+                os.rmdir(folder)
 
     def _repr_html_(self) -> str:
         core = self._live()
