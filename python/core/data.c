@@ -5,11 +5,14 @@
 #include <string.h>
 
 #include "backend/backend.h"
+#include "base/current.h"
 #include "base/mapped.h"
 #include "base/mem.h"
 #include "base/status.h"
 #include "sched/sched.h"
 #include "tensor/tensor.h"
+
+enum { ASK = 1 << 14 }; // elements between two questions of the thread's poll
 
 // -------------------------------------------------------------------------------------------------------------------------- entering
 
@@ -201,26 +204,6 @@ int gbpy_location(const struct gbpy_handle * context, const struct ggml_tensor *
 
 // --------------------------------------------------------------------------------------------------------- reading, writing, copying
 
-static int get_bytes(const struct ggml_tensor * t, void * data, size_t size) {
-    if (gb_tensor_buffer(t) != NULL) {
-        return ggml_backend_tensor_get(t, data, 0, size);
-    }
-    gb_mapped_enter();
-    memcpy(data, t->data, size);
-    gb_mapped_leave();
-    return gb_mapped_check_at("reading", t->data);
-}
-
-static int put_bytes(struct ggml_tensor * t, const void * data, size_t offset, size_t size) {
-    if (gb_tensor_buffer(t) != NULL) {
-        return ggml_backend_tensor_set(t, data, offset, size);
-    }
-    gb_mapped_enter();
-    memcpy((char *) t->data + offset, data, size);
-    gb_mapped_leave();
-    return gb_mapped_check_at("reading", data);
-}
-
 int gbpy_read(const struct gbpy_handle * context, const struct ggml_tensor * t, void * data, size_t size, const char * what) {
     struct gbpy_want     wants[2];
     struct gbpy_use      use = { .wants = wants, .capacity = 2, .borrowed = true };
@@ -228,31 +211,38 @@ int gbpy_read(const struct gbpy_handle * context, const struct ggml_tensor * t, 
     GB_TRY(enter_tensor(&use, context, (struct ggml_tensor *) t, false, true, what, &owner));
     int status = check_set(owner, t, what);
     if (status == GGML_STATUS_SUCCESS && size > 0) {
-        status = size <= ggml_nbytes(t) ? get_bytes(t, data, size) : gb_fail(GGML_STATUS_INVALID_ARGUMENT, "%s has %zu bytes, not %zu", what, ggml_nbytes(t), size);
+        status = size <= ggml_nbytes(t) ? (int) ggml_backend_tensor_get(t, data, 0, size) : gb_fail(GGML_STATUS_INVALID_ARGUMENT, "%s has %zu bytes, not %zu", what, ggml_nbytes(t), size);
     }
     gbpy_leave(&use);
     return status;
 }
 
-static void note_set(struct ggml_tensor * t) { gbpy_set_stamp(gb_root(t), atomic_fetch_add(&gbpy_sets, 1) + 1); }
+// After a write. One that an interrupt ended may have written a part: as if it had never been set.
+static void note_set(struct ggml_tensor * t, int status) {
+    if (status == GGML_STATUS_SUCCESS) {
+        gbpy_set_stamp(gb_root(t), atomic_fetch_add(&gbpy_sets, 1) + 1);
+    } else if (status == GGML_STATUS_ABORTED) {
+        gbpy_set_stamp(gb_root(t), 0);
+        gbpy_note_move(); // graphs look at their inputs again
+    }
+}
 
 int gbpy_write(const struct gbpy_handle * context, struct ggml_tensor * t, const void * data, size_t offset, size_t size, const char * what) {
     struct gbpy_want     wants[2];
     struct gbpy_use      use = { .wants = wants, .capacity = 2, .borrowed = true };
     struct gbpy_object * owner;
     GB_TRY(enter_tensor(&use, context, t, true, false, what, &owner));
-    int status = size > 0 ? put_bytes(t, data, offset, size) : GGML_STATUS_SUCCESS;
-    if (status == GGML_STATUS_SUCCESS) {
-        note_set(t);
-    }
+    int status = size > 0 ? (int) ggml_backend_tensor_set(t, data, offset, size) : GGML_STATUS_SUCCESS;
+    note_set(t, status);
     gbpy_leave(&use);
     return status;
 }
 
 // Rows of the last axis, whose elements may have gaps between them.
-static void scatter(char * to, const struct ggml_tensor * t, const char * from) {
+static int scatter(char * to, const struct ggml_tensor * t, const char * from) {
     const size_t  element = ggml_type_size(t->type);
     const int64_t blocks  = t->ne[0] / ggml_blck_size(t->type);
+    unsigned      n       = 0;
     gb_mapped_enter();
     for (int64_t i3 = 0; i3 < t->ne[3]; i3++) {
         for (int64_t i2 = 0; i2 < t->ne[2]; i2++) {
@@ -260,29 +250,33 @@ static void scatter(char * to, const struct ggml_tensor * t, const char * from) 
                 char * row = to + (size_t) i1 * t->nb[1] + (size_t) i2 * t->nb[2] + (size_t) i3 * t->nb[3];
                 for (int64_t i0 = 0; i0 < blocks; i0++, from += element) {
                     memcpy(row + (size_t) i0 * t->nb[0], from, element);
+                    if (++n % ASK == 0) {
+                        gb_mapped_leave();
+                        GB_TRY(gb_go_on());
+                        gb_mapped_enter();
+                    }
                 }
             }
         }
     }
     gb_mapped_leave();
+    return GGML_STATUS_SUCCESS;
 }
 
 static int write_gaps(struct ggml_tensor * t, const void * data) {
     if (is_host(t)) {
-        scatter(t->data, t, data);
+        const int status = scatter(t->data, t, data);
         gb_buffer_changed(gb_tensor_buffer(t));
-        return gb_mapped_check_at("reading", data);
+        return status == GGML_STATUS_SUCCESS ? (int) gb_mapped_check_at("reading", data) : status;
     }
     const size_t n       = ggml_nbytes(t); // read what is there, change it, write it back
     char *       staging = gb_malloc(n);
     if (staging == NULL) {
         return GGML_STATUS_ALLOC_FAILED;
     }
-    int status = get_bytes(t, staging, n);
-    if (status == GGML_STATUS_SUCCESS) {
-        scatter(staging, t, data);
-        status = put_bytes(t, staging, 0, n);
-    }
+    int status = ggml_backend_tensor_get(t, staging, 0, n);
+    status     = status == GGML_STATUS_SUCCESS ? scatter(staging, t, data) : status;
+    status     = status == GGML_STATUS_SUCCESS ? (int) ggml_backend_tensor_set(t, staging, 0, n) : status;
     gb_free(staging);
     GB_TRY(gb_mapped_check_at("reading", data));
     return status;
@@ -297,11 +291,9 @@ int gbpy_write_all(const struct gbpy_handle * context, struct ggml_tensor * t, c
     GB_TRY(enter_tensor(&use, context, t, true, false, what, &owner));
     int status = GGML_STATUS_SUCCESS;
     if (size > 0) {
-        status = ggml_is_contiguous(t) ? put_bytes(t, data, 0, size) : write_gaps(t, data);
+        status = ggml_is_contiguous(t) ? (int) ggml_backend_tensor_set(t, data, 0, size) : write_gaps(t, data);
     }
-    if (status == GGML_STATUS_SUCCESS) {
-        note_set(t);
-    }
+    note_set(t, status);
     gbpy_leave(&use);
     return status;
 }
@@ -329,9 +321,7 @@ int gbpy_copy(const struct gbpy_handle * to_context, struct ggml_tensor * to, co
     status = status == GGML_STATUS_SUCCESS ? refresh(to) : status;
     status = status == GGML_STATUS_SUCCESS ? refresh(from) : status;
     status = status == GGML_STATUS_SUCCESS ? (int) ggml_backend_tensor_copy(from, to) : status;
-    if (status == GGML_STATUS_SUCCESS) {
-        note_set(to);
-    }
+    note_set(to, status);
     gbpy_leave(&use);
     return status;
 }

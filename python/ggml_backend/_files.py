@@ -21,6 +21,7 @@ from ._owned import owned
 __all__ = ["Sink", "can_write", "encoded", "open_regular", "read_text", "replace_file", "write_text"]
 
 _Path = str | os.PathLike[str]
+_PIECE = 8 << 20  # bytes written at once
 
 
 class Sink(Protocol):
@@ -69,7 +70,9 @@ class _Output:
 
     def write(self, data: Any, /) -> None:
         with ffi.from_buffer(data) as buffer:
-            self._check(lib.gbpy_output_write(self._output, buffer, len(buffer)))
+            for start in range(0, len(buffer), _PIECE):  # Python hears Ctrl-C between two
+                n = min(_PIECE, len(buffer) - start)
+                self._check(lib.gbpy_output_write(self._output, buffer + start, n))
 
     def commit(self) -> None:
         self._check(lib.gbpy_output_commit(self._output))

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "alloc/plan_impl.h"
+#include "base/current.h"
 #include "base/env.h"
 #include "base/mem.h"
 #include "base/status.h"
@@ -22,9 +23,11 @@
 
 bool gb_plan_spend(struct gb_plan_budget * budget, uint64_t steps) {
     budget->unread += steps;
-    if (budget->deadline != INT64_MAX && budget->unread >= CLOCK_STEPS) {
-        budget->unread = 0;
-        budget->steps  = gb_time_ns() < budget->deadline ? budget->steps : 0;
+    if (budget->unread >= CLOCK_STEPS) {
+        const bool late = budget->deadline != INT64_MAX && gb_time_ns() >= budget->deadline;
+        budget->unread  = 0;
+        budget->gave_up = budget->gave_up || gb_go_on() != GGML_STATUS_SUCCESS;
+        budget->steps   = late || budget->gave_up ? 0 : budget->steps;
     }
     const bool enough = steps <= budget->steps;
     budget->steps -= enough ? steps : budget->steps;
@@ -148,8 +151,8 @@ static enum ggml_status search_part(struct gb_plan_part * part, size_t goal, siz
 
 static enum ggml_status plan_parts(struct gb_plan_problem * p, const struct gb_plan_effort * effort, struct gb_plan_result * result) {
     const int64_t deadline = effort->limit_ns > 0 ? gb_time_ns() + effort->limit_ns : INT64_MAX;
-    struct gb_plan_budget heuristic = { HEURISTIC_STEPS + effort->steps / 2, deadline, 0 };
-    struct gb_plan_budget search    = { effort->steps, deadline, 0 };
+    struct gb_plan_budget heuristic = { .steps = HEURISTIC_STEPS + effort->steps / 2, .deadline = deadline };
+    struct gb_plan_budget search    = { .steps = effort->steps, .deadline = deadline };
     size_t                goal      = GB_MAX(p->bound, effort->capacity);
     *result                         = (struct gb_plan_result){ .lower_bound = p->bound, .bound = p->bound };
     for (size_t k = 0; k < p->n_parts; k++) {
@@ -162,6 +165,9 @@ static enum ggml_status plan_parts(struct gb_plan_problem * p, const struct gb_p
         GB_TRY(fit_gaps(part, goal, &heuristic));
         GB_TRY(fill_valleys(part, goal, &heuristic));
         GB_TRY(search_part(part, goal, effort->capacity, p->unit, &search));
+        if (heuristic.gave_up || search.gave_up) {
+            return GGML_STATUS_ABORTED;
+        }
         result->peak  = GB_MAX(result->peak, part->peak);
         result->bound = GB_MAX(result->bound, part->bound);
         goal          = GB_MAX(goal, part->peak); // the others need not be smaller

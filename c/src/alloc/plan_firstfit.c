@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/current.h"
 #include "base/mem.h"
 #include "base/status.h"
 
@@ -153,7 +154,9 @@ enum ggml_status gb_plan_first_fit(struct gb_plan_part * part, enum gb_plan_key 
         qsort(f.order, part->n, sizeof(*f.order), gb_plan_by_rank);
     }
     *peak = 0;
-    for (uint32_t k = 0; ok && k < part->n; k++) {
+    enum ggml_status status = ok ? GGML_STATUS_SUCCESS : GGML_STATUS_ALLOC_FAILED;
+    for (uint32_t k = 0; status == GGML_STATUS_SUCCESS && k < part->n; k++) {
+        status           = k % GB_PLAN_ASK == 0 ? gb_go_on() : status;
         const uint32_t i = f.order[k].buffer;
         part->trial[i]   = dense ? place_dense(&f, part, i, smallest_gap) : place_sparse(&f, part, i, smallest_gap);
         *peak            = GB_MAX(*peak, part->trial[i] + part->buffers[i].size);
@@ -161,5 +164,5 @@ enum ggml_status gb_plan_first_fit(struct gb_plan_part * part, enum gb_plan_key 
     gb_free(f.order);
     gb_free(f.placed);
     gb_free(f.tree.latest);
-    return ok ? GGML_STATUS_SUCCESS : GGML_STATUS_ALLOC_FAILED;
+    return status;
 }

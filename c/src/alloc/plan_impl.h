@@ -49,11 +49,13 @@ struct gb_plan_problem {
     size_t                  bound;   // largest load
 };
 
-// What may still be spent. Steps are taken as they come, the clock is read now and then.
+// What may still be spent. Steps are taken as they come; the clock is read, and the thread's poll asked, now and then.
+enum { GB_PLAN_ASK = 256 }; // buffers that are placed between two questions
 struct gb_plan_budget {
     uint64_t steps;    // left
     int64_t  deadline; // gb_time_ns; INT64_MAX: none
     uint64_t unread;   // steps since the clock was read
+    bool     gave_up;  // the thread's poll said so: nothing is left
 };
 bool gb_plan_spend(struct gb_plan_budget * budget, uint64_t steps); // false when the budget is used up
 
@@ -79,7 +81,7 @@ int gb_plan_by_rank(const void * a, const void * b);
 enum ggml_status gb_plan_problem_init(struct gb_plan_problem * p, const struct gb_plan_item * items, size_t n, size_t alignment);
 void             gb_plan_problem_free(struct gb_plan_problem * p);
 
-// Each writes part->trial and the peak of that. The statuses are SUCCESS and ALLOC_FAILED.
+// Each writes part->trial and the peak of that. The statuses are SUCCESS, ALLOC_FAILED and ABORTED (the thread's poll said so).
 enum ggml_status gb_plan_in_order(struct gb_plan_part * part, size_t * peak);
 enum ggml_status gb_plan_first_fit(struct gb_plan_part * part, enum gb_plan_key key, bool smallest_gap, size_t * peak);
 uint64_t         gb_plan_first_fit_steps(const struct gb_plan_part * part);

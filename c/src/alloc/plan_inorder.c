@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "alloc/offset_pool.h"
+#include "base/current.h"
 #include "base/mem.h"
 #include "base/status.h"
 
@@ -23,30 +24,34 @@ static void group_by_death(const struct gb_plan_part * part, uint32_t * begin, u
     begin[0] = 0;
 }
 
-static enum gb_pool_result run(struct gb_plan_part * part, struct gb_offset_pool * pool, const uint32_t * begin, const uint32_t * order) {
-    enum gb_pool_result result = GB_POOL_OK;
-    uint32_t            ended  = 0;
-    for (uint32_t i = 0; i < part->n && result == GB_POOL_OK; i++) {
+static enum ggml_status run(struct gb_plan_part * part, struct gb_offset_pool * pool, const uint32_t * begin, const uint32_t * order) {
+    uint32_t ended = 0;
+    for (uint32_t i = 0; i < part->n; i++) {
+        if (i % GB_PLAN_ASK == 0) {
+            GB_TRY(gb_go_on());
+        }
         for (const uint32_t end = begin[part->buffers[i].first + 1]; ended < end; ended++) {
             gb_pool_give_back(pool, part->trial[order[ended]], part->buffers[order[ended]].size);
         }
-        result = gb_pool_take(pool, part->buffers[i].size, &part->trial[i]);
+        if (gb_pool_take(pool, part->buffers[i].size, &part->trial[i]) != GB_POOL_OK) {
+            return GGML_STATUS_ALLOC_FAILED; // never full: no more is used than all sizes together
+        }
     }
-    return result;
+    return GGML_STATUS_SUCCESS;
 }
 
 enum ggml_status gb_plan_in_order(struct gb_plan_part * part, size_t * peak) {
     struct gb_offset_pool pool   = { 0 };
-    enum gb_pool_result   result = GB_POOL_NO_MEMORY;
+    enum ggml_status      status = GGML_STATUS_ALLOC_FAILED;
     uint32_t *            begin  = gb_calloc((size_t) part->n_sections + 2, sizeof(*begin));
     uint32_t *            order  = gb_calloc(part->n, sizeof(*order));
     if (begin && order && gb_pool_init(&pool, 0, SIZE_MAX)) {
         group_by_death(part, begin, order);
-        result = run(part, &pool, begin, order);
+        status = run(part, &pool, begin, order);
     }
     *peak = pool.high;
     gb_pool_free(&pool);
     gb_free(begin);
     gb_free(order);
-    return result == GB_POOL_OK ? GGML_STATUS_SUCCESS : GGML_STATUS_ALLOC_FAILED; // never full: no more is used than all sizes together
+    return status;
 }

@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/current.h"
 #include "base/hash.h"
 #include "base/mem.h"
 #include "base/status.h"
@@ -464,13 +465,15 @@ static size_t given_peak(struct search * s) {
     return sum_of(bytes + s->g->n_arenas, s->g->n_arenas);
 }
 
-static bool find_path(struct search * s, int * order) {
+static enum ggml_status find_path(struct search * s, int * order, bool * found) {
     const int n = s->g->n;
+    *found      = false;
     s->limit    = given_peak(s);
     first_state(s);
     for (int step = 0; step < n; step++) {
+        GB_TRY(gb_go_on());
         if (!advance(s, step % 2, step)) {
-            return false;
+            return GGML_STATUS_SUCCESS;
         }
     }
     for (int step = n - 1, state = 0; step >= 0; step--) { // the first state is the best
@@ -478,7 +481,8 @@ static bool find_path(struct search * s, int * order) {
         order[step]              = back->node;
         state                    = back->parent;
     }
-    return true;
+    *found = true;
+    return GGML_STATUS_SUCCESS;
 }
 
 static enum ggml_status search(const struct graph * g, int * order, bool * found) {
@@ -492,14 +496,14 @@ static enum ggml_status search(const struct graph * g, int * order, bool * found
         s.bytes[i]  = gb_calloc((BEAM + 1) * row + 1, sizeof(*s.bytes[i]));
         ok          = ok && s.states[i] && s.bytes[i];
     }
-    *found = ok && find_path(&s, order);
+    const enum ggml_status status = ok ? find_path(&s, order, found) : GGML_STATUS_ALLOC_FAILED;
     for (int i = 0; i < 2; i++) {
         gb_free(s.states[i]);
         gb_free(s.bytes[i]);
     }
     gb_free(s.moves);
     gb_free(s.steps);
-    return ok ? GGML_STATUS_SUCCESS : GGML_STATUS_ALLOC_FAILED;
+    return status;
 }
 
 // -------------------------------------------------------------------------------------------------------------- judgement

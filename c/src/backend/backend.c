@@ -7,6 +7,7 @@
 
 #include <string.h>
 
+#include "base/current.h"
 #include "base/mapped.h"
 #include "base/mem.h"
 #include "base/thread.h"
@@ -363,6 +364,9 @@ static enum ggml_status copy_runs(const struct ggml_tensor * src, struct ggml_te
     const size_t  run     = dense ? (size_t) n_units * unit : unit;
     const int64_t n_runs  = dense ? 1 : n_units;
     for (int64_t r = 0; r < ggml_nrows(dst); r++) {
+        if (r % 256 == 255) {
+            GB_TRY(gb_go_on());
+        }
         const int64_t i1  = r % dst->ne[1], i2 = r / dst->ne[1] % dst->ne[2], i3 = r / dst->ne[1] / dst->ne[2];
         const size_t  row = (size_t) i1 * dst->nb[1] + (size_t) i2 * dst->nb[2] + (size_t) i3 * dst->nb[3];
         for (int64_t i0 = 0; i0 < n_runs; i0++) {

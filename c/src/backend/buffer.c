@@ -7,6 +7,7 @@
 #include <stdatomic.h>
 #include <string.h>
 
+#include "base/current.h"
 #include "base/mapped.h"
 #include "base/mem.h"
 #include "base/thread.h"
@@ -303,6 +304,11 @@ enum ggml_status ggml_backend_tensor_set(struct ggml_tensor * tensor, const void
         return GGML_STATUS_SUCCESS;
     }
     GB_TRY(gb_tensor_check_access(__func__, tensor, data, offset, size));
+    for (; size > GB_POLL_BYTES && gb_get_poll(NULL) != NULL; size -= GB_POLL_BYTES, offset += GB_POLL_BYTES) {
+        GB_TRY(ggml_backend_tensor_set(tensor, data, offset, GB_POLL_BYTES));
+        GB_TRY(gb_go_on());
+        data = (const char *) data + GB_POLL_BYTES;
+    }
     const ggml_backend_buffer_t buffer = gb_tensor_buffer(tensor);
     if (buffer == NULL) { // plain host memory, of a context or given by the caller
         gb_mapped_enter();
@@ -326,6 +332,11 @@ enum ggml_status ggml_backend_tensor_get(const struct ggml_tensor * tensor, void
         return GGML_STATUS_SUCCESS;
     }
     GB_TRY(gb_tensor_check_access(__func__, tensor, data, offset, size));
+    for (; size > GB_POLL_BYTES && gb_get_poll(NULL) != NULL; size -= GB_POLL_BYTES, offset += GB_POLL_BYTES) {
+        GB_TRY(ggml_backend_tensor_get(tensor, data, offset, GB_POLL_BYTES));
+        GB_TRY(gb_go_on());
+        data = (char *) data + GB_POLL_BYTES;
+    }
     const ggml_backend_buffer_t buffer = gb_tensor_buffer(tensor);
     if (buffer == NULL) {
         gb_mapped_enter();

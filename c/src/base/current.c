@@ -3,8 +3,12 @@
 
 #include <stddef.h>
 
+#include "base/env.h"
+#include "base/status.h"
+
 static _Thread_local gb_poll_fn current_poll;
 static _Thread_local void *     current_poll_data;
+static _Thread_local int64_t    polled_ns; // when it was last asked
 static _Thread_local void *     current_run;
 
 void gb_set_poll(gb_poll_fn poll, void * data) {
@@ -28,7 +32,16 @@ bool gb_poll(void) {
     gb_set_poll(NULL, NULL); // the poll may run anything, waits too
     const bool stop = poll(data);
     gb_set_poll(poll, data);
+    polled_ns = gb_time_ns();
     return stop;
+}
+
+bool gb_poll_is_due(void) {
+    return current_poll != NULL && gb_time_ns() - polled_ns >= GB_POLL_NS;
+}
+
+enum ggml_status gb_go_on(void) {
+    return gb_poll_is_due() && gb_poll() ? gb_fail_quietly(GGML_STATUS_ABORTED, "interrupted") : GGML_STATUS_SUCCESS;
 }
 
 void gb_set_run(void * run) { current_run = run; }

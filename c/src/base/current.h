@@ -7,14 +7,22 @@
 
 #include <stdbool.h>
 
-#define GB_POLL_NS 20000000 // how often a long wait asks
+#include "ggml.h"
 
-// Long waits of this thread ask poll(data) about every GB_POLL_NS, with no lock held; true: give up as soon as possible. NULL: nobody is
-// asked. A poll that itself waits here is not asked again meanwhile.
+#define GB_POLL_NS 20000000 // how often a long wait asks
+#define GB_POLL_BYTES ((size_t) 8 << 20) // copied at once; while the system gives fresh memory this takes tens of milliseconds
+
+// Long waits and long work of this thread ask poll(data) about every GB_POLL_NS, with no lock held; true: give up as soon as possible. NULL:
+// nobody is asked. A poll that itself waits here is not asked again meanwhile.
 typedef bool (*gb_poll_fn)(void * data);
 void       gb_set_poll(gb_poll_fn poll, void * data);
 gb_poll_fn gb_get_poll(void ** data); // what is set, so that it can be put back; data may be NULL
 bool       gb_poll(void);             // asks now; false without a poll
+bool       gb_poll_is_due(void);      // there is a poll, which was not asked for GB_POLL_NS
+
+// For long work, between two pieces of it, each some microseconds to milliseconds long: asks if that is due. ABORTED, left as the thread's
+// failure, but not logged: give up.
+enum ggml_status gb_go_on(void);
 
 // A name for the computation that this thread works for, of no meaning here; NULL: none.
 void   gb_set_run(void * run);

@@ -304,20 +304,17 @@ void gb_sleep_us(int64_t us) {
 
 #endif
 
-static _Thread_local int64_t polled_ns; // when this thread last asked
-
 bool gb_cond_wait_polled(gb_cond * c, gb_mutex * m) {
     if (gb_get_poll(NULL) == NULL) {
         gb_cond_wait(c, m);
         return false;
     }
-    if (gb_cond_wait_for(c, m, GB_POLL_NS) && gb_time_ns() - polled_ns < GB_POLL_NS) { // woken often, it asks all the same
+    if (gb_cond_wait_for(c, m, GB_POLL_NS) && !gb_poll_is_due()) { // woken often, it asks all the same
         return false;
     }
     const unsigned generation = gb_fork_generation();
     gb_mutex_unlock(m);
     const bool stop = gb_poll();
-    polled_ns       = gb_time_ns();
     if (gb_fork_generation() != generation) { // the poll has forked, and this is the child: who could hold the mutex is in the parent
         gb_mutex_init(m);
         gb_cond_init(c);

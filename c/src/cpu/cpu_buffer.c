@@ -3,6 +3,7 @@
 // The buffer's context is its first byte. All three kinds share their hooks and differ only in who gives the memory back.
 #include <string.h>
 
+#include "base/current.h"
 #include "base/mem.h"
 #include "base/status.h"
 #include "cpu/cpu.h"
@@ -87,7 +88,9 @@ static GGML_CALL bool buffer_copy(ggml_backend_buffer_t buffer, const struct ggm
 }
 
 static GGML_CALL void buffer_clear(ggml_backend_buffer_t buffer, uint8_t value) {
-    memset(buffer->context, value, buffer->size);
+    for (size_t done = 0; done < buffer->size && (done == 0 || gb_go_on() == GGML_STATUS_SUCCESS); done += GB_POLL_BYTES) {
+        memset((char *) buffer->context + done, value, GB_MIN(GB_POLL_BYTES, buffer->size - done));
+    }
 }
 
 static struct ggml_backend_buffer_i buffer_hooks(void (*free_buffer)(ggml_backend_buffer_t buffer)) {

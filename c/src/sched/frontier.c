@@ -11,10 +11,11 @@
 
 #include <string.h>
 
+#include "base/current.h"
 #include "base/hash.h"
 #include "base/status.h"
 
-enum { NO_SLOT = -1 };
+enum { NO_SLOT = -1, ASK = 256 }; // states between two questions of the thread's poll
 
 struct term { // value >= 0: consumer `a` of that value; else `a` and `b` are neighbours
     int32_t step, value, a, b;
@@ -420,6 +421,9 @@ static enum ggml_status take_step(struct search * s, int step) {
         return GGML_STATUS_ALLOC_FAILED;
     }
     for (size_t k = 0; k < s->now.cost.n && s->history.n <= s->max_states; k++) {
+        if (k % ASK == 0) {
+            GB_TRY(gb_go_on());
+        }
         if (!branch(s, step, k)) {
             return GGML_STATUS_ALLOC_FAILED;
         }

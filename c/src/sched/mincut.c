@@ -5,6 +5,11 @@
 // item has an arc to both ends), so few rounds are needed.
 #include "sched/mincut.h"
 
+#include "base/current.h"
+#include "base/status.h"
+
+enum { ASK = 4096 }; // arcs between two questions of the thread's poll
+
 bool gb_flow_add(struct gb_flow * net, int32_t from, int32_t to, int64_t cap, int64_t back) {
     net->n_nodes = GB_MAX(net->n_nodes, GB_MAX(from, to) + 1);
     return (cap == 0 && back == 0) || from == to || gb_vec_push(&net->arcs, ((struct gb_flow_arc){ from, to, cap, back }));
@@ -122,11 +127,14 @@ static size_t push(struct solver * s, size_t depth) {
     return full;
 }
 
-static void fill_levels(struct solver * s) {
+static enum ggml_status fill_levels(struct solver * s) {
     size_t  depth = 0;
     int32_t v     = s->source;
-    for (;;) {
+    for (unsigned n = 0;; n++) {
         uint32_t h;
+        if (n % ASK == 0) {
+            GB_TRY(gb_go_on());
+        }
         if (v == s->sink) {
             depth = push(s, depth);
             v     = tail_of(s, s->path[depth]);
@@ -134,7 +142,7 @@ static void fill_levels(struct solver * s) {
             s->path[depth++] = h;
             v                = head_of(s, h);
         } else if (v == s->source) {
-            return;
+            return GGML_STATUS_SUCCESS;
         } else {
             s->level[v] = -1; // leads nowhere any more
             v           = tail_of(s, s->path[--depth]);
@@ -154,7 +162,11 @@ enum ggml_status gb_flow_solve(struct gb_flow * net, int32_t source, int32_t sin
         return GGML_STATUS_ALLOC_FAILED;
     }
     while (find_levels(&s)) {
-        fill_levels(&s);
+        const enum ggml_status status = fill_levels(&s);
+        if (status != GGML_STATUS_SUCCESS) {
+            free_solver(&s);
+            return status;
+        }
     }
     net->value = 0;
     for (size_t e = 0; e < net->arcs.n; e++) {

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "backend/backend.h"
+#include "base/current.h"
 #include "base/env.h"
 
 static void free_stages(struct gb_sched_plan * p) {
@@ -90,7 +91,8 @@ int gb_sched_user_of(const struct ggml_backend_sched * s, const struct ggml_tens
 
 // ---------------------------------------------------------------------------------------------------------------------- making
 
-static enum ggml_status cut(struct gb_sched_plan * p) {
+static enum ggml_status cut(struct ggml_backend_sched * s, struct gb_sched_plan * p) {
+    (void) s;
     int32_t *     backend  = gb_calloc((size_t) p->n_nodes, sizeof(*backend));
     uint8_t *     computes = gb_calloc((size_t) p->n_nodes, sizeof(*computes));
     gb_split_list ranges   = { 0 };
@@ -110,6 +112,13 @@ static enum ggml_status cut(struct gb_sched_plan * p) {
     return ok ? GGML_STATUS_SUCCESS : GGML_STATUS_ALLOC_FAILED;
 }
 
+static enum ggml_status find_guide(struct ggml_backend_sched * s, struct gb_sched_plan * p) {
+    p->guide = gb_sched_find_guide(s, p);
+    return GGML_STATUS_SUCCESS;
+}
+
+static enum ggml_status judge(struct ggml_backend_sched * s, struct gb_sched_plan * p) { return gb_sched_judge(s, p); }
+
 // What the backends need for themselves: the most of any split.
 static enum ggml_status measure_work(struct ggml_backend_sched * s, struct gb_sched_plan * p) {
     const uint64_t before = gb_fail_count();
@@ -125,18 +134,17 @@ static enum ggml_status measure_work(struct ggml_backend_sched * s, struct gb_sc
     return gb_status_since(before);
 }
 
+// Between two steps, each linear in the graph, the thread's poll is asked.
 static enum ggml_status fill_collected(struct ggml_backend_sched * s, struct gb_sched_plan * p) {
-    GB_TRY(gb_sched_assign_plan(s, p));
-    GB_TRY(cut(p));
-    GB_TRY(gb_sched_lay_out_leafs(s, p));
-    p->guide = gb_sched_find_guide(s, p);
-    GB_TRY(gb_sched_make_program(s, p));
-    GB_TRY(gb_sched_order_steps(s, p));
-    GB_TRY(gb_sched_lay_out(s, p));
-    GB_TRY(gb_sched_judge(s, p));
-    GB_TRY(measure_work(s, p));
-    GB_TRY(gb_sched_find_fallbacks(s, p));
-    return gb_sched_find_hazards(s, p);
+    static enum ggml_status (* const steps[])(struct ggml_backend_sched *, struct gb_sched_plan *) = {
+        gb_sched_assign_plan, cut, gb_sched_lay_out_leafs, find_guide, gb_sched_make_program, gb_sched_order_steps,
+        gb_sched_lay_out, judge, measure_work, gb_sched_find_fallbacks, gb_sched_find_hazards,
+    };
+    for (size_t i = 0; i < GB_ARRAY_LEN(steps); i++) {
+        GB_TRY(steps[i](s, p));
+        GB_TRY(gb_go_on());
+    }
+    return GGML_STATUS_SUCCESS;
 }
 
 static enum ggml_status fill(struct ggml_backend_sched * s, struct gb_sched_plan * p, const struct ggml_cgraph * graph) {

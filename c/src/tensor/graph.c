@@ -7,10 +7,11 @@
 // Building never recurses, and a failed build takes back all it did.
 #include <limits.h>
 
+#include "base/current.h"
 #include "base/vec.h"
 #include "tensor.h"
 
-enum { GRAPH_SIZE_MAX = INT_MAX / 4, GROWN_SIZE_MIN = 64 };
+enum { GRAPH_SIZE_MAX = INT_MAX / 4, GROWN_SIZE_MIN = 64, ASK = 1024 }; // ASK: nodes between two questions of the thread's poll
 
 // ----------------------------------------------------------------------------------------------------------------- the block
 
@@ -249,7 +250,7 @@ static enum ggml_status append(struct builder * b, struct ggml_tensor * tensor) 
         graph->grads[graph->n_nodes] = tensor->grad;
     }
     graph->nodes[graph->n_nodes++] = tensor;
-    return GGML_STATUS_SUCCESS;
+    return graph->n_nodes % ASK == 0 ? gb_go_on() : GGML_STATUS_SUCCESS;
 }
 
 // Depth first, a tensor after its sources. Tensors are marked on the way down: one may name itself as a source.
