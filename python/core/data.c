@@ -12,7 +12,7 @@
 #include "sched/sched.h"
 #include "tensor/tensor.h"
 
-enum { ASK = 1 << 14 }; // elements between two questions of the thread's poll
+enum { ASK = 1024 }; // elements between two questions of the thread's poll: each may be the first of a huge page
 
 // -------------------------------------------------------------------------------------------------------------------------- entering
 
