@@ -553,6 +553,10 @@ int gbpy_sched_set_n_copies(struct gbpy_handle * sched, int n) {
     return status;
 }
 
+const char * gbpy_sched_device_name(const struct gbpy_handle * sched, int i) {
+    return ((const struct ggml_backend_sched *) sched->object->ptr)->devices[i].name;
+}
+
 void gbpy_sched_keep_all(struct gbpy_handle * sched, bool keep) {
     struct gbpy_sched * s = gbpy_sched_of(sched, "Scheduler");
     if (s != NULL) {

@@ -19,6 +19,7 @@ int gbpy_sched_reset(struct gbpy_handle * sched);
 int gbpy_sched_close(struct gbpy_handle * sched); // gives memory back that nobody looks into; then as gbpy_close
 int gbpy_sched_set_backend(struct gbpy_handle * sched, struct gbpy_handle * context, struct ggml_tensor * node, struct gbpy_handle * backend); // NULL: none
 int gbpy_sched_set_n_copies(struct gbpy_handle * sched, int n);
+const char * gbpy_sched_device_name(const struct gbpy_handle * sched, int i); // as users see it: no two are the same
 void gbpy_sched_keep_all(struct gbpy_handle * sched, bool keep); // all results of graphs that are planned from now on
 // By who uses the scheduler: is its last plan the graph's? The second: and would it be planned again in the same way?
 bool gbpy_sched_has_splits_of(const struct gbpy_handle * sched, const struct gbpy_handle * graph);

@@ -43,8 +43,9 @@ _how_type: Any = ffi.typeof("int *")
 class SchedCore(Core):
     """A ``ggml_backend_sched``. What it has planned and what is on its way is known to C."""
 
-    __slots__ = ("may_warn", "run")
+    __slots__ = ("may_warn", "names", "run")
     may_warn: bool
+    names: tuple[str, ...]
 
     def __init__(self, backends: tuple[BackendCore, ...], buffer_types: Sequence[BufferType] | None) -> None:
         h = new_handle()
@@ -55,12 +56,18 @@ class SchedCore(Core):
         if status:
             fail(status, "Scheduler")
         super().__init__(h, "struct ggml_backend_sched *", backends)
+        self.names = tuple(text(lib.gbpy_sched_device_name(h, i)) for i in range(len(backends)))  # of several CPUs: CPU, CPU1
         self.may_warn = any(not b.is_cpu for b in backends[:-1])  # there is a device that work could fall from
         self.run: Run | None = None  # of the runs on their way: what their callbacks raised
 
     @property
     def backends(self) -> tuple[BackendCore, ...]:
         return self.parents  # type: ignore[return-value]
+
+    @property
+    def named(self) -> list[tuple[Any, str]]:
+        """Backends of C with the names that users see."""
+        return [(b.ptr, name) for b, name in zip(self.backends, self.names, strict=True)]
 
     def synchronize(self) -> None:
         """Waits for the runs on their way; raises their failure."""
@@ -208,7 +215,7 @@ class Scheduler(Handle):
         """Warns if a plan was made."""
         if how & _PLANNED and core.may_warn:
             with use("Scheduler", core, nested=True):
-                found = heavy_fallbacks(core.ptr, [(b.ptr, b.name, b.is_cpu) for b in core.backends])
+                found = heavy_fallbacks(core.ptr, [(ptr, name, b.is_cpu) for b, (ptr, name) in zip(core.backends, core.named, strict=True)])
             warn_of(found)
 
     def allocate(self, graph: Graph) -> None:
@@ -255,7 +262,7 @@ class Scheduler(Handle):
         return other if after[0] < before[0] and after[1] <= before[1] and after[2] <= before[2] else graph
 
     def _plan_object(self, core: SchedCore, graph: Graph, graph_core: GraphCore) -> Plan:
-        return Plan(self, graph, *read_plan(core.ptr, graph_core.ptr, [(b.ptr, b.name) for b in core.backends]))
+        return Plan(self, graph, *read_plan(core.ptr, graph_core.ptr, core.named))
 
     def _draft(self, graph: Graph, warn: bool = True) -> Plan:
         return self._asked(graph, lib.GBPY_PLAN_ONLY, lambda core, graph_core: self._plan_object(core, graph, graph_core), warn)
@@ -375,7 +382,7 @@ class Scheduler(Handle):
         expect(backend, Backend, "Scheduler: backend")
         core = backend._live()
         if core not in self._live().backends:
-            own = ", ".join([b.name for b in self._backends])
+            own = ", ".join(self._live().names)
             raise InvalidArgumentError(f"Scheduler: {backend.name} is not one of its backends, which are {own}")
         return core
 
@@ -417,7 +424,7 @@ class Scheduler(Handle):
         """What it has done since it was made, or since :meth:`reset_stats`: runs, plans, bytes by reason, waits, times."""
         core = self._live()
         with use("Scheduler", core, nested=True):
-            return read_stats(core.ptr, [(b.ptr, b.name) for b in core.backends])
+            return read_stats(core.ptr, core.named)
 
     def reset_stats(self) -> None:
         """Counts from zero again."""
@@ -564,10 +571,10 @@ class Scheduler(Handle):
         return core is None or core.closed
 
     def __repr__(self) -> str:
-        names = ", ".join(b.name for b in self._backends)
         core = self._core
         if core is None or core.closed:
             return "<Scheduler closed>"
+        names = ", ".join(core.names)
         if lib.gbpy_is_busy(core.h):
             return f"<Scheduler {names}: in use>"
         return f"<Scheduler {names}: {self.n_splits} splits>"

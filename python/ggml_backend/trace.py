@@ -82,7 +82,7 @@ class Trace:
 
     def __init__(self, scheduler: Scheduler, path: str | os.PathLike[str] | None) -> None:
         self._scheduler: weakref.ref[Scheduler] | None = weakref.ref(scheduler)  # which holds its trace
-        self._names = tuple(b.name for b in scheduler.backends)
+        self._names = scheduler._live().names
         self._queueless = tuple(i for i, b in enumerate(scheduler.backends) if b.is_cpu)
         self._path = path
         self.events: tuple[TraceEvent, ...] = ()

@@ -165,3 +165,22 @@ def test_examples_are_planned(name, capsys):
     assert re.search(r"\n *[0-9.]+ [KM]iB  CPU: arena ", text)
     assert main(["plan", "none-of-them"]) != 0
     assert ", ".join(NAMES) in capsys.readouterr().err
+
+
+def test_devices_that_are_called_the_same_have_numbers() -> None:
+    a, b, c = gb.Backend("CPU"), gb.Backend("CPU"), gb.Backend("CPU")
+    ctx, scheduler = gb.Context(), gb.Scheduler([a, b, c])
+    x = ctx.tensor((64, 64), name="x")
+    h, y = gb.relu(x), gb.relu(x) * 2.0
+    scheduler.set_backend(h, b)
+    scheduler.set_backend(y, c)
+    plan = scheduler.prepare(ctx.graph(h, y))
+    assert list(plan.memory) == ["CPU", "CPU1", "CPU2"]
+    assert {s.backend for s in plan.splits} >= {"CPU1", "CPU2"}
+    assert "CPU1" in scheduler.explain(h) and "CPU2" in scheduler.explain(y)
+    assert {s.backend for s in scheduler.stats.splits} >= {"CPU1", "CPU2"}
+    assert repr(scheduler).startswith("<Scheduler CPU, CPU1, CPU2:")
+    x.set(1.0)
+    with scheduler.trace() as trace:
+        scheduler.compute(plan.graph)
+    assert "CPU2" in trace.to_json()

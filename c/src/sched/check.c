@@ -183,7 +183,7 @@ static const char * describe_step(const struct ggml_backend_sched * s, int k, ch
     const struct gb_step *       step = &p->steps.data[k];
     if (step->kind == GB_STEP_COMPUTE) {
         const struct gb_split * split = &p->splits.data[step->index];
-        snprintf(text, size, "step %d (nodes %d to %d on %s)", k, split->start, split->end - 1, ggml_backend_name(s->devices[split->backend].backend));
+        snprintf(text, size, "step %d (nodes %d to %d on %s)", k, split->start, split->end - 1, s->devices[split->backend].name);
     } else if (step->kind == GB_STEP_COPY) {
         const struct gb_copy * copy = &p->copies.data[step->index];
         snprintf(text, size, "step %d (the copy '%s')", k, copy->dst->tensor.name);

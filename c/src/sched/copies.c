@@ -66,7 +66,7 @@ void gb_sched_free_shadows(struct gb_sched_plan * p) {
 
 static void name_copy(const struct ggml_backend_sched * s, int backend, struct ggml_tensor * t) { // "BACKEND#name"
     char name[GGML_MAX_NAME], device[GGML_MAX_NAME / 2];
-    snprintf(device, sizeof(device), "%s", ggml_backend_name(s->devices[backend].backend));
+    snprintf(device, sizeof(device), "%.*s", GGML_MAX_NAME / 2 - 1, s->devices[backend].name);
     gb_cut_at_character(device);
     gb_tensor_read_name(t, name);
     snprintf(t->name, sizeof(t->name), "%s#%.*s", device, GGML_MAX_NAME - 33, name);

@@ -149,7 +149,7 @@ static enum ggml_status check_ops(const struct ggml_backend_sched * s, const str
     }
     for (int b = 0; b < s->n_backends; b++) {
         GB_FAIL_IF(!any[b], GGML_STATUS_INVALID_ARGUMENT, GGML_STATUS_INVALID_ARGUMENT, "%s: argument 'table': backend %d, %s, has no entry for ops of any class and type",
-                   func, b, ggml_backend_name(s->devices[b].backend));
+                   func, b, s->devices[b].name);
     }
     return GGML_STATUS_SUCCESS;
 }
@@ -418,7 +418,7 @@ enum ggml_status gb_sched_relieve(struct ggml_backend_sched * s, const struct gb
         }
         GB_FAIL_IF(r->rounds >= ROUNDS, GGML_STATUS_ALLOC_FAILED, GGML_STATUS_ALLOC_FAILED,
                    "ggml_backend_sched: backend %s needs %zu bytes (results %zu, inputs %zu, kept copies %zu), %zu are allowed, and no cheaper placement needs less",
-                   ggml_backend_name(s->devices[b].backend), need, p->need[b].peak, p->need[b].leafs, p->need[b].replicas, limit);
+                   s->devices[b].name, need, p->need[b].peak, p->need[b].leafs, p->need[b].replicas, limit);
         press(r, p, b);
         *again = true;
     }

@@ -21,7 +21,7 @@ GGML_ATTRIBUTE_FORMAT(2, 3) static void append(struct text * t, const char * fmt
 }
 
 static const char * backend_name(const struct ggml_backend_sched * s, int backend) {
-    return ggml_backend_name(s->devices[backend].backend);
+    return s->devices[backend].name;
 }
 
 // What each backend says that cannot run the node.

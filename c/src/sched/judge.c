@@ -51,7 +51,7 @@ static enum ggml_status judge_arena(struct judge * j, int backend) {
     if (problem && gb_fail_count() != before) {
         return GGML_STATUS_ALLOC_FAILED;
     }
-    GB_FAIL_IF(problem, GGML_STATUS_FAILED, GGML_STATUS_FAILED, "check: the plan of backend %s: %s: '%s', '%s'", ggml_backend_name(d->backend), problem,
+    GB_FAIL_IF(problem, GGML_STATUS_FAILED, GGML_STATUS_FAILED, "check: the plan of backend %s: %s: '%s', '%s'", d->name, problem,
                name_of(j, j->ids[a]), name_of(j, j->ids[b]));
     return GGML_STATUS_SUCCESS;
 }

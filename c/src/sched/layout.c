@@ -152,7 +152,7 @@ static enum ggml_status plan_arena(struct layout * l, int backend, struct gb_pla
     for (size_t i = 0; i < n; i++) {
         GB_FAIL_IF(items[i].size > d->max_size - d->max_size % d->alignment, GGML_STATUS_ALLOC_FAILED, GGML_STATUS_ALLOC_FAILED,
                    "ggml_backend_sched: a tensor of %zu bytes exceeds the largest buffer of backend %s, %zu bytes", items[i].size,
-                   ggml_backend_name(d->backend), d->max_size);
+                   d->name, d->max_size);
     }
     GB_TRY(gb_plan_in_chunks(items, n, d->alignment, d->max_size, chunk_of, &result));
     l->plan->need[backend].load   = result.one.lower_bound;
@@ -428,7 +428,7 @@ static enum ggml_status lay_out_leaf(const struct ggml_backend_sched * s, struct
     size_t padded, total;
     GB_FAIL_IF(size > max, GGML_STATUS_ALLOC_FAILED, GGML_STATUS_ALLOC_FAILED,
                "ggml_backend_sched: tensor '%s' of %zu bytes exceeds the largest buffer of backend %s, %zu bytes", p->ids.data[id].tensor->name,
-               size, ggml_backend_name(d->backend), d->max_size);
+               size, d->name, d->max_size);
     GB_FAIL_IF(!gb_pad_size(size, gb_sched_leaf_unit(s, b), &padded) || !gb_add_size(end[b].offset, padded, &total), GGML_STATUS_ALLOC_FAILED,
                GGML_STATUS_ALLOC_FAILED, "ggml_backend_sched: the sizes of the leafs overflow");
     if (end[b].offset + size > max) {

@@ -96,7 +96,7 @@ enum ggml_status gb_sched_wait(struct ggml_backend_sched * s) {
     if (first == GGML_STATUS_ABORTED) { // wanted
         gb_fail_quietly(first, message);
     } else if (first != GGML_STATUS_SUCCESS) {
-        gb_fail(first, "ggml_backend_sched: backend %s: %s", ggml_backend_name(s->devices[failing].backend), message);
+        gb_fail(first, "ggml_backend_sched: backend %s: %s", s->devices[failing].name, message);
     } else if (s->generation != gb_fork_generation()) {
         first = lost_by_fork(s);
     }
@@ -382,7 +382,7 @@ static enum ggml_status fail_in_step(struct run * r, const struct gb_step * step
     const int k = step->kind == GB_STEP_COMPUTE ? step->index : step->kind == GB_STEP_COPY ? p->copies.data[step->index].split : split_of(p, step->index);
     const struct gb_split * split = &p->splits.data[k];
     return gb_fail(status, "%s: split %d (nodes %d to %d) on backend %s: %s", func, k, split->start, split->end - 1,
-                   ggml_backend_name(backend_of(r, split->backend)), message);
+                   r->sched->devices[split->backend].name, message);
 }
 
 static enum ggml_status begin(struct run * r) {

@@ -88,7 +88,7 @@ struct gb_sched_device { // what the scheduler keeps per backend
     struct ggml_backend_sched * sched;
     ggml_backend_t             freed;   // what `backend` was before its owner freed it; only compared; NULL: it lives
     struct ggml_backend        no_more; // stands for it then
-    char                       name[64];
+    char                       name[64]; // for users: the backend's, with a number if one before it is called the same
 };
 
 // ---------------------------------------------------------------------------------------------------------------------- plan
