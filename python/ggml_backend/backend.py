@@ -17,7 +17,7 @@ from ._handles import Core, Handle, fail, new_handle, use
 from ._messages import close_matches, kind_of, plain
 from ._names import as_name
 from ._signals import watch
-from .buffer import Buffer, BufferType, expect_tensor, text
+from .buffer import Buffer, BufferType, Usage, expect_tensor, text
 
 if TYPE_CHECKING:
     from .tensor import Tensor
@@ -271,7 +271,7 @@ class Backend(Handle):
         core = self._live()
         return int(lib.ggml_backend_get_max_size(core.ptr))
 
-    def alloc(self, size: int, usage: str = "any") -> Buffer:
+    def alloc(self, size: int, usage: Usage = "any") -> Buffer:
         """Allocates ``size`` bytes on the device."""
         return self.buffer_type.alloc(size, usage)
 

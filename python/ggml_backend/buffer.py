@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -19,11 +19,13 @@ if TYPE_CHECKING:
 
 __all__ = ["Buffer", "BufferType", "cpu_buffer_type"]
 
-_USAGE = {"any": lib.GGML_BACKEND_BUFFER_USAGE_ANY, "weights": lib.GGML_BACKEND_BUFFER_USAGE_WEIGHTS}
+Usage = Literal["any", "weights"]
+
+_USAGE: dict[Usage, int] = {"any": lib.GGML_BACKEND_BUFFER_USAGE_ANY, "weights": lib.GGML_BACKEND_BUFFER_USAGE_WEIGHTS}
 _USAGE_NAME = {value: name for name, value in _USAGE.items()}
 
 
-def usage_id(usage: str) -> int:
+def usage_id(usage: Usage) -> int:
     try:
         number: int = _USAGE[usage]
         return number
@@ -83,7 +85,7 @@ class BufferType:
         expect_tensor(tensor, "BufferType.alloc_size: tensor")
         return int(lib.ggml_backend_buft_get_alloc_size(self._ptr, tensor._live()))
 
-    def alloc(self, size: int, usage: str = "any") -> Buffer:
+    def alloc(self, size: int, usage: Usage = "any") -> Buffer:
         """Allocates ``size`` bytes. Raises :class:`AllocationError` (a MemoryError) when it cannot."""
         usage_number = usage_id(usage)
         size = expect_int(size, "BufferType.alloc: size")
@@ -95,7 +97,7 @@ class BufferType:
             fail(status, f"BufferType.alloc({self.name}, {size})")
         return Buffer(BufferCore(h))
 
-    def from_array(self, array: Any, usage: str = "any") -> Buffer:
+    def from_array(self, array: Any, usage: Usage = "any") -> Buffer:
         """:meth:`Buffer.from_array`, for a host buffer type."""
         if not self.is_host:
             raise InvalidArgumentError(f"from_array: {self.name} is not host memory")
@@ -139,7 +141,7 @@ class Buffer(Handle):
         self._core: BufferCore | None = core
 
     @classmethod
-    def from_array(cls, array: Any, usage: str = "any") -> Buffer:
+    def from_array(cls, array: Any, usage: Usage = "any") -> Buffer:
         """A buffer over memory of somebody else, without a copy: a NumPy array, ``mmap``, ``memoryview``, ``bytes``.
 
         The object must be contiguous; it is kept alive, and a ``mmap`` cannot be closed meanwhile. Read-only memory gives a
@@ -206,13 +208,13 @@ class Buffer(Handle):
         return bool(lib.gbpy_buffer_is_readonly(core.h))
 
     @property
-    def usage(self) -> str:
+    def usage(self) -> Usage:
         """``"any"`` or ``"weights"``. A scheduler runs an operation where its weights are."""
         core = self._live()
         return _USAGE_NAME[lib.ggml_backend_buffer_get_usage(core.ptr)]
 
     @usage.setter
-    def usage(self, usage: str) -> None:
+    def usage(self, usage: Usage) -> None:
         core = self._live()
         check(lib.ggml_backend_buffer_set_usage(core.ptr, usage_id(usage)), "Buffer.usage")
 

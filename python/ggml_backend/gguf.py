@@ -30,7 +30,7 @@ from ._messages import kind_of, reader_hint
 from ._patterns import Patterns
 from ._quantize import dequantize, fallback_dtype
 from .backend import Backend
-from .buffer import Buffer, BufferType
+from .buffer import Buffer, BufferType, Usage
 from .dtypes import DType, dtype_of_id
 from .graph import Context
 from .tensor import Tensor
@@ -299,7 +299,7 @@ class GGUFFile:
         names: str | Iterable[str] | None = None,
         *,
         context: Context | None = None,
-        usage: str = "weights",
+        usage: Usage = "weights",
         progress: Progress | None = None,
     ) -> Weights:
         """Makes tensors with this file's data in the memory of backends.
@@ -405,7 +405,7 @@ class GGUFFile:
         return f"<GGUFFile {self.name!r}: {len(self.metadata)} keys, {len(self.tensors)} tensors>"
 
 
-def _allocate(target: BufferType, items: list[_Copy], usage: str) -> list[Buffer]:
+def _allocate(target: BufferType, items: list[_Copy], usage: Usage) -> list[Buffer]:
     """Buffers for all items, in none more than the device can allocate at once, and every tensor placed."""
     alignment, limit = target.alignment, target.max_size
     buffers: list[Buffer] = []

@@ -23,7 +23,7 @@ from ._names import as_name, shorter
 from ._tensor_base import MAX_DIMS, MAX_NAME
 from ._tensor_data import TensorData
 from .backend import Backend
-from .buffer import Buffer, BufferCore, BufferType, usage_id
+from .buffer import Buffer, BufferCore, BufferType, Usage, usage_id
 from .dtypes import DType, DTypeLike, as_dtype, float32
 
 __all__ = ["Tensor", "TensorLike"]
@@ -146,7 +146,7 @@ class TensorPool(Handle):
         _set_ndim(pointer, len(size))
         return Tensor(self, pointer, core.h)
 
-    def from_numpy(self, array: Any, name: str | None = None, usage: str = "any") -> Tensor:
+    def from_numpy(self, array: Any, name: str | None = None, usage: Usage = "any") -> Tensor:
         """A tensor over the memory of a C-contiguous NumPy array (or memory map), without a copy. The array is kept alive."""
         source = to_array(array, "Context.from_numpy")
         dtype = dtype_of_array(source, "Context.from_numpy")
@@ -186,7 +186,7 @@ class TensorPool(Handle):
             fail(status, "constant")
         return tensor
 
-    def allocate(self, backend: Backend | BufferType, usage: str = "any") -> Buffer:
+    def allocate(self, backend: Backend | BufferType, usage: Usage = "any") -> Buffer:
         """Gives every tensor that has none yet memory on ``backend``, in one buffer that the context keeps alive.
 
         usage: ``"weights"`` for data that operations should be run next to, ``"any"`` for the rest. Raises

@@ -70,9 +70,13 @@ def test_mypy_accepts_the_program(tmp_path):
 def test_mypy_finds_a_mistake_in_a_program(tmp_path):
     """Else the test above would also pass if all were of type Any."""
     program = tmp_path / "wrong.py"
-    program.write_text("import ggml_backend as gb\nx = gb.Context().tensor((2, 3), gb.q4_0)\ngb.relu(1)\ngb.rope(x, x, mode='neo')\nx.shap\ngb.nothing\n")
+    program.write_text(
+        "import ggml_backend as gb\nx = gb.Context().tensor((2, 3), gb.q4_0)\ngb.relu(1)\ngb.rope(x, x, mode='neo')\nx.shap\ngb.nothing\n"
+        "gb.Context().allocate(gb.Backend('CPU'), usage='weigths')\ngb.Scheduler([gb.Backend('CPU')], policy='costs')\ngb.mul_mat(x, x, prec='f16')\n"
+        "gb.quantize([1.0], gb.q4_0, on_invalid='ignore')\ngb.Backend('CPU').alloc(8, 'weight')\n"
+    )
     done = run("mypy", "--strict", "--config-file=", f"--cache-dir={tmp_path / 'cache'}", str(program), folder=tmp_path)
-    assert sorted(set(map(int, re.findall(r"wrong\.py:(\d+): error", done.stdout)))) == [3, 4, 5, 6], done.stdout
+    assert sorted(set(map(int, re.findall(r"wrong\.py:(\d+): error", done.stdout)))) == [3, 4, 5, 6, 7, 8, 9, 10, 11], done.stdout
 
 
 @needs_pyright
