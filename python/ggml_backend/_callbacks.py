@@ -7,22 +7,26 @@ makes C stop, and whoever started the computation raises it again.
 from __future__ import annotations
 
 import atexit
+import inspect
 import logging
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from fnmatch import fnmatchcase
-from typing import Any, ClassVar, NoReturn, Union
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Union
 
 import numpy as np
 
 from ._data import array_at, describe_at
-from ._errors import StateError, expect
+from ._errors import InvalidArgumentError, StateError, expect, expect_function
 from ._ffi import ffi, lib
 from ._handles import Core, Holders, address, new_pin, use
 from ._messages import add_note, kind_of
 from .backend import Backend, BackendCore
 from .tensor import Tensor, TensorPool
+
+if TYPE_CHECKING:
+    from .graph import Graph
 
 __all__ = ["Wanted", "set_log"]
 
@@ -159,14 +163,28 @@ Wanted = Union[None, str, "Iterable[str | Tensor]", Callable[[Tensor], bool]]
 """Which results a callback gets: all, a name pattern such as ``"layer.*.out"``, names and tensors, or a function of the node."""
 
 
-def wanted_function(wanted: Wanted) -> Callable[[Tensor], bool]:
+def wanted_function(wanted: Wanted, what: str, graph: Graph | None = None) -> Callable[[Tensor], bool]:
+    """Says of a node whether it is wanted. Of a graph that is given something must be."""
     if wanted is None:
         return lambda t: True
     if callable(wanted):
         return wanted
     if isinstance(wanted, str):
         pattern = wanted
+        if graph is not None and not any(fnmatchcase(t.name, pattern) for t in graph.nodes):
+            raise InvalidArgumentError(f"{what}: wanted: no node of the graph has a name like {pattern!r}")
         return lambda t: fnmatchcase(t.name, pattern)
+    given: Any = wanted
+    if isinstance(given, Tensor):
+        wanted = (given,)
+    elif not isinstance(given, Iterable):
+        raise TypeError(f"{what}: wanted must be a pattern, names, tensors or a function, not {kind_of(given)}")
+    wanted = tuple(wanted)
+    for w in wanted:
+        if not isinstance(w, (str, Tensor)):
+            raise TypeError(f"{what}: wanted: each must be a name or a Tensor, not {kind_of(w)}")
+        if graph is not None and isinstance(w, str) and graph.get(w) is None:
+            raise InvalidArgumentError(f"{what}: wanted: no node of the graph is called {w!r}")
     names = {w for w in wanted if isinstance(w, str)}
     tensors = {w for w in wanted if isinstance(w, Tensor)}
     return lambda t: t in tensors or t.name in names
@@ -278,6 +296,8 @@ def set_abort_callback(backend: Backend, function: Callable[[], bool] | None) ->
     computation in progress.
     """
     expect(backend, Backend, "set_abort_callback: backend")
+    if function is not None:
+        expect_function(function, "set_abort_callback: function")
     core = backend._cpu()
     with use("set_abort_callback", core, nested=True):
         if core.asked is None:
@@ -345,6 +365,13 @@ def set_log(target: Callable[[int, str], object] | logging.Logger | None) -> Non
         return
     if not isinstance(target, logging.Logger) and not callable(target):
         raise TypeError(f"set_log: target must be a Logger or a function, not {kind_of(target)}")
+    if not isinstance(target, logging.Logger):
+        try:
+            inspect.signature(target).bind(logging.INFO, "")
+        except ValueError:  # of functions of C that have none
+            pass
+        except TypeError as error:
+            raise TypeError(f"set_log: the function is called with a level and a text: {error}") from None
     _log_target = target.log if isinstance(target, logging.Logger) else target
     lib.ggml_log_set(_log, ffi.NULL)
 

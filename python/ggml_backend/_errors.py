@@ -138,6 +138,12 @@ def expect_int(value: Any, what: str) -> int:
         raise TypeError(f"{what} must be an int, not {kind_of(value)}") from None
 
 
+def expect_function(value: object, what: str, hint: str = "") -> None:
+    """TypeError unless the argument can be called."""
+    if not callable(value):
+        raise TypeError(f"{what} must be a function, not {kind_of(value)}{hint}")
+
+
 def expect(value: object, kind: type, what: str) -> None:
     """TypeError unless the argument is one."""
     if not isinstance(value, kind):

@@ -31,16 +31,19 @@ def _dtype(c_name: str) -> str:
 
 def _shape(ne: str) -> str:
     """``"128, 64"`` in C's order as ``"(64, 128)"``."""
-    sizes = [int(n) for n in re.split(r",\s*", ne)]
+    sizes = [int(n) for n in re.split(r",\s*", ne) if n]
     return str(tuple(reversed(sizes)))
 
 
 # ---------------------------------------------------------------------------------------------------------- messages as a whole
 
 _FUNCTION = re.compile(r"^(?:(?:ggml|gguf|gb)_\w+: )+")
-_DESCRIPTION = re.compile(r"('[^']*') ([a-z]\w*) \[(\d+(?:, \d+)*)\]")  # 'x' f32 [128, 16]
+_TENSOR = r"'[^']*' [a-z]\w* \[(?:\d+(?:, \d+)*)?\]"  # 'x' f32 [128, 16]
+_DESCRIPTION = re.compile(r"('[^']*') ([a-z]\w*) \[((?:\d+(?:, \d+)*)?)\]")
+_NODE = re.compile(rf"\b([A-Z]\w*) {_TENSOR} of ({_TENSOR}(?:, {_TENSOR})*)")
+_SOURCE = re.compile(r"(?:type of )?src\[(\d+)\]")
 _POSITION = re.compile(r"\bat \[(\d+(?:, ?\d+)*)\]")
-_WORD = re.compile(rf"'[^']*'|\bsrc\[(\d+)\]|\b({'|'.join(_DTYPES)})\b")  # a name is left alone
+_WORD = re.compile(rf"'[^']*'|\btype of (?=src\[|the result)|\bsrc\[(\d+)\]|\b({'|'.join(_DTYPES)})\b")  # a name is left alone
 
 
 def _described(match: re.Match[str]) -> str:
@@ -51,15 +54,55 @@ def _described(match: re.Match[str]) -> str:
 
 def plain(message: str) -> str:
     """A message of C without the names of C functions, with tensors, dtypes and positions as Python describes them."""
-    text = _DESCRIPTION.sub(_described, _FUNCTION.sub("", message))
+    text = _FUNCTION.sub("", message)
+    node = _NODE.search(text)
+    if node is not None:
+        text = _with_names(text, node)
+    text = _DESCRIPTION.sub(_described, text)
     text = _WORD.sub(_translated, text)
     return _POSITION.sub(lambda match: f"at {_shape(match[1])}", text)
 
 
 def _translated(match: re.Match[str]) -> str:
+    if match[0] == "type of ":
+        return "dtype of "
     if match[1] is not None:
         return f"sources[{match[1]}]"
     return _dtype(match[2]) if match[2] is not None else match[0]
+
+
+# ---------------------------------------------------------------------------------------------- a node that no backend can run
+
+
+def _with_names(text: str, node: re.Match[str]) -> str:
+    """What is said of ``src[1]`` behind the description of a node is said of that tensor, and what to do about its dtype."""
+    sources = [match.groups() for match in _DESCRIPTION.finditer(node[2])]
+
+    def named(match: re.Match[str]) -> str:
+        at = int(match[1])
+        if at >= len(sources) or sources[at][0] == "''":
+            return match[0]
+        name, dtype, _ = sources[at]
+        return f"dtype of {name} ({dtype})" if match[0].startswith("type") else str(name)
+
+    reasons = text[node.end() :]
+    return text[: node.end()] + _SOURCE.sub(named, reasons) + _dtype_hint(node[1], sources, reasons)
+
+
+def _dtype_hint(op: str, sources: Sequence[tuple[str | Any, ...]], reasons: str) -> str:
+    """How the sources of a node get dtypes that backends compute with."""
+    if "type" not in reasons:
+        return ""
+    for i, (name, dtype, _) in enumerate(sources[:1] if op == "CPY" else sources):  # the other one of CPY is the result
+        if dtype in ("f64", "i8", "i16", "i64"):
+            usual = ", the default of NumPy" if dtype in ("f64", "i64") else ""
+            indices = "" if dtype == "f64" else ", or of array.astype(np.int32) for indices"
+            return f"; nothing is computed with {dtype}{usual}: make {name} of array.astype(np.float32){indices}"
+        if dtype == "i32" and ("the result must be f32" in reasons or f"src[{i}] must be f32" in reasons):
+            return f"; {name} is i32: its astype('float32') is a node that converts"
+    if op == "MUL_MAT" and "src[1] must be" in reasons and sources[1][1] != "i32":
+        return "; what is neither float32 nor of the same dtype stands on the right of a product: h @ x is (x.T @ h.T).T"
+    return ""
 
 
 # ------------------------------------------------------------------------------------------------------------- broken rules

@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 import os
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -65,23 +65,27 @@ class Context(TensorPool):
         mem_size = expect_int(mem_size, "Context: mem_size")
         if mem_size < 0:
             raise InvalidArgumentError(f"Context: mem_size {mem_size} is negative")
+        if not isinstance(no_alloc, int):
+            raise TypeError(f"Context: no_alloc must be a bool, not {kind_of(no_alloc)}")
         h = new_handle()
         status = lib.gbpy_open_context(h, mem_size, no_alloc)
         if status:
             fail(status, "Context")
         super().__init__(ContextCore(h))
 
-    def graph(self, *outputs: Tensor | Sequence[Tensor], keep: Sequence[Tensor] = (), keep_inputs: bool = True) -> Graph:
+    def graph(self, *outputs: Tensor | Sequence[Tensor], keep: Tensor | Sequence[Tensor] = (), keep_inputs: bool = True) -> Graph:
         """The graph that computes these tensors. They become outputs: their memory can be read after the graph has run.
 
         outputs: tensors, or one list of them
-        keep: results in between that can be read, too. Of others the memory is used again while the graph runs, and reading them raises
-            :class:`StateError`
+        keep: a result in between that can be read, too, or several. Of others the memory is used again while the graph runs, and reading
+            them raises :class:`StateError`
         keep_inputs: tensors without memory that the graph starts from keep theirs from one run to the next; False lets a scheduler
             use it again after their last use, so that they must be set before every run.
         """
         core = self._live()
         tensors = _outputs_of(outputs)
+        if not isinstance(keep, (list, tuple)):
+            keep = list(keep) if isinstance(keep, Iterable) and not isinstance(keep, (Tensor, str)) else [keep]
         for t in keep:
             expect(t, Tensor, "Context.graph: keep: each")
         for t in (*tensors, *keep):
@@ -232,6 +236,11 @@ class Graph:
     def __len__(self) -> int:
         return self.n_nodes
 
+    if not TYPE_CHECKING:  # for checkers there is no such thing
+
+        def __iter__(self):
+            raise TypeError("a graph is not gone through itself: graph.nodes lists what it computes, graph.leafs what it starts from")
+
     def get(self, name: str) -> Tensor | None:
         """The node or leaf of that name."""
         core = self._live()
@@ -267,7 +276,7 @@ class Graph:
         unplaced = [t for t in (*self.leafs, *self.nodes) if not t.is_placed] if status == lib.GGML_STATUS_INVALID_STATE else []
         if unplaced:
             raise StateError(f"Graph.compute: {unplaced[0].describe()} has no memory; Scheduler.compute(graph) gives each tensor some")
-        raise_last("", status)
+        raise_last("Graph.compute", status)
 
     def to_dot(self) -> str:
         """The graph in the language of Graphviz."""
@@ -323,7 +332,7 @@ class Graph:
         h = new_handle()
         status = lib.gbpy_open_copy(h, core.h, device.h)
         if status:
-            fail(status)
+            fail(status, "Graph.copy")
         owner = CopyCore(h, (device,))
         copy, original = owner.ptr, core.ptr
         pool = TensorPool(CopyContext(owner), writable=False)
@@ -358,7 +367,7 @@ class Graph:
         reach = ffi.new("bool *")
         status = lib.gbpy_graph_is_within_reach(core.h, first.h, reach)
         if status:
-            fail(status)
+            fail(status, "Graph.compare")
         if not reach[0]:
             return self.copy(backend1).compare(backend1, backend2, callback)
         results: list[Comparison] = []
@@ -376,7 +385,7 @@ class Graph:
         if state.error:
             raise_kept(state.error)
         if status != 0 and not (callback is not None and results and status == ABORTED):
-            raise_last("", status)
+            raise_last("Graph.compare", status)
         return results
 
     def __repr__(self) -> str:

@@ -57,7 +57,7 @@ class Pending:
             self._run.finish()
         raise_abort_errors(core.backends)
         if status:
-            raise_last("", status)
+            raise_last("Pending", status)
 
     def results(self) -> list[np.ndarray[Any, Any]]:
         """Waits, and returns copies of the tensors that ``compute_async`` was asked for, as this run computed them."""

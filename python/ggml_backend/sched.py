@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import operator
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
 from ._callbacks import Eval, Run, Wanted, raise_abort_errors, wanted_function
-from ._errors import InvalidArgumentError, StateError, expect, raise_last
+from ._errors import InvalidArgumentError, StateError, expect, expect_function, expect_int, raise_last
 from ._errors import check as _check
 from ._fallbacks import heavy_fallbacks, warn_of
 from ._ffi import ffi, lib
 from ._files import can_write
 from ._handles import Core, Handle, Holders, fail, handles_of, new_handle, use
-from ._messages import kind_of, plain
+from ._messages import plain
 from .backend import Backend, BackendCore
 from .buffer import BufferType, text
 from .graph import ABORTED, Graph, GraphCore
@@ -77,7 +76,7 @@ class SchedCore(Core):
             run.finish()
         raise_abort_errors(self.backends)
         if status not in (0, ABORTED):
-            raise_last("", status)
+            raise_last("Scheduler.synchronize", status)
 
 
 class Memory(NamedTuple):
@@ -153,7 +152,7 @@ class Scheduler(Handle):
         check: bool = False,
     ) -> None:
         self._core: SchedCore | None = None
-        self._backends = (backends,) if isinstance(backends, (Backend, str)) else tuple(backends)
+        self._backends = tuple(backends) if isinstance(backends, Iterable) and not isinstance(backends, str) else (backends,)
         if not self._backends:
             raise InvalidArgumentError("Scheduler: needs at least one backend")
         if isinstance(buffer_types, Backend):
@@ -201,14 +200,14 @@ class Scheduler(Handle):
 
     # ----------------------------------------------------------------------------------------------------------------- planning
 
-    def _plan(self, core: SchedCore, graph: Graph, graph_core: GraphCore, kind: int, warn: bool = True) -> None:
+    def _plan(self, core: SchedCore, graph: Graph, graph_core: GraphCore, kind: int, what: str, warn: bool = True) -> None:
         how = _new(_how_type, 0 if warn else lib.GBPY_QUIET)
         self._graph = graph
         status = lib.gbpy_sched_plan(core.h, graph_core.h, kind, how)
         if how[0]:
             self._planned(core, how[0])
         if status:
-            raise_last("", status)
+            raise_last(what, status)
 
     @staticmethod
     def _planned(core: SchedCore, how: int) -> None:
@@ -225,7 +224,7 @@ class Scheduler(Handle):
         Raises :class:`UnsupportedError` if no backend can run a node, :class:`AllocationError` if memory is short.
         """
         core, graph_core = self._live(), self._graph_of(graph, "Scheduler.allocate: graph")
-        self._plan(core, graph, graph_core, lib.GBPY_PLAN_ALLOCATE)
+        self._plan(core, graph, graph_core, lib.GBPY_PLAN_ALLOCATE, "Scheduler.allocate")
 
     def prepare(self, graph: Graph, *, allocate: bool = True, reorder: bool = False) -> Plan:
         """Allocates the graph, as :meth:`allocate` does, and returns what was decided: memory, splits, copies, reasons, pictures.
@@ -247,7 +246,7 @@ class Scheduler(Handle):
         """What the plan of this graph says: made if it is not the last one."""
         core, graph_core = self._live(), graph._live()
         while True:
-            self._plan(core, graph, graph_core, kind, warn)
+            self._plan(core, graph, graph_core, kind, "Scheduler.prepare", warn)
             with use("Scheduler.prepare", core):
                 if lib.gbpy_sched_is_about(core.h, graph_core.h):  # else another thread was faster
                     return answer(core, graph_core)
@@ -277,7 +276,7 @@ class Scheduler(Handle):
         """Allocates what the graph needs, inputs included, and touches no tensor. Graphs of the same structure whose tensors are no larger
         take the places that were planned for this one: nothing is planned or allocated for them any more."""
         core, graph_core = self._live(), self._graph_of(graph, "Scheduler.reserve: graph")
-        self._plan(core, graph, graph_core, lib.GBPY_PLAN_RESERVE)
+        self._plan(core, graph, graph_core, lib.GBPY_PLAN_RESERVE, "Scheduler.reserve")
 
     def reset(self) -> None:
         """Forgets assignments and placements; tensors that it placed lose their place. The compute buffers are kept."""
@@ -285,7 +284,7 @@ class Scheduler(Handle):
         status = lib.gbpy_sched_reset(core.h)
         self._graph = None
         if status:
-            raise_last("", status)
+            raise_last("Scheduler.reset", status)
 
     # --------------------------------------------------------------------------------------------------------------- computing
 
@@ -300,11 +299,10 @@ class Scheduler(Handle):
         ends the computation and is raised here.
         """
         core, graph_core = self._live(), self._graph_of(graph, "Scheduler.compute: graph")
-        given: Any = callback
-        if given is not None and not callable(given):
-            hint = "inputs are set with x.set(array) before"
-            raise TypeError(f"Scheduler.compute: callback must be a function, not {kind_of(given)}; {hint}")
-        wish = (callback, wanted_function(wanted)) if callback is not None else self._eval
+        wish = self._eval
+        if callback is not None:
+            expect_function(callback, "Scheduler.compute: callback", "; inputs are set with x.set(array) before")
+            wish = (callback, wanted_function(wanted, "Scheduler.compute", graph))
         how = _new(_how_type)
         self._graph = graph
         if wish is None and not graph_core.customs:
@@ -374,7 +372,9 @@ class Scheduler(Handle):
     def set_eval_callback(self, callback: Callable[[Tensor], bool | None] | None, wanted: Wanted = None) -> None:
         """The callback of every ``compute`` that is given none. None removes it."""
         self._live()
-        self._eval = (callback, wanted_function(wanted)) if callback is not None else None
+        if callback is not None:
+            expect_function(callback, "Scheduler.set_eval_callback: callback")
+        self._eval = (callback, wanted_function(wanted, "Scheduler.set_eval_callback")) if callback is not None else None
 
     # --------------------------------------------------------------------------------------------------------------- placement
 
@@ -431,7 +431,7 @@ class Scheduler(Handle):
         core = self._live()
         status = lib.gbpy_sched_reset_stats(core.h)
         if status:
-            raise_last("", status)
+            raise_last("Scheduler.reset_stats", status)
 
     def trace(self, path: str | os.PathLike[str] | None = None) -> Trace:
         """Begins a record of what runs when on which device. The end of the ``with`` block, ``stop()``, or ``close`` of the scheduler, ends
@@ -478,11 +478,11 @@ class Scheduler(Handle):
     @n_copies.setter
     def n_copies(self, n: int) -> None:
         core = self._live()
-        if not 1 <= operator.index(n) <= MAX_COPIES:
+        if not 1 <= expect_int(n, "Scheduler: n_copies") <= MAX_COPIES:
             raise InvalidArgumentError(f"Scheduler: n_copies must be 1 to {MAX_COPIES}, not {n}")
         status = lib.gbpy_sched_set_n_copies(core.h, n)
         if status:
-            raise_last("", status)
+            raise_last("Scheduler", status)
         self._n_copies = n
 
     @property

@@ -60,7 +60,7 @@ static void whole_message(void) {
     ggml_mul_mat(ctx, w, x);
     CHECK_STR(
         ggml_last_error(),
-        "ggml_mul_mat: a 'w' f32 [128, 64], b 'x' f32 [120, 16]: dimension 0 of a and b must be equal (128 != 120)");
+        "ggml_mul_mat: a 'w' f32 [128, 64, 1, 1], b 'x' f32 [120, 16, 1, 1]: dimension 0 of a and b must be equal (128 != 120)");
     CHECK_STR(gb_last_reason(), "{a,b.0} must be equal (128 != 120)");
     ggml_clear_error();
     CHECK_STR(gb_last_reason(), "");

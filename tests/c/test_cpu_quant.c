@@ -560,14 +560,14 @@ static void refused(void) {
     struct ggml_tensor * a     = operand(q, DENSE, 64, 64, 1, 1);
     struct ggml_tensor * f     = random_tensor(GGML_TYPE_F32, DENSE, 64, 64, 1, 1);
     struct ggml_tensor * apart = ggml_transpose(ctx, a); // blocks that are not dense along rows
-    check_refused(ggml_mul_mat(ctx, f, a), "type of b must be f32 or that of a");
+    check_refused(ggml_mul_mat(ctx, f, a), "type of src[1] must be f32 or that of src[0]");
     check_refused(ggml_mul_mat(ctx, a, tensor(GGML_TYPE_I32, DENSE, 64, 2, 1, 1)),
-                  "type of b must be f32, f16, bf16 or the partner");
+                  "type of src[1] must be f32, f16, bf16 or the partner");
     check_refused(ggml_mul_mat(ctx, a, operand(GGML_TYPE_Q4_1, DENSE, 64, 2, 1, 1)),
-                  "type of b must be f32, f16, bf16 or the partner");
+                  "type of src[1] must be f32, f16, bf16 or the partner");
     check_refused(ggml_out_prod(ctx, a, operand(GGML_TYPE_Q8_0, DENSE, 32, 64, 1, 1)),
-                  "type of b must be f32, f16 or bf16");
-    check_refused(reading(ggml_mul_mat(ctx, a, f), 0, apart), "a cannot be dequantized");
+                  "type of src[1] must be f32, f16 or bf16");
+    check_refused(reading(ggml_mul_mat(ctx, a, f), 0, apart), "src[0] cannot be dequantized");
     check_refused(reading(ggml_get_rows(ctx, a, fill_int(tensor(GGML_TYPE_I32, DENSE, 3, 1, 1, 1), 0, 9)), 0, apart),
                   "src[0] cannot be dequantized");
     check_refused(ggml_cpy(ctx, apart, f), "dense");

@@ -383,9 +383,9 @@ static void unsupported(void) { // (quantized a: test_cpu_quant.c)
     struct ggml_tensor * b = ggml_new_tensor_2d(ctx, GGML_TYPE_F16, 64, 4);
     struct ggml_tensor * y = ggml_mul_mat(ctx, a, b);
     REQUIRE(y != NULL);
-    CHECK_STR(ggml_cpu_unsupported_reason(y), "type of b must be f32 or that of a");
+    CHECK_STR(ggml_cpu_unsupported_reason(y), "type of src[1] must be f32 or that of src[0]");
     CHECK_INT(compute(y, gb_kernels_default(), 1), GGML_STATUS_UNSUPPORTED);
-    CHECK_ERROR(GGML_STATUS_UNSUPPORTED, "type of b must be f32 or that of a");
+    CHECK_ERROR(GGML_STATUS_UNSUPPORTED, "type of src[1] must be f32 or that of src[0]");
     close_context();
 }
 

@@ -83,6 +83,23 @@ class Names(dict):
     def make_arr(self):
         return np.zeros((2, 3), np.float32)
 
+    def make_wide(self):
+        return self["ctx"].from_numpy(np.ones((1, 8)), "wide")
+
+    def make_half(self):
+        return self["ctx"].from_numpy(np.ones((4, 8), np.float16), "half")
+
+    def make_whole(self):
+        return self["ctx"].from_numpy(np.ones((4, 8), np.int32), "whole")
+
+    def make_single(self):
+        return self["ctx"].from_numpy(np.ones((4, 8), np.float32), "single")
+
+    def make_copied(self):  # of the tensor "here" of a graph that was copied
+        graph = self["ctx"].graph(self["ctx"].from_numpy(np.ones((4, 8), np.float32), "here") * 2)
+        self["sched"].compute(graph)
+        return graph.copy(self["cpu"])["here"]
+
     def make_torch_tensor(self):
         return FakeTorch()
 
@@ -236,7 +253,7 @@ MISTAKES = [
     ("gb.Scheduler([cpu], policy='costs')", E, "Scheduler: policy must be one of 'weights', 'sources', 'cost', not 'costs'"),
     ("gb.Scheduler([cpu], n_copies=0)", E, "Scheduler: n_copies must be 1 to 64, not 0"),
     ("ctx.view(gb.Context().tensor(3, name='newer'))", E, "Context.view: the context of 'newer' float32 (3,) was made after this one"),
-    ("sched.compute(ctx.graph(gb.sqr(ctx.tensor(3, gb.float64, name='d')).named('y')))", U, "Scheduler.compute: no backend can run node 0, SQR 'y' float64 (3,) of 'd' float64 (3,); CPU: type of the result must be float32, float16 or bfloat16"),
+    ("sched.compute(ctx.graph(gb.sqr(ctx.tensor(3, gb.float64, name='d')).named('y')))", U, "Scheduler.compute: no backend can run node 0, SQR 'y' float64 (3,) of 'd' float64 (3,); CPU: dtype of the result must be float32, float16 or bfloat16; nothing is computed with float64, the default of NumPy: make 'd' of array.astype(np.float32)"),
     ("sched.compute(gb.relu(x))", T, "Scheduler.compute: graph must be a Graph, not Tensor; ctx.graph(tensor) makes one"),
     ("sched.set_backend(x, sim)", E, "Scheduler: SIM0 is not one of its backends, which are CPU"),
     ("sched.memory('CPU')", T, "Scheduler: backend must be a Backend, not str; gb.Backend('CPU') makes one"),
@@ -268,6 +285,27 @@ MISTAKES = [
     ("sched.compute(ctx.graph(x * 2), {'x': 1})", T, "Scheduler.compute: callback must be a function, not dict; inputs are set with x.set(array) before"),
     ("gb.gguf.open(3)", T, "open: takes a path or the bytes of a file, not int; give the path, or mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ)"),
     ("gb.gguf.open(['a.gguf', 'b.gguf'])", T, "open: takes a path or the bytes of a file, not list; of a split file, give the path of one part"),
+    # dtypes that no backend takes; schedulers
+    ("sched.compute(ctx.graph((wide @ single.T).named('y')))", U, "Scheduler.compute: no backend can run node 0, MUL_MAT 'y' float32 (1, 4) of 'single' float32 (4, 8), 'wide' float64 (1, 8); CPU: dtype of 'wide' (float64) must be float32 or that of 'single'; nothing is computed with float64, the default of NumPy: make 'wide' of array.astype(np.float32)"),
+    ("sched.allocate(ctx.graph((wide + 1).named('y')))", U, "Scheduler.allocate: no backend can run node 0, ADD 'y' float64 (1, 8) of 'wide' float64 (1, 8), 'leaf_1' float32 (); CPU: dtype of the result must be float32, float16 or bfloat16; nothing is computed with float64, the default of NumPy: make 'wide' of array.astype(np.float32)"),
+    ("sched.prepare(ctx.graph((single + wide).named('y')))", U, "Scheduler.prepare: no backend can run node 0, ADD 'y' float32 (4, 8) of 'single' float32 (4, 8), 'wide' float64 (1, 8); CPU: dtype of 'wide' (float64) must be float32, float16 or bfloat16; nothing is computed with float64, the default of NumPy: make 'wide' of array.astype(np.float32)"),
+    ("sched.compute(ctx.graph((half @ single.T).named('y')))", U, "Scheduler.compute: no backend can run node 0, MUL_MAT 'y' float32 (4, 4) of 'single' float32 (4, 8), 'half' float16 (4, 8); CPU: dtype of 'half' (float16) must be float32 or that of 'single'; what is neither float32 nor of the same dtype stands on the right of a product: h @ x is (x.T @ h.T).T"),
+    ("sched.compute(ctx.graph((single + whole).named('y')))", U, "Scheduler.compute: no backend can run node 0, ADD 'y' float32 (4, 8) of 'single' float32 (4, 8), 'whole' int32 (4, 8); CPU: dtype of 'whole' (int32) must be float32, float16 or bfloat16; 'whole' is int32: its astype('float32') is a node that converts"),
+    ("sched.reserve(ctx.graph((whole * 2).named('y')))", U, "Scheduler.reserve: no backend can run node 0, SCALE 'y' int32 (4, 8) of 'whole' int32 (4, 8); CPU: dtype of the result must be float32, float16 or bfloat16; 'whole' is int32: its astype('float32') is a node that converts"),
+    ("sched.compute(ctx.graph(wide.astype('float32').named('y')))", U, "Scheduler.compute: no backend can run node 0, CPY 'y' float32 (1, 8) of 'wide' float64 (1, 8), 'y' float32 (1, 8); CPU: no conversion between these types; nothing is computed with float64, the default of NumPy: make 'wide' of array.astype(np.float32)"),
+    ("sched.compute(ctx.graph(gb.get_rows(single, ctx.constant([1, 9], name='ids')).named('y')))", E, "Scheduler.compute: split 0 (nodes 0 to 0) on backend CPU: GET_ROWS 'y' float32 (2, 8) of 'single' float32 (4, 8), 'ids' int32 (2,): index 9 at (1,) out of range 0..3"),
+    ("gb.Scheduler(None)", T, "Scheduler: each backend must be a Backend, not NoneType"),
+    ("ctx.graph(single * 2, keep=None)", T, "Context.graph: keep: each must be a Tensor, not NoneType"),
+    ("ctx.graph(single * 2, keep='y')", T, "Context.graph: keep: each must be a Tensor, not str"),
+    ("sched.compute(ctx.graph(single * 2), abs, wanted='nope*')", E, "Scheduler.compute: wanted: no node of the graph has a name like 'nope*'"),
+    ("sched.compute(ctx.graph(single * 2), abs, wanted=['nope'])", E, "Scheduler.compute: wanted: no node of the graph is called 'nope'"),
+    ("sched.compute(ctx.graph(single * 2), abs, wanted=3)", T, "Scheduler.compute: wanted must be a pattern, names, tensors or a function, not int"),
+    ("sched.set_eval_callback(3)", T, "Scheduler.set_eval_callback: callback must be a function, not int"),
+    ("gb.set_abort_callback(cpu, 3)", T, "set_abort_callback: function must be a function, not int"),
+    ("gb.set_log(lambda text: 0)", T, "set_log: the function is called with a level and a text: too many positional arguments"),
+    ("ctx.graph(single * 2).__iter__()", T, "a graph is not gone through itself: graph.nodes lists what it computes, graph.leafs what it starts from"),
+    ("gb.Context(no_alloc='x')", T, "Context: no_alloc must be a bool, not str"),
+    ("gb.Scheduler(cpu, n_copies='a')", T, "Scheduler: n_copies must be an int, not str"),
 ]  # fmt: skip
 
 
@@ -385,7 +423,7 @@ def test_messages_of_the_library_become_those_of_python():
     plain = _messages.plain
     assert plain("ggml_x: gb_y: 'a b' f32 [128, 16] and '' q4_K [256]") == "'a b' float32 (16, 128) and q4_k (256,)"
     assert plain("index 5 at [1, 0,0] of 'x' i32 [2]") == "index 5 at (0, 0, 1) of 'x' int32 (2,)"
-    assert plain("type of src[1] must be f32, f16 or bf16, not that of 'f32'") == "type of sources[1] must be float32, float16 or bfloat16, not that of 'f32'"
+    assert plain("type of src[1] must be f32, f16 or bf16, not that of 'f32'") == "dtype of sources[1] must be float32, float16 or bfloat16, not that of 'f32'"
     assert plain("nothing to see") == "nothing to see"
     assert plain("the file ggml_x: is not at the beginning") == "the file ggml_x: is not at the beginning"
 

@@ -366,7 +366,14 @@ static enum ggml_status fail_in_step(struct run * r, const struct gb_step * step
     const struct gb_sched_plan * p = r->plan;
     char                         message[GB_ERROR_SIZE - 256];
     const char *                 text = ggml_last_error();
-    const size_t                 size = strlen(text) + 1;
+    const int                    at   = step->kind == GB_STEP_COMPUTE ? step->index : step->kind == GB_STEP_COPY ? p->copies.data[step->index].split : split_of(p, step->index);
+    const struct gb_split *      split = &p->splits.data[at];
+    const char *                 name  = ggml_backend_name(backend_of(r, split->backend));
+    const size_t                 known = strlen(name);
+    if (strncmp(text, name, known) == 0 && strncmp(text + known, ": ", 2) == 0) {
+        text += known + 2; // the backend is named below
+    }
+    const size_t size = strlen(text) + 1;
     memcpy(message, text, GB_MIN(size, sizeof(message)));
     message[sizeof(message) - 1] = '\0';
     for (int b = 0; b < p->n_backends; b++) {
@@ -379,9 +386,7 @@ static enum ggml_status fail_in_step(struct run * r, const struct gb_step * step
     if (status == GGML_STATUS_ABORTED) {
         return gb_fail_quietly(status, message);
     }
-    const int k = step->kind == GB_STEP_COMPUTE ? step->index : step->kind == GB_STEP_COPY ? p->copies.data[step->index].split : split_of(p, step->index);
-    const struct gb_split * split = &p->splits.data[k];
-    return gb_fail(status, "%s: split %d (nodes %d to %d) on backend %s: %s", func, k, split->start, split->end - 1,
+    return gb_fail(status, "%s: split %d (nodes %d to %d) on backend %s: %s", func, at, split->start, split->end - 1,
                    r->sched->devices[split->backend].name, message);
 }
 

@@ -98,7 +98,7 @@ const char * gb_describe(const struct ggml_tensor * t, char buf[GB_DESCRIBE_SIZE
     }
     const char * type = ggml_type_name(t->type);
     int          at   = snprintf(buf, GB_DESCRIBE_SIZE, "'%.*s' %s [", (int) sizeof(t->name) - 1, t->name, type ? type : "(no type)");
-    const int    n    = ggml_n_dims(t);
+    const int    n    = gb_tensor_ndim(t);
     for (int d = 0; d < n; d++) { // at most 63 + 20 + 4 * 22 characters: fits
         at += snprintf(buf + at, GB_DESCRIBE_SIZE - (size_t) at, d == 0 ? "%lld" : ", %lld", (long long) t->ne[d]);
     }

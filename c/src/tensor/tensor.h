@@ -209,7 +209,7 @@ const char * gb_op_name(enum ggml_op op); // never NULL, also for what is no op
 // ----------------------------------------------------------------------------------------------------------------- messages
 
 #define GB_DESCRIBE_SIZE 192
-// "'name' f32 [64, 128]" (ne order, trailing ones dropped); "NULL" for NULL. Returns buf.
+// "'name' f32 [64, 128]" (ne order, as many sizes as the tensor has dimensions); "NULL" for NULL. Returns buf.
 const char * gb_describe(const struct ggml_tensor * t, char buf[GB_DESCRIBE_SIZE]);
 // "MUL_MAT 'y' f32 [64, 16] of 'w' f32 [128, 64], 'x' f32 [128, 16]": a node with its sources. Returns buf.
 const char * gb_describe_node(const struct ggml_tensor * node, char * buf, size_t size);

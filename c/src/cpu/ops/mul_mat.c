@@ -10,15 +10,15 @@
 // Activations for quantized weights: any float type or, where a sum runs along their blocks, the weights' partner format.
 static const char * unsupported_quantized(const struct ggml_tensor * a, const struct ggml_tensor * b, bool along_blocks) {
     if (!gb_can_load(a)) {
-        return "a cannot be dequantized: its format, or rows that are not whole blocks";
+        return "src[0] cannot be dequantized: its format, or rows that are not whole blocks";
     }
     if (gb_is_float(b->type)) {
         return NULL;
     }
     if (!along_blocks || b->type != gb_quant_format_of(a->type)->vec_dot_type) {
-        return along_blocks ? "type of b must be f32, f16, bf16 or the partner format of a" : "type of b must be f32, f16 or bf16";
+        return along_blocks ? "type of src[1] must be f32, f16, bf16 or the partner format of src[0]" : "type of src[1] must be f32, f16 or bf16";
     }
-    return gb_can_load(b) ? NULL : "b cannot be dequantized: its format, or rows that are not whole blocks";
+    return gb_can_load(b) ? NULL : "src[1] cannot be dequantized: its format, or rows that are not whole blocks";
 }
 
 static const char * unsupported_types(const struct ggml_tensor * a, const struct ggml_tensor * b, const struct ggml_tensor * dst,
@@ -29,9 +29,9 @@ static const char * unsupported_types(const struct ggml_tensor * a, const struct
             return why;
         }
     } else if (!gb_is_float(a->type)) {
-        return "type of a must be f32, f16, bf16 or quantized";
+        return "type of src[0] must be f32, f16, bf16 or quantized";
     } else if (b->type != GGML_TYPE_F32 && b->type != a->type) {
-        return "type of b must be f32 or that of a";
+        return "type of src[1] must be f32 or that of src[0]";
     }
     if (dst->type != GGML_TYPE_F32 || dst->nb[0] != sizeof(float)) {
         return "the result must be f32 with dense rows";

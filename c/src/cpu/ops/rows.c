@@ -3,6 +3,7 @@
 // Indices are data: they are checked when they are read. A bad one is reported, its row is left alone, nothing outside
 // is touched.
 #include <inttypes.h>
+#include <stdio.h>
 
 #include "cpu/ops/elements.h"
 
@@ -42,6 +43,18 @@ static void take_row(const struct gb_cpu_call * call, struct ggml_tensor * dst, 
     }
 }
 
+// Where in ids of one to three dimensions.
+static void fail_index(const struct gb_cpu_call * call, const struct ggml_tensor * node, int32_t index, const struct gb_row * at) {
+    const int64_t place[3] = { at->i1, at->i2, at->i3 };
+    char          where[96];
+    int           used = 0;
+    for (int d = 0; d < GB_MIN(GB_MAX(gb_tensor_ndim(node->src[1]), 1), 3); d++) {
+        used += snprintf(where + used, sizeof(where) - (size_t) used, d == 0 ? "%lld" : ",%lld", (long long) place[d]);
+    }
+    gb_cpu_fail(call, node, GGML_STATUS_INVALID_ARGUMENT, "index %" PRId32 " at [%s] out of range 0..%lld", index, where,
+                (long long) node->src[0]->ne[1] - 1);
+}
+
 static void run_get_rows(const struct gb_cpu_call * call, struct ggml_tensor * node) {
     const struct ggml_tensor *a = node->src[0], *b = node->src[1];
     int64_t                   first, last;
@@ -51,9 +64,7 @@ static void run_get_rows(const struct gb_cpu_call * call, struct ggml_tensor * n
         const int32_t index = gb_get_i32((const char *) b->data + (size_t) r.i1 * b->nb[0] + (size_t) r.i2 * b->nb[1] +
                                          (size_t) r.i3 * b->nb[2]);
         if (index < 0 || index >= a->ne[1]) {
-            gb_cpu_fail(call, node, GGML_STATUS_INVALID_ARGUMENT,
-                        "index %" PRId32 " at [%" PRId64 ",%" PRId64 ",%" PRId64 "] out of range 0..%" PRId64, index,
-                        r.i1, r.i2, r.i3, a->ne[1] - 1);
+            fail_index(call, node, index, &r);
             return;
         }
         take_row(call, node, gb_row_of(node, r), a, gb_row_ptr(a, index, r.i2, r.i3), node->ne[0]);

@@ -37,12 +37,12 @@ static bool has_aligned_elements(const ggml_tensor * t) {
 
 static const char * unsupported_types(const ggml_tensor * a, const ggml_tensor * b, int dim) {
     if (is_format(a->type)) {
-        return is_float(b->type) || (dim == 0 && is_partner(b->type)) ? NULL : "type of b must be f32, f16, bf16 or the partner format of a";
+        return is_float(b->type) || (dim == 0 && is_partner(b->type)) ? NULL : "type of src[1] must be f32, f16, bf16 or the partner format of src[0]";
     }
     if (!is_float(a->type)) {
-        return "type of a must be f32, f16, bf16 or quantized";
+        return "type of src[0] must be f32, f16, bf16 or quantized";
     }
-    return b->type == GGML_TYPE_F32 || b->type == a->type ? NULL : "type of b must be f32 or that of a";
+    return b->type == GGML_TYPE_F32 || b->type == a->type ? NULL : "type of src[1] must be f32 or that of src[0]";
 }
 
 const char * gb_product_unsupported(const ggml_tensor * a, const ggml_tensor * b, const ggml_tensor * dst, int dim) {
