@@ -51,9 +51,12 @@ bool gbpy_has_lost(const struct ggml_tensor * t) {
 int gbpy_fail_lost(const struct ggml_tensor * t, const char * what) {
     const struct ggml_tensor * root = gb_root(t);
     if (gb_tensor_buffer(t) == NULL && GB_READ_RELAXED(root->data) == NULL && !(GB_READ_RELAXED(root->padding[0]) & LOST)) {
+        GB_FAIL_IF(root->op != GGML_OP_NONE, GGML_STATUS_INVALID_STATE, GGML_STATUS_INVALID_STATE,
+                   "%s was not computed: make a graph of it (Context.graph) and compute that (Scheduler.compute)", what);
         return gb_fail(GGML_STATUS_INVALID_STATE, "%s has no memory: give it some with Context.allocate, Buffer.place or Scheduler.allocate", what);
     }
-    return gb_fail(GGML_STATUS_INVALID_STATE, "%s: the memory was freed", what);
+    return gb_fail(GGML_STATUS_INVALID_STATE, "%s has lost its memory, which was freed with the scheduler or buffer that held it: keep that open, or take a copy before, "
+                   "numpy(copy=True)", what);
 }
 
 bool gbpy_is_unset(const struct gbpy_object * owner, const struct ggml_tensor * t) {

@@ -10,6 +10,7 @@
 #include "base/mem.h"
 #include "base/status.h"
 #include "sched/sched.h"
+#include "sched_impl.h"
 #include "tensor/tensor.h"
 
 enum { ASK = 1024 }; // elements between two questions of the thread's poll: each may be the first of a huge page
@@ -60,13 +61,18 @@ static int refresh(struct ggml_tensor * t) {
     return root->buffer ? ggml_backend_view_init(root->buffer, t) : GGML_STATUS_SUCCESS;
 }
 
-static int fail_constant(const char * what) {
-    return gb_fail(GGML_STATUS_INVALID_STATE, "%s is a constant; ctx.tensor(shape) makes an input whose data changes", what);
-}
-
 // A view of an input is for setting it, too; a copy of one that was never set is garbage.
 static int check_set(const struct gbpy_object * owner, const struct ggml_tensor * t, const char * what) {
     return gbpy_is_unset(owner, t) ? gb_fail(GGML_STATUS_INVALID_STATE, "%s was not set since it was given memory", what) : GGML_STATUS_SUCCESS;
+}
+
+// What a node computes is not for the user to write, but for a callback while the graph runs.
+static int check_writable(const struct gbpy_object * owner, const struct ggml_tensor * t, const char * what) {
+    GB_FAIL_IF(gb_root(t)->op != GGML_OP_NONE && !(owner->kind == GBPY_SCHED && owner->sched->running), GGML_STATUS_INVALID_STATE, GGML_STATUS_INVALID_STATE,
+               "%s is a result, which only a computation writes (a callback may while it runs): set an input", what);
+    GB_FAIL_IF(gbpy_is_constant(t), GGML_STATUS_INVALID_STATE, GGML_STATUS_INVALID_STATE,
+               "%s is a constant; ctx.tensor(shape) makes an input whose data changes", what);
+    return GGML_STATUS_SUCCESS;
 }
 
 // Enters, and makes sure that the data is there.
@@ -84,8 +90,8 @@ static int enter_tensor(struct gbpy_use * use, const struct gbpy_handle * contex
     if (status == GGML_STATUS_SUCCESS && t->data == NULL && ggml_nelements(t) > 0) {
         status = gbpy_fail_lost(t, what);
     }
-    if (status == GGML_STATUS_SUCCESS && writing && gbpy_is_constant(t)) {
-        status = fail_constant(what);
+    if (status == GGML_STATUS_SUCCESS && writing) {
+        status = check_writable(*owner, t, what);
     }
     if (status == GGML_STATUS_SUCCESS && writing && (*owner)->readonly) {
         status = gb_fail(GGML_STATUS_INVALID_STATE, "%s is in a read-only buffer", what);
@@ -312,12 +318,10 @@ int gbpy_copy(const struct gbpy_handle * to_context, struct ggml_tensor * to, co
         status = gbpy_check_content(owners[1], from, true, what);
     }
     status = status == GGML_STATUS_SUCCESS ? check_set(owners[1], from, what) : status;
-    if (status == GGML_STATUS_SUCCESS && gbpy_is_constant(to)) {
-        status = fail_constant(what);
-    }
     if (status == GGML_STATUS_SUCCESS && owners[0]->readonly) {
         status = gb_fail(GGML_STATUS_INVALID_STATE, "%s: it is in a read-only buffer", what);
     }
+    status = status == GGML_STATUS_SUCCESS ? check_writable(owners[0], to, what) : status;
     status = status == GGML_STATUS_SUCCESS ? refresh(to) : status;
     status = status == GGML_STATUS_SUCCESS ? refresh(from) : status;
     status = status == GGML_STATUS_SUCCESS ? (int) ggml_backend_tensor_copy(from, to) : status;

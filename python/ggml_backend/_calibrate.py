@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 
 from . import ops
-from ._errors import GgmlError, InvalidArgumentError, UnsupportedError, check
+from ._errors import GgmlError, InvalidArgumentError, UnsupportedError, check, expect, expect_int
 from ._escape import line
 from ._ffi import ffi, lib
 from ._files import read_text, write_text
@@ -132,6 +132,13 @@ class Costs:
 
     def _set(self, sched: Any, n_backends: int) -> None:
         """Gives them to a scheduler."""
+        if not isinstance(self.devices, Sequence) or not all(isinstance(d, DeviceCosts) for d in self.devices):
+            raise TypeError(f"Costs: devices must be DeviceCosts, one for each backend, not {self.devices!r:.60}")
+        for d in self.devices:
+            for op in d.ops:
+                for name in ("launch_us", "bytes_per_us", "flops_per_us"):
+                    if not isinstance(getattr(op, name), (int, float, np.floating, np.integer)):
+                        raise TypeError(f"Costs: {name} of {op} must be a number")
         if len(self.devices) != n_backends:
             raise InvalidArgumentError(f"Costs: {len(self.devices)} devices, the scheduler has {n_backends} backends")
         if self.max_bytes is not None and len(self.max_bytes) != n_backends:
@@ -368,7 +375,8 @@ def calibrate(
     size: matrices have ``size`` x ``size`` elements, a multiple of 32
     progress: called with the number of measurements done, their total, and what comes next
     """
-    if size < 64 or size % 32:
+    expect(backend, Backend, "calibrate: backend")
+    if expect_int(size, "calibrate: size") < 64 or size % 32:
         raise InvalidArgumentError(f"calibrate: size must be a multiple of 32, at least 64, not {size}")
     jobs = _jobs(backend, size)
     tell = progress or (lambda done, total, what: None)

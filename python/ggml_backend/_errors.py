@@ -109,7 +109,7 @@ def raise_as(status: int, message: str, prefix: str = "") -> NoReturn:
     if prefix and message.startswith((f"{called}.", f"{prefix}: ")):
         prefix = ""
     elif method:
-        message = message.removeprefix(f"{method}: ")
+        message = message.removeprefix(f"{method}: ").removeprefix(f"{method} ")
     if not message:
         message = "failed with status " + _string(lib.ggml_status_to_string(status)).decode()
     error = _BY_STATUS.get(status, GgmlError)(f"{prefix}: {message}" if prefix else message)

@@ -48,7 +48,7 @@ def findable(name: str) -> bytes | None:
 
 
 def key_bytes(key: str) -> bytes:
-    return as_name(key, "GGUF")
+    return as_name(key, "GGUF", "a key")
 
 
 def new_metadata() -> Any:

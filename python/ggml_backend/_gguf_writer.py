@@ -193,7 +193,7 @@ class Writer:
             return self._add_unknown(meta, name, data, element)
         if isinstance(element, UnknownType):
             raise element.refuse(f"tensor {name!r}")
-        entry = self._entry(name, data, element, None if shape is None else shape_tuple(shape), importance)
+        entry = self._entry(name, data, element, None if shape is None else shape_tuple(shape, "Writer: shape"), importance)
         if any(n < 1 for n in entry.shape):
             raise InvalidArgumentError(f"tensor {name!r} of shape {entry.shape}: a file cannot hold an empty tensor")
         ne = ne_of(entry.shape, f"tensor {name!r}")

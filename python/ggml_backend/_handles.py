@@ -20,7 +20,7 @@ from ._errors import StateError, raise_last
 from ._ffi import ffi, lib
 from ._owned import owned
 
-__all__ = ["ContextCore", "Core", "Handle", "Holders", "address", "fail", "new_handle", "new_pin", "use"]
+__all__ = ["ContextCore", "Core", "Handle", "Holders", "Local", "address", "fail", "new_handle", "new_pin", "use"]
 
 _cast = ffi.cast
 _new = ffi.new
@@ -32,6 +32,7 @@ _handle_type: Any = ffi.typeof("struct gbpy_handle *")
 _use_type: Any = ffi.typeof("struct gbpy_use *")
 _handles_type: Any = ffi.typeof("struct gbpy_handle *[]")
 _H = TypeVar("_H", bound="Handle")
+_L = TypeVar("_L", bound="Local")
 
 
 def address(pointer: Any) -> int:
@@ -159,7 +160,27 @@ class ContextCore(Core):
         return tuple(found.values())
 
 
-class Handle:
+def _called(thing: object) -> str:
+    name = type(thing).__name__
+    return f"{'an' if name[0] in 'AEIOU' else 'a'} {name}"
+
+
+class Local:
+    """Of objects that refer to C objects, or to others that do: a copy is the same one, and they do not leave the process."""
+
+    __slots__ = ()
+
+    def __copy__(self: _L) -> _L:
+        return self
+
+    def __deepcopy__(self, memo: object) -> Any:
+        raise TypeError(f"{_called(self)} cannot be copied with all that it refers to")
+
+    def __reduce__(self) -> Any:
+        raise TypeError(f"{_called(self)} cannot be pickled: it belongs to this process")
+
+
+class Handle(Local):
     """What public objects that hold a core have in common: closing, and the ``with`` statement."""
 
     __slots__ = ()
@@ -185,13 +206,10 @@ class Handle:
         self.close()
 
     def __copy__(self) -> Any:
-        raise TypeError(f"a {type(self).__name__} cannot be copied: both would close the same thing")
+        raise TypeError(f"{_called(self)} cannot be copied: both would close the same thing")
 
     def __deepcopy__(self, memo: object) -> Any:
         return self.__copy__()
-
-    def __reduce__(self) -> Any:
-        raise TypeError(f"a {type(self).__name__} cannot be pickled: it belongs to this process")
 
 
 def closed_error(what: str) -> StateError:

@@ -42,6 +42,7 @@ _TENSOR = r"'[^']*' [a-z]\w* \[(?:\d+(?:, \d+)*)?\]"  # 'x' f32 [128, 16]
 _DESCRIPTION = re.compile(r"('[^']*') ([a-z]\w*) \[((?:\d+(?:, \d+)*)?)\]")
 _NODE = re.compile(rf"\b([A-Z]\w*) {_TENSOR} of ({_TENSOR}(?:, {_TENSOR})*)")
 _SOURCE = re.compile(r"(?:type of )?src\[(\d+)\]")
+_ARGUMENT = re.compile(r"^argument '(\w+)':? ")
 _POSITION = re.compile(r"\bat \[(\d+(?:, ?\d+)*)\]")
 _WORD = re.compile(rf"'[^']*'|\btype of (?=src\[|the result)|\bsrc\[(\d+)\]|\b({'|'.join(_DTYPES)})\b")  # a name is left alone
 
@@ -54,7 +55,7 @@ def _described(match: re.Match[str]) -> str:
 
 def plain(message: str) -> str:
     """A message of C without the names of C functions, with tensors, dtypes and positions as Python describes them."""
-    text = _FUNCTION.sub("", message)
+    text = _ARGUMENT.sub(r"\1 ", _FUNCTION.sub("", message))
     node = _NODE.search(text)
     if node is not None:
         text = _with_names(text, node)

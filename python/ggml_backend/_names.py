@@ -7,11 +7,11 @@ from ._errors import InvalidArgumentError
 __all__ = ["as_name", "shorter"]
 
 
-def as_name(name: object, what: str) -> bytes:
+def as_name(name: object, what: str, label: str = "name") -> bytes:
     """The bytes of a name: UTF-8, surrogates (bytes of a file that were no UTF-8) as they were. TypeError unless it is a str,
-    InvalidArgumentError for a NUL and for what UTF-8 cannot hold. what: of which function, for the message"""
+    InvalidArgumentError for a NUL and for what UTF-8 cannot hold. what: of which function, and label: which argument, for the message"""
     if not isinstance(name, str):
-        raise TypeError(f"{what}: name must be a str, not {type(name).__name__}")
+        raise TypeError(f"{what}: {label} must be a str, not {type(name).__name__}")
     if "\0" in name:
         raise InvalidArgumentError(f"{what}: a name cannot hold NUL: {name!r:.60}")
     try:

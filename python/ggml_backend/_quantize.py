@@ -6,7 +6,6 @@ on the other. Blocks do not depend on each other, so the work is cut anywhere be
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable
 from threading import Lock, Thread
 from typing import Any, Literal
@@ -14,7 +13,7 @@ from typing import Any, Literal
 import numpy as np
 
 from ._data import to_array
-from ._errors import InvalidArgumentError, UnsupportedError, clear_error, raise_last
+from ._errors import InvalidArgumentError, UnsupportedError, clear_error, expect_int, raise_last
 from ._ffi import ffi, lib
 from ._mapped import check_file, reading, watch_of
 from .dtypes import DType, DTypeLike, as_dtype, dtypes
@@ -31,7 +30,7 @@ _ON_INVALID = {"error": 0, "clip": 1, "nan": 2}  # enum ggml_on_invalid
 
 def _run(work: Callable[[int, int], None], n: int, step: int, n_threads: int | None) -> None:
     """``work(begin, end)`` over [0, n) in steps, in threads when there is more than one step."""
-    threads = lib.ggml_cpu_default_n_threads() if n_threads is None else operator.index(n_threads)
+    threads = lib.ggml_cpu_default_n_threads() if n_threads is None else expect_int(n_threads, "n_threads")
     if threads < 1:
         raise InvalidArgumentError(f"n_threads must be at least 1, not {threads}")
     spans = [(i, min(i + step, n)) for i in range(0, n, step)]
@@ -92,7 +91,10 @@ def _floats(array: Any, what: str) -> Array:
 
 def _weights(importance: Any, shape: tuple[int, ...], what: str) -> Array:
     """Importance weights, one vector of a row's length for each matrix: shape ``(matrices, n)``."""
-    weights = np.asarray(importance, np.float32)
+    try:
+        weights = np.asarray(importance, np.float32)
+    except (TypeError, ValueError):
+        raise InvalidArgumentError(f"{what}: importance must be numbers, not {importance!r:.60}") from None
     target = (*shape[:-2], shape[-1])
     try:
         spread = np.broadcast_to(weights, target)

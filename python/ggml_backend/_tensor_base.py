@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from ._errors import NOT_GIVEN, StateError, check, clear_error, raise_last
 from ._ffi import ffi, lib
-from ._handles import Holders
+from ._handles import Holders, Local
 from ._hints import made_by
 from ._names import as_name
 from .buffer import text
@@ -35,7 +35,7 @@ def has_place(status: int) -> bool:
     return False
 
 
-class TensorInfo:
+class TensorInfo(Local):
     """A tensor's handle: the pool that it lives in, the C pointer, and what keeps the memory that it points to, also when the pool is
     closed."""
 

@@ -99,6 +99,9 @@ def load_backend(path: str | os.PathLike[str]) -> list[str]:
     FileNotFoundError: there is no such file. InvalidArgumentError: it is no backend module. UnsupportedError: it was built for another
     version, or finds no device.
     """
+    given: Any = path
+    if not isinstance(given, (str, os.PathLike)):
+        raise TypeError(f"load_backend: path must be a path, not {kind_of(given)}")
     full = Path(path).absolute()
     if not _exists(full):
         raise FileNotFoundError(f"load_backend: there is no file {str(full)!r}")
@@ -203,7 +206,7 @@ class Backend(Handle):
             if n_threads is not None:
                 self.n_threads = n_threads
             if level is not None:
-                wanted = as_name(level, "Backend: level")
+                wanted = as_name(level, "Backend", "level")
                 usable = [repr(known) for known, can in cpu_levels().items() if can]
                 if repr(level) not in usable:
                     raise InvalidArgumentError(f"Backend: level must be one of {', '.join(usable)}, not {level!r}")

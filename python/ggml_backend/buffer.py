@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from ._errors import NOT_GIVEN, InvalidArgumentError, StateError, check, expect_int
+from ._errors import NOT_GIVEN, AllocationError, InvalidArgumentError, StateError, check, expect_int
 from ._ffi import ffi, lib
-from ._handles import Core, Handle, fail, new_handle
+from ._handles import Core, Handle, Local, fail, new_handle
 from ._hints import made_by
 from ._mapped import watch_of
 from ._messages import kind_of, maker_hint
@@ -44,7 +44,7 @@ def expect_tensor(value: object, what: str) -> None:
         raise TypeError(f"{what} must be a Tensor, not {kind_of(value)}{maker_hint('Tensor', value)}")
 
 
-class BufferType:
+class BufferType(Local):
     """A kind of memory, for example that of one device. Obtained from ``Backend.buffer_type`` or :func:`cpu_buffer_type`."""
 
     __slots__ = ("_parent", "_ptr")
@@ -91,6 +91,8 @@ class BufferType:
         size = expect_int(size, "BufferType.alloc: size")
         if size < 0:
             raise InvalidArgumentError(f"BufferType.alloc: size {size} is negative")
+        if size >= 2**64:
+            raise AllocationError(f"BufferType.alloc: no memory has {size} bytes")
         h, parent = new_handle(), self._parent
         status = lib.gbpy_open_buffer(h, self._ptr, size, usage_number, parent.h if parent is not None else ffi.NULL)
         if status:

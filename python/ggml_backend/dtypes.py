@@ -110,8 +110,11 @@ def dtype_of_id(type_id: int) -> DType:
     return _by_id[type_id]
 
 
-def as_dtype(value: DTypeLike) -> DType:
-    """The DType for a DType, a name, or a NumPy dtype. TypeError if there is none."""
+_NO_DTYPES = ("uint8", "uint16", "uint32", "uint64", "bool")  # of NumPy, and near to none of ours
+
+
+def as_dtype(value: DTypeLike, what: str = "") -> DType:
+    """The DType for a DType, a name, or a NumPy dtype. TypeError if there is none; what: who asks, for its message"""
     if isinstance(value, DType):
         return value
     if isinstance(value, str):
@@ -132,8 +135,9 @@ def as_dtype(value: DTypeLike) -> DType:
     if value is float or value is int:
         hint = f"; it could be {'float32 or float16' if value is float else 'int32 or int64'}: say which"
     else:
-        hint = close_matches(shown, dtypes) or f"; there are {', '.join(_NUMPY)} and quantized ones, as in gb.dtypes.dtypes"
-    raise TypeError(f"there is no dtype {shown!r}{hint}")
+        near = close_matches(shown, dtypes) if shown not in _NO_DTYPES else ""
+        hint = near or f"; there are {', '.join(_NUMPY)} and quantized ones, as in gb.dtypes.dtypes"
+    raise TypeError(f"{what}{': ' if what else ''}there is no dtype {shown!r}{hint}")
 
 
 # Written out, so that type checkers and editors see them; a test compares them with `dtypes`.

@@ -17,7 +17,7 @@ from ._errors import NOT_GIVEN, InvalidArgumentError, StateError, check, expect,
 from ._escape import markup
 from ._ffi import ffi, lib
 from ._files import read_text
-from ._handles import ContextCore, Core, Holders, fail, handles_of, new_handle
+from ._handles import ContextCore, Core, Holders, Local, fail, handles_of, new_handle
 from ._hints import made_by
 from ._messages import kind_of
 from ._names import as_name, shorter
@@ -187,7 +187,7 @@ def _bits(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     return (array.astype(np.uint32) << 16).view(np.float32)
 
 
-class Graph:
+class Graph(Local):
     """Nodes in execution order. Made by ``Context.graph``; the same graph may be run any number of times, by several backends or
     schedulers."""
 

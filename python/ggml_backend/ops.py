@@ -16,12 +16,13 @@ tensors, TypeError for what is no tensor, and :class:`StateError` if the context
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Sequence
 from functools import reduce, wraps
 from typing import Any, Literal, TypeVar, Union, overload
 from typing import cast as cast_to
 
-from ._errors import InvalidArgumentError, check
+from ._errors import InvalidArgumentError, check, expect_int
 from ._ffi import ffi, lib
 from ._messages import close_matches, kind_of
 from ._tensor_base import MAX_DIMS
@@ -117,9 +118,12 @@ def _pair(op: str, name: str, value: IntPair) -> tuple[int, int]:
     """An int or (height, width) as (height, width)."""
     if isinstance(value, int):
         return value, value
-    if len(value) != 2:
-        raise InvalidArgumentError(f"{op}: {name} must be an int or a pair, not {value!r}")
-    return int(value[0]), int(value[1])
+    pair: Any = value if isinstance(value, (tuple, list)) else (value, value)
+    try:
+        first, second = pair
+        return operator.index(first), operator.index(second)
+    except (TypeError, ValueError):
+        raise InvalidArgumentError(f"{op}: {name} must be an int or a pair of ints, not {value!r:.60}") from None
 
 
 def _dims(op: str, t: Any, label: str = "a") -> int:
@@ -287,7 +291,7 @@ def add(a: Tensor, b: Tensor, inplace: bool = False) -> Tensor:
 @builds("ggml_add_cast")
 def add_cast(a: Tensor, b: Tensor, dtype: DTypeLike) -> Tensor:
     """``a + b`` as another dtype, for float16 or quantized ``a``."""
-    return build("add_cast", lib.ggml_add_cast, (a, b), as_dtype(dtype).id)
+    return build("add_cast", lib.ggml_add_cast, (a, b), as_dtype(dtype, "add_cast").id)
 
 
 @builds("ggml_add1", "ggml_add1_inplace")
@@ -377,7 +381,7 @@ def repeat(a: Tensor, like: Tensor | Sequence[int]) -> Tensor:
     """``a`` tiled to a shape (or to the shape of a tensor) whose sizes are multiples of its own. float32, float16, int32, int16."""
     if isinstance(like, Tensor):
         return build("repeat", lib.ggml_repeat, (a, like), ndim=like.ndim, labels=("a", "like"))
-    return repeat_to(a, shape_tuple(like))
+    return repeat_to(a, shape_tuple(like, "repeat: like"))
 
 
 @builds("ggml_repeat_back")
@@ -385,7 +389,7 @@ def repeat_back(a: Tensor, like: Tensor | Sequence[int]) -> Tensor:
     """The reverse of :func:`repeat`: the sum of the tiles of ``a`` that have the given shape."""
     if isinstance(like, Tensor):
         return build("repeat_back", lib.ggml_repeat_back, (a, like), ndim=like.ndim, labels=("a", "like"))
-    shape = shape_tuple(like)
+    shape = shape_tuple(like, "repeat_back: like")
     template = newest("repeat_back", (a,))._template(shape, "repeat_back")
     return build("repeat_back", lib.ggml_repeat_back, (a,), template, ndim=len(shape))
 
@@ -409,7 +413,10 @@ def concat(a: Tensor | Sequence[Tensor], b: Tensor | int | None = None, axis: in
         if not isinstance(along, int):
             raise TypeError(f"concat: after a list of tensors comes the axis, not {kind_of(along)}")
         newest("concat", a, labels=[f"tensors[{i}]" for i in range(len(a))])
-        from_end = along if along < 0 else along - max(max(t.ndim for t in a), 1)  # the same axis, also after a result of more axes
+        n = max(max(t.ndim for t in a), 1)
+        from_end = along if along < 0 else along - n  # the same axis, also after a result of more axes
+        if not -n <= from_end < 0 and from_end != -3:
+            raise InvalidArgumentError(f"concat: {', '.join([t.describe() for t in a])}: there is no axis {along}")
         joined: Tensor = reduce(lambda first, second: _concat(first, second, from_end), a)
         return joined
     newest("concat", (a, b))
@@ -509,7 +516,7 @@ def mul_mat(a: Tensor, b: Tensor, prec: Literal["default", "f32"] = "default") -
     """
     y = build_2("mul_mat", lib.ggml_mul_mat, a, b, ndim=OF_PRODUCT)
     if prec != "default":
-        number = _choice("mul_mat", "prec", prec, {"f32": lib.GGML_PREC_F32})
+        number = _choice("mul_mat", "prec", prec, {"default": 0, "f32": lib.GGML_PREC_F32})
         check(lib.ggml_mul_mat_set_prec(y._p, number), "mul_mat")
     return y
 
@@ -559,7 +566,7 @@ def cpy(a: Tensor, b: Tensor) -> Tensor:
 @builds("ggml_cast")
 def cast(a: Tensor, dtype: DTypeLike) -> Tensor:
     """``a`` as another dtype."""
-    return build_1("cast", lib.ggml_cast, a, as_dtype(dtype).id)
+    return build_1("cast", lib.ggml_cast, a, as_dtype(dtype, "cast").id)
 
 
 @builds("ggml_cont", "ggml_cont_1d", "ggml_cont_2d", "ggml_cont_3d", "ggml_cont_4d")
@@ -567,7 +574,7 @@ def cont(a: Tensor, shape: int | Sequence[int] | None = None) -> Tensor:
     """A contiguous copy, optionally with another shape of as many elements."""
     if shape is None:
         return build_1("cont", lib.ggml_cont, a)
-    size = shape_tuple(shape)
+    size = shape_tuple(shape, "cont: shape")
     n = max(len(size), 1)
     ne = ne_of(size, "cont")
     function = (lib.ggml_cont_1d, lib.ggml_cont_2d, lib.ggml_cont_3d, lib.ggml_cont_4d)[n - 1]
@@ -580,7 +587,7 @@ def reshape(a: Tensor, shape: Tensor | int | Sequence[int]) -> Tensor:
     if isinstance(shape, Tensor):
         return build("reshape", lib.ggml_reshape, (a, shape), ndim=shape.ndim, labels=("a", "shape"))
     newest("reshape", (a,))
-    size = resolve_shape(a, shape_tuple(shape))
+    size = resolve_shape(a, shape_tuple(shape, "reshape: shape"))
     n = len(size) or 1
     ne = ne_of(size, "reshape")
     function = (lib.ggml_reshape_1d, lib.ggml_reshape_2d, lib.ggml_reshape_3d, lib.ggml_reshape_4d)[n - 1]
@@ -592,8 +599,18 @@ def view(a: Tensor, shape: int | Sequence[int] | None = None, strides: Sequence[
     """A view of the memory of ``a``: ``offset`` bytes in, with byte ``strides`` in the order of ``shape`` (default: contiguous). The last
     stride is always one element. Without a shape: all of ``a``. Slices, ``a[2:4]``, are the convenient form."""
     if shape is None:
+        if strides is not None or not isinstance(offset, int) or offset != 0:
+            raise InvalidArgumentError("view: strides and an offset need a shape")
         return build("view", lib.gbpy_view_all, (a,))
-    return raw_view("view", a, shape_tuple(shape), strides, offset)
+    size = shape_tuple(shape, "view: shape")
+    newest("view", (a,))
+    offset, element = expect_int(offset, "view: offset"), a.dtype.itemsize
+    strides = None if strides is None else shape_tuple(strides, "view: strides")
+    if any(n % element for n in (offset, *(strides or ()))):
+        unit = "a block" if a.dtype.is_quantized else "an element"
+        wrong = f"offset {offset} and strides {strides}"
+        raise InvalidArgumentError(f"view: {wrong} must be multiples of the {element} bytes of {unit} of {a.describe()}")
+    return raw_view("view", a, size, strides, offset)
 
 
 @builds("ggml_permute")
@@ -891,7 +908,7 @@ def upscale(a: Tensor, factor: int) -> Tensor:
 @builds("ggml_pad")
 def pad(a: Tensor, amounts: int | Sequence[int]) -> Tensor:
     """Zeros appended at the end of the last axes: ``pad(a, (1, 2))`` adds a row and two columns."""
-    size = shape_tuple(amounts)
+    size = shape_tuple(amounts, "pad: amounts")
     if len(size) > MAX_DIMS:
         raise InvalidArgumentError(f"pad: {len(size)} amounts, at most {MAX_DIMS} axes are possible")
     if any(amount < 0 for amount in size):

@@ -10,7 +10,7 @@ from ._callbacks import Run, raise_abort_errors
 from ._data import array_of
 from ._errors import NOT_GIVEN, raise_last
 from ._ffi import ffi, lib
-from ._handles import Core
+from ._handles import Core, Local
 from ._hints import made_by
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ class Fetch:
         return self.array
 
 
-class Pending:
+class Pending(Local):
     """A run that :meth:`Scheduler.compute_async` has started."""
 
     __slots__ = ("_core", "_fetches", "_id", "_run")

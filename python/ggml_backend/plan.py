@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ._errors import check, raise_last
 from ._ffi import ffi, lib
+from ._handles import Local
 from ._pictures import PlanPictures
 from .buffer import text
 from .graph import Graph
@@ -100,7 +101,7 @@ class CopyInfo:
     reason: str
 
 
-class Plan(PlanPictures):
+class Plan(Local, PlanPictures):
     """What the scheduler decided about a graph, as it was when it was prepared.
 
     It can be looked at (``memory``, ``splits``, ``copies``, ``arenas``, :meth:`explain`), drawn (:meth:`to_html`, :meth:`to_csv`,

@@ -152,7 +152,8 @@ class Scheduler(Handle):
         check: bool = False,
     ) -> None:
         self._core: SchedCore | None = None
-        self._backends = tuple(backends) if isinstance(backends, Iterable) and not isinstance(backends, str) else (backends,)
+        given: Any = backends
+        self._backends: tuple[Backend, ...] = tuple(given) if isinstance(given, Iterable) and not isinstance(given, str) else (given,)
         if not self._backends:
             raise InvalidArgumentError("Scheduler: needs at least one backend")
         if isinstance(buffer_types, Backend):

@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import math
 import operator
+import sys
+import types
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn, SupportsIndex, Union
 
 import numpy as np
 
 from ._data import dtype_of_array, exact_array, to_array
-from ._errors import InvalidArgumentError, StateError, expect, raise_as, raise_last
+from ._errors import InvalidArgumentError, StateError, expect, expect_int, raise_as, raise_last
 from ._ffi import ffi, lib
 from ._handles import ContextCore, Core, Handle, address, fail, new_handle
 from ._messages import broadcast_reason, hint_of, kind_of, plain, product_hint, reason_of, tensor_hint
@@ -70,7 +72,7 @@ def _refuse_shape(what: str, shape: tuple[int, ...], dtype: DType) -> None:
 def _shape_of(shape: Any) -> tuple[int, ...]:
     """The shape that ``Context.tensor`` was given."""
     try:
-        return shape_tuple(shape)
+        return shape_tuple(shape, "shape")
     except TypeError:
         if isinstance(shape, np.ndarray) or hasattr(shape, "__array__"):
             hint = "; ctx.from_numpy(array) makes a tensor over an array, ctx.constant(array) one with a fixed value"
@@ -95,8 +97,8 @@ def _dtype_of(dtype: Any, size: tuple[int, ...]) -> DType:
         raise TypeError(f"Context.tensor: {reason}") from None
 
 
-def shape_tuple(shape: Any) -> tuple[int, ...]:
-    """An int or a sequence of ints as a tuple."""
+def shape_tuple(shape: Any, what: str) -> tuple[int, ...]:
+    """An int or a sequence of ints as a tuple. what: the function and its argument, for the message"""
     try:
         if isinstance(shape, (tuple, list)):
             return tuple(operator.index(n) for n in shape)
@@ -105,7 +107,17 @@ def shape_tuple(shape: Any) -> tuple[int, ...]:
         try:
             return tuple(operator.index(n) for n in shape)
         except TypeError:
-            raise TypeError(f"an int or a sequence of ints is needed, not {shape!r:.60}") from None
+            raise TypeError(f"{what} must be an int or a sequence of ints, not {shape!r:.60}") from None
+
+
+def _narrowed(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """What NumPy made of numbers of Python as float32 or int32."""
+    if array.dtype.kind == "f":
+        return array.astype(np.float32)
+    if array.size and not -(2**31) <= int(array.min()) <= int(array.max()) < 2**31:
+        wide = array.min() if array.min() < -(2**31) else array.max()
+        raise InvalidArgumentError(f"Context.constant: {wide} does not fit into int32; say dtype='int64', or dtype='float32'")
+    return array.astype(np.int32)
 
 
 # ---------------------------------------------------------------------------------------------------------------- contexts
@@ -139,6 +151,8 @@ class TensorPool(Handle):
         label = None if name is None else as_name(name, "Context.tensor")
         pointer = lib.ggml_new_tensor(core.ptr, element.id, MAX_DIMS, ne)
         if not pointer:
+            if not self._writable:
+                raise StateError("Context.tensor: the copy of a graph cannot be built on")
             _refuse_shape("Context.tensor", size, element)
             raise_last(f"Context.tensor({size}, {element.name})")
         if label is not None:
@@ -167,14 +181,16 @@ class TensorPool(Handle):
         any backend. Python floats make float32."""
         core = self._live()
         if dtype is not None:
-            element = as_dtype(dtype)
+            element = as_dtype(dtype, "Context.constant")
             array = exact_array(value, element, f"Context.constant: {element.name}")
         else:
             array = to_array(value, "Context.constant")
+            if array.dtype.kind == "O" and isinstance(value, int):
+                raise InvalidArgumentError(f"Context.constant: {value:.4g} does not fit into int64; say dtype='float32'")
             if array.dtype.kind not in "biuf" and array.dtype.name != "bfloat16":
                 raise InvalidArgumentError(f"Context.constant: takes numbers, not {value!r:.60}")
             if not isinstance(value, (np.ndarray, np.generic)):
-                array = array.astype(np.float32 if array.dtype.kind == "f" else np.int32)
+                array = _narrowed(array)
             element = dtype_of_array(array, "Context.constant")
         tensor = self.tensor(array.shape, element, name)
         lib.ggml_set_input(tensor._p)
@@ -287,7 +303,7 @@ def describe(label: str, tensor: Tensor | None) -> str:
 _LABELS = "abcdefgh"
 
 
-def _fail(op: str, tensors: Sequence[Tensor | None], labels: Sequence[str], error: Exception | None) -> NoReturn:
+def _fail(op: str, tensors: Sequence[Tensor | None], labels: Sequence[str], error: Exception | None, args: Sequence[Any] = ()) -> NoReturn:
     status, marked = lib.ggml_last_status(), ffi.string(lib.gbpy_last_reason()).decode("utf-8", "replace")
     message = ffi.string(lib.ggml_last_error()).decode("utf-8", "replace")
     newest(op, tensors, labels)  # a context that cannot be built on is the better reason
@@ -295,7 +311,7 @@ def _fail(op: str, tensors: Sequence[Tensor | None], labels: Sequence[str], erro
     prefix = f"{op}: {', '.join([describe(label, t) for label, t in named])}"
     if error is not None:
         hint = "; mul multiplies by a tensor" if op == "scale" and "Tensor" in str(error) else ""
-        raise InvalidArgumentError(f"{prefix}: {_parameter_error(error)}{hint}") from None
+        raise InvalidArgumentError(f"{prefix}: {_parameter_error(error, args)}{hint}") from None
     if not marked:
         raise_as(status, plain(message), prefix)
     names = [label for label, _ in named]
@@ -303,16 +319,31 @@ def _fail(op: str, tensors: Sequence[Tensor | None], labels: Sequence[str], erro
     raise_as(status, reason + hint_of(op, marked, names, [t.shape for _, t in named]), prefix)
 
 
-def _parameter_error(error: Exception) -> str:
-    """What cffi says of an argument that C cannot take, without its terms."""
+def _parameter_error(error: Exception, args: Sequence[Any]) -> str:
+    """What cffi says of an argument that C cannot take, without its terms; with its name, as the public function that was called has it."""
     text = str(error)
-    if text.startswith("must be real number, not "):
-        return f"a number is needed, not {text.rpartition(' ')[2]}"
-    if text == "an integer is required":
-        return "an integer is needed, where something else was given"
+    if isinstance(error, TypeError):
+        whole = text == "an integer is required"
+        kind = (int, np.integer) if whole else (int, float, np.integer, np.floating)
+        wrong = next((v for v in args if not isinstance(v, (*kind, ffi.CData))), None)
+        return f"{_argument_name(wrong)} must be {'an int' if whole else 'a number'}, not {kind_of(wrong)}"
     if text.startswith("integer ") and "does not fit" in text:
         return f"{text.split()[1]} is too large"
     return text
+
+
+def _argument_name(value: object) -> str:
+    """What the parameter is called that was given this value: of the function of :mod:`.ops` that is being called."""
+    frame: types.FrameType | None = sys._getframe()
+    while frame is not None:
+        code = frame.f_code
+        if frame.f_globals.get("__name__") in ("ggml_backend.ops", "ggml_backend.custom") and not code.co_name.startswith("_"):
+            for name in code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]:
+                given = frame.f_locals.get(name)
+                if given is value or (isinstance(given, (tuple, list)) and any(v is value for v in given)):
+                    return name
+        frame = frame.f_back
+    return "an argument"
 
 
 def newest(op: str, tensors: Sequence[Any], labels: Sequence[str] = _LABELS) -> TensorPool:
@@ -370,7 +401,7 @@ def build(
     try:
         pointer = function(core.ptr, *args) if array else function(core.ptr, *pointers, *args)
     except (OverflowError, TypeError) as error:
-        _fail(op, tensors, labels, error)
+        _fail(op, tensors, labels, error, args)
     if not pointer:
         _fail(op, tensors, labels, None)
     _settle(pointer, dims if ndim is None else ndim)
@@ -385,7 +416,7 @@ def build_1(op: str, function: Any, a: Tensor, *args: Any, ndim: int = OF_MOST) 
     try:
         pointer = function(core.ptr, a._p, *args)
     except (OverflowError, TypeError) as error:
-        _fail(op, (a,), _LABELS, error)
+        _fail(op, (a,), _LABELS, error, args)
     if not pointer:
         _fail(op, (a,), _LABELS, None)
     _settle(pointer, ndim)
@@ -408,7 +439,7 @@ def build_2(op: str, function: Any, a: Tensor, b: Tensor, *args: Any, ndim: int 
     try:
         pointer = function(core.ptr, a._p, b._p, *args)
     except (OverflowError, TypeError) as error:
-        _fail(op, (a, b), labels, error)
+        _fail(op, (a, b), labels, error, args)
     if not pointer:
         _fail(op, (a, b), labels, None)
     _settle(pointer, ndim)
@@ -458,7 +489,7 @@ class Tensor(TensorData):
         """Same elements, another shape; one size may be -1. A view if the tensor is contiguous, else a copy node."""
         if 0 < len(shape) <= MAX_DIMS and (found := _attempt(self, _reshape, len(shape), *shape, *_ZEROS[len(shape)])) is not None:
             return found
-        new = shape_tuple(shape[0] if len(shape) == 1 else shape)
+        new = shape_tuple(shape[0] if len(shape) == 1 else shape, "reshape: shape")
         new = resolve_shape(self, new)
         ne = ne_of(new, "reshape")
         function = lib.ggml_reshape_4d if self.is_contiguous else lib.ggml_cont_4d
@@ -473,7 +504,7 @@ class Tensor(TensorData):
         if not axes or axes[0] is None:
             order = tuple(range(n))[::-1]
         else:
-            order = shape_tuple(axes[0] if len(axes) == 1 else axes)
+            order = shape_tuple(axes[0] if len(axes) == 1 else axes, "transpose: axes")
         order = tuple(a + n if a < 0 else a for a in order)
         if sorted(order) != list(range(n)):
             raise InvalidArgumentError(f"transpose: {order} is no order of the {n} axes of {self.describe()}")
@@ -490,6 +521,7 @@ class Tensor(TensorData):
         """A view with two axes exchanged."""
         n = self.ndim
         order = list(range(n))
+        a, b = expect_int(a, "swapaxes: a"), expect_int(b, "swapaxes: b")
         try:
             order[a], order[b] = order[b], order[a]
         except IndexError:
@@ -507,7 +539,7 @@ class Tensor(TensorData):
 
     def astype(self, dtype: DTypeLike) -> Tensor:
         """A node of another dtype."""
-        element = as_dtype(dtype)
+        element = as_dtype(dtype, "astype")
         return self if element.id == self.dtype.id else build_1("cast", lib.ggml_cast, self, element.id)
 
     def __getitem__(self, index: Any) -> Tensor:
@@ -637,16 +669,23 @@ def _coerce(value: Any, like: Tensor, op: str, label: str) -> Tensor:
         return value
     if like._ctx._core is None:
         raise StateError(f"{op}: the context of {'a' if label == 'b' else 'b'} is closed")
-    if isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool):
-        return like._ctx.constant(float(value), float32)
-    if isinstance(value, (np.ndarray, np.generic)):
-        if value.dtype.kind in "iuf" and value.dtype != np.float32 and like.dtype.name == "float32" and value.dtype.name != "float16":
-            raise InvalidArgumentError(f"{op}: {label} is an array of {value.dtype}, where float32 is needed: {label}.astype(np.float32)")
-        return like._ctx.constant(value)
-    if isinstance(value, (list, tuple)):
-        return like._ctx.constant(value, like.dtype if not like.dtype.is_quantized else None)
-    hint = tensor_hint(value) if not isinstance(value, bool) else ""
-    raise TypeError(f"{op}: {label} must be a tensor, a number or an array, not {kind_of(value)}{hint}")
+    try:
+        if isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool):
+            return like._ctx.constant(float(value), float32)
+        if isinstance(value, (np.ndarray, np.generic)):
+            if value.dtype.kind in "iuf" and value.dtype != np.float32 and like.dtype.name == "float32" and value.dtype.name != "float16":
+                needed = f"where float32 is needed: {label}.astype(np.float32)"
+                raise InvalidArgumentError(f"{op}: {label} is an array of {value.dtype}, {needed}")
+            return like._ctx.constant(value)
+        if isinstance(value, (list, tuple)):
+            return like._ctx.constant(value, like.dtype if not like.dtype.is_quantized else None)
+        hint = tensor_hint(value) if not isinstance(value, bool) else ""
+        raise TypeError(f"{op}: {label} must be a tensor, a number or an array, not {kind_of(value)}{hint}")
+    except StateError:
+        newest(op, (like,))  # is it of a copied graph?
+        raise
+    except OverflowError:
+        raise InvalidArgumentError(f"{op}: {label} is too large for a float") from None
 
 
 def repeat_to(tensor: Tensor, shape: tuple[int, ...]) -> Tensor:
@@ -768,7 +807,10 @@ def _index(t: Tensor, index: Any) -> Tensor:
         n, stride = shape[axis], strides[axis]
         last_quantized = t.dtype.is_quantized and axis == len(shape) - 1
         if isinstance(item, slice):
-            start, stop, step = item.indices(n)
+            try:
+                start, stop, step = item.indices(n)
+            except TypeError:
+                raise TypeError(f"x[...]: the bounds of a slice are integers or None, not those of {item}") from None
             if step < 0:
                 raise InvalidArgumentError(f"x[...]: steps are positive, not {step}, in a view of {t.describe()}")
             count = max(0, -(-(stop - start) // step))
@@ -779,6 +821,8 @@ def _index(t: Tensor, index: Any) -> Tensor:
             new_strides.append(stride * step)
         else:
             try:
+                if isinstance(item, (bool, np.bool_)):
+                    raise TypeError
                 position = operator.index(item)
             except TypeError:
                 hint = "; gb.get_rows(x, ids) picks rows by int32 indices" if isinstance(item, (Tensor, list, np.ndarray)) else ""
