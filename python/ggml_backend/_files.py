@@ -90,8 +90,13 @@ def replace_file(path: _Path, write: Callable[[Sink], object], *, regular: bool 
     if target is None:
         if regular:
             raise FileError(f"{os.fsdecode(path)}: not a regular file")
-        with open(path, "wb") as file:
-            write(file)
+        try:
+            with open(path, "wb") as file:
+                write(file)
+        except OSError as error:  # a full device does not say its name
+            if error.filename is None and error.errno is not None:
+                error.filename = path
+            raise
         return
     output = _Output(path, target)
     try:

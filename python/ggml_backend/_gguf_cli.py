@@ -216,6 +216,8 @@ def _write(options: argparse.Namespace, writer: Writer, sources: list[Source], b
 
 def _refuse_same(output: str, inputs: Iterable[str | None]) -> None:
     """A file that is read is not written over, by whatever name: somebody who mistypes a name would lose the original."""
+    if output == "-":
+        raise InvalidArgumentError("the output '-' is no file; a GGUF file is not written to a pipe (./- is a file of that name)")
     for path in inputs:
         if path is not None and os.path.exists(path) and os.path.exists(output) and os.path.samefile(path, output):
             raise InvalidArgumentError(f"the output {output} is the file that is read, {path}: give it another name")

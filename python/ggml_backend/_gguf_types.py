@@ -9,6 +9,7 @@ import numpy as np
 
 from ._errors import InvalidArgumentError, UnsupportedError, check
 from ._ffi import ffi, lib
+from ._messages import UnknownKey
 from ._names import as_name
 from ._owned import owned
 from .dtypes import DType
@@ -110,7 +111,7 @@ class Keys:
     def _id(self, key: str) -> int:
         index = self._find(key) if isinstance(key, str) else -1
         if index < 0:
-            raise KeyError(key)
+            raise UnknownKey(key, self)
         return index
 
     def _value(self, index: int) -> Any:

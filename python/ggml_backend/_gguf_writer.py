@@ -17,6 +17,7 @@ from ._ffi import ffi, lib
 from ._files import Sink, replace_file
 from ._gguf_types import UnknownType, key_bytes, new_metadata, store
 from ._mapped import check_file, reading, watch_of
+from ._messages import kind_of
 from ._quantize import OnInvalid, dequantize, quantize_part
 from .dtypes import DType, DTypeLike, as_dtype
 from .tensor import Tensor, ne_of, shape_tuple
@@ -161,6 +162,8 @@ class Writer:
         """Takes over keys and tensors of an open file with their exact types and bytes, whatever they mean. Those that say how the file was
         split are left out. Returns the writer."""
         meta = self._live()
+        if not hasattr(file, "metadata"):
+            raise TypeError(f"Writer.copy_from: file must be a GGUFFile, not {kind_of(file)}; gb.gguf.open(path) makes one")
         source = file._live()[0]
         chosen = (k for k in file.metadata if not k.startswith("split.")) if keys is True else _list(keys)
         for key in chosen:

@@ -6,6 +6,7 @@ argument names, dtypes, axes and shapes in NumPy order. Nothing here runs unless
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import math
 import re
@@ -217,6 +218,23 @@ def close_matches(wrong: str, known: Iterable[str]) -> str:
     begin = [name for name in names if len(wrong) > 1 and name.startswith(wrong.lower())]
     found = [repr(names[name]) for name in begin[:3] or difflib.get_close_matches(wrong.lower(), list(names), 3, 0.7)]
     return f"; did you mean {' or '.join(found)}?" if found else ""
+
+
+class UnknownKey(KeyError):
+    """A KeyError that says which keys are near, when it is shown and not before: many are caught."""
+
+    def __init__(self, key: object, known: Any) -> None:
+        super().__init__(key)
+        self.known = known
+
+    def __str__(self) -> str:
+        key, near = self.args[0], ""
+        with contextlib.suppress(Exception):  # of what is closed by now
+            near = close_matches(key, self.known)
+        return repr(key) + near
+
+
+UnknownKey.__module__ = "ggml_backend"
 
 
 def kind_of(value: object) -> str:

@@ -79,8 +79,10 @@ def _reason(error: BaseException) -> str:
     text = str(error)
     if isinstance(error, KeyError) and error.args:
         text = str(error.args[0])
-    if isinstance(error, OSError) and error.strerror and error.filename is not None:
+    if isinstance(error, OSError) and error.strerror:
         name = error.filename
+        if name is None:
+            return error.strerror
         return f"{os.fsdecode(name) if isinstance(name, (str, bytes)) else name}: {error.strerror}"
     if not text or isinstance(error, (ArithmeticError, LookupError, AttributeError, UnicodeError, RecursionError)):
         return f"{type(error).__name__}: {text}" if text else type(error).__name__
@@ -98,12 +100,21 @@ def parse(parser: argparse.ArgumentParser, argv: list[str] | None) -> argparse.N
 
 def run_command(run: Callable[[], int], prefix: str = "error") -> int:
     """The exit status of a command, with errors as one line."""
+    _open_streams()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a terminal of another encoding shows what it cannot as escapes
             stream.reconfigure(errors="backslashreplace")
     try:
         status = run()
         sys.stdout.flush()
+    except SystemExit as end:  # of the parser of arguments, which does not look whether its help could be written
+        try:
+            sys.stdout.flush()
+        except OSError as error:
+            fail(prefix, _reason(error))
+            _drop_output()
+            return 1
+        return end.code if isinstance(end.code, int) else int(end.code is not None)
     except BrokenPipeError:
         _drop_output()
         return BROKEN_PIPE
@@ -120,6 +131,14 @@ def run_command(run: Callable[[], int], prefix: str = "error") -> int:
             _drop_output()
         return 1
     return status
+
+
+def _open_streams() -> None:
+    """Python has no streams where the shell closed them (``>&-``): then output goes nowhere, and no file that is opened later takes their
+    place."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w", encoding="utf-8"))
 
 
 def _drop_output() -> None:

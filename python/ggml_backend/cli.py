@@ -83,8 +83,13 @@ def show_config(mode: str = "print") -> dict[str, Any] | None:
 
 def main(argv: list[str] | None = None) -> int:
     """``python -m ggml_backend``. Returns the exit status."""
-    options = parse(_parser(), argv)
-    return run_command(lambda: int(options.run(options)))
+
+
+    def run() -> int:
+        options = parse(_parser(), argv)
+        return int(options.run(options))
+
+    return run_command(run)
 
 
 def _info(options: argparse.Namespace) -> int:

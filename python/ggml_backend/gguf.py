@@ -26,7 +26,7 @@ from ._ffi import ffi, lib
 from ._gguf_types import Keys, UnknownType, decode, findable, new_metadata, type_name
 from ._gguf_writer import Writer
 from ._mapped import check_file, map_file, watch_of
-from ._messages import kind_of, reader_hint
+from ._messages import UnknownKey, kind_of, reader_hint
 from ._patterns import Patterns
 from ._quantize import dequantize, fallback_dtype
 from .backend import Backend
@@ -196,7 +196,7 @@ class Tensors(Mapping[str, GGUFTensor]):
     def __getitem__(self, name: str) -> GGUFTensor:
         place = self._place(name)
         if place is None:
-            raise KeyError(name)
+            raise UnknownKey(name, self)
         return GGUFTensor(*place)
 
     def __contains__(self, name: object) -> bool:

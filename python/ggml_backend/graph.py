@@ -19,7 +19,7 @@ from ._ffi import ffi, lib
 from ._files import read_text
 from ._handles import ContextCore, Core, Holders, Local, fail, handles_of, new_handle
 from ._hints import made_by
-from ._messages import kind_of
+from ._messages import UnknownKey, kind_of
 from ._names import as_name, shorter
 from ._tensor_base import MAX_NAME
 from .backend import Backend, BackendCore
@@ -250,7 +250,7 @@ class Graph(Local):
     def __getitem__(self, name: str) -> Tensor:
         found = self.get(name)
         if found is None:
-            raise KeyError(name)
+            raise UnknownKey(name, [t.name for t in (*self.leafs, *self.nodes)])
         return found
 
     def compute(self, backend: Backend) -> bool:

@@ -20,7 +20,7 @@ from ._data import dtype_of_array, exact_array, to_array
 from ._errors import InvalidArgumentError, StateError, expect, expect_int, raise_as, raise_last
 from ._ffi import ffi, lib
 from ._handles import ContextCore, Core, Handle, address, fail, new_handle
-from ._messages import broadcast_reason, hint_of, kind_of, plain, product_hint, reason_of, tensor_hint
+from ._messages import UnknownKey, broadcast_reason, hint_of, kind_of, plain, product_hint, reason_of, tensor_hint
 from ._names import as_name, shorter
 from ._tensor_base import MAX_DIMS, MAX_NAME
 from ._tensor_data import TensorData
@@ -245,7 +245,7 @@ class TensorPool(Handle):
     def __getitem__(self, name: str) -> Tensor:
         found = self.get(name)
         if found is None:
-            raise KeyError(name)
+            raise UnknownKey(name, [t.name for t in self.tensors()])
         return found
 
     @property

@@ -179,6 +179,20 @@ def test_a_reader_that_goes_away(model: Path) -> None:
         assert process.wait(60) == 141 and err == b"", (process.returncode, err)
 
 
+def test_output_that_the_shell_closed_or_that_is_full() -> None:
+    for words in (["info"], ["info", "--json"], ["--help"], ["--version"], ["gguf", "--help"]):
+        closed = subprocess.run(["sh", "-c", 'exec "$@" >&-', "sh", *COMMAND, *words], stderr=subprocess.PIPE, text=True, timeout=120, check=False)
+        assert (closed.returncode, closed.stderr) == (0, ""), words
+        with open("/dev/full", "w") as full:
+            done = subprocess.run([*COMMAND, *words], stdout=full, stderr=subprocess.PIPE, text=True, timeout=120, check=False)
+        failed(done, 1, "error: No space left on device")
+
+
+def test_a_file_is_not_called_as_a_pipe(model: Path) -> None:
+    failed(run("gguf", "quantize", model, "-", "--type", "q8_0"), 1, "the output '-' is no file")
+    assert not Path("-").exists()
+
+
 def test_a_full_disk_behind_the_output(model: Path) -> None:
     with open("/dev/full", "w") as full:
         done = run("gguf", "dump", model, stdout=full, stderr=subprocess.PIPE, capture_output=False)

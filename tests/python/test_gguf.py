@@ -918,3 +918,22 @@ def test_counts_of_split_files_are_numbers(tmp_path: Path, key: str, wrong: Any)
             writer.add_tensor(f"t{i}", np.ones(4, np.float32))
     with pytest.raises(gb.FileError, match=re.escape(key)):
         gb.gguf.open(paths[1])
+
+
+def test_keys_that_are_not_there_say_which_are_near(tmp_path, ctx):
+    path = tmp_path / "near.gguf"
+    with gb.gguf.Writer(path) as writer:
+        writer.add("general.name", "x")
+        writer.add_tensor("token_embd.weight", np.zeros((2, 2), np.float32))
+        with pytest.raises(TypeError, match=r"Writer.copy_from: file must be a GGUFFile, not int; gb.gguf.open\(path\) makes one"):
+            writer.copy_from(3)
+    ctx.tensor(3, name="weights")
+    with gb.gguf.open(path) as file:
+        for mapping, wrong, near in [(file.tensors, "tokn_embd.weight", "token_embd.weight"), (file.metadata, "general.nam", "general.name"), (ctx, "weigths", "weights")]:
+            with pytest.raises(KeyError) as caught:
+                mapping[wrong]
+            assert caught.value.args == (wrong,)
+            assert str(caught.value) == f"{wrong!r}; did you mean {near!r}?"
+            with pytest.raises(KeyError) as caught:
+                mapping["zzzzz"]
+            assert str(caught.value) == "'zzzzz'"

@@ -120,7 +120,7 @@ def scheduling(cpu: gb.Backend, folder: Path) -> None:
     assert callable(measure)
     with gb.Context() as ctx, gb.Scheduler([sim, cpu], policy="cost", costs=costs) as sched:
         x = ctx.tensor((3, 4), name="x")
-        y = gb.relu(x)
+        y = gb.relu(x).named("y")
         graph = ctx.graph(y)
         assert_type(graph, gb.Graph)
         plan: gb.Plan = sched.prepare(graph)
