@@ -89,6 +89,16 @@ def _reason(error: BaseException) -> str:
     return text
 
 
+class Parser(argparse.ArgumentParser):
+    """One whose help that cannot be written is an error; its subparsers are of this class, too."""
+
+    def _print_message(self, message: str, file: Any = None) -> None:
+        if message and file is sys.stdout:
+            file.write(message)
+        else:
+            super()._print_message(message, file)
+
+
 def parse(parser: argparse.ArgumentParser, argv: list[str] | None) -> argparse.Namespace:
     """As ``parse_args``, but what a subcommand does not know is told with the usage of the subcommand, its ``parser``."""
     options, unknown = parser.parse_known_args(argv)
@@ -107,7 +117,7 @@ def run_command(run: Callable[[], int], prefix: str = "error") -> int:
     try:
         status = run()
         sys.stdout.flush()
-    except SystemExit as end:  # of the parser of arguments, which does not look whether its help could be written
+    except SystemExit as end:  # of the parser of arguments, whose help may still be buffered
         try:
             sys.stdout.flush()
         except OSError as error:

@@ -12,7 +12,7 @@ import numpy as np
 from ._calibrate import add_calibrate_command
 from ._ffi import ffi, lib
 from ._gguf_cli import add_gguf_commands
-from ._terminal import parse, print_json, run_command, say
+from ._terminal import Parser, parse, print_json, run_command, say
 from .backend import backends, cpu_levels
 from .buffer import BufferType, text
 from .cli_bench import add_bench_command
@@ -101,7 +101,7 @@ def _info(options: argparse.Namespace) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m ggml_backend", description="The backend layer of ggml.")
+    parser = Parser(prog="python -m ggml_backend", description="The backend layer of ggml.")
     parser.add_argument("--version", action="version", version=text(lib.gbpy_version()))
     commands = parser.add_subparsers(dest="command", required=True, metavar="command")
     info = commands.add_parser("info", help="what this build has and what it found on this machine")
