@@ -209,7 +209,7 @@ static ggml_backend_t computes_result(const struct gbpy_sched * s, struct ggml_t
     gbpy_describe(t, text, sizeof(text));
     GB_FAIL_IF(backend == NULL, NULL, GGML_STATUS_INVALID_ARGUMENT, "compute_async: %s is not in the graph", text);
     GB_FAIL_IF(!ggml_is_output(t) && !(t->view_src != NULL && ggml_is_output(t->view_src)), NULL, GGML_STATUS_INVALID_ARGUMENT,
-               "compute_async: %s is no output of the graph; call set_output() on it before", text);
+               "compute_async: %s is no output of the graph: ctx.graph(..., keep=[it]) keeps it", text);
     return backend;
 }
 

@@ -176,7 +176,7 @@ static int settle_lost_inputs(const struct gbpy_sched * s, const struct gbpy_obj
             continue; // written again with its new place
         }
         GB_FAIL_IF(computes, GGML_STATUS_INVALID_STATE, GGML_STATUS_INVALID_STATE,
-                   "%s: the input '%s' was set, but its memory was given to other graphs since (a scheduler remembers the last %d): allocate the graph, set "
+                   "%s: the input '%s' was set, but its memory was given to other graphs since (a scheduler remembers the last %d), or the scheduler was reset: allocate the graph, set "
                    "it again and compute, or give it memory of its own (Context.allocate)", what, leaf->name, GB_SCHED_PLANS_MAX);
         gbpy_set_stamp(leaf, 0);
     }

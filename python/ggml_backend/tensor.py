@@ -22,7 +22,7 @@ from ._ffi import ffi, lib
 from ._handles import ContextCore, Core, Handle, address, fail, new_handle
 from ._messages import UnknownKey, broadcast_reason, hint_of, kind_of, plain, product_hint, reason_of, tensor_hint
 from ._names import as_name, shorter
-from ._tensor_base import MAX_DIMS, MAX_NAME
+from ._tensor_base import MAX_DIMS, MAX_NAME, TensorInfo
 from ._tensor_data import TensorData
 from .backend import Backend
 from .buffer import Buffer, BufferCore, BufferType, Usage, usage_id
@@ -601,7 +601,8 @@ class Tensor(TensorData):
         if exponent == 0.5:
             return build_1("sqrt", lib.ggml_sqrt, self)
         if isinstance(exponent, (int, float)):
-            raise TypeError(f"a ** b: the exponents 2 and 0.5 are possible, not {exponent}; a * a * a is a third power")
+            hint = "1 / a is a power of -1" if exponent == -1 else "a * a * a is a third power"
+            raise TypeError(f"a ** b: the exponents 2 and 0.5 are possible, not {exponent}; {hint}")
         return NotImplemented
 
     def __matmul__(self, other: TensorLike) -> Tensor:
@@ -613,6 +614,12 @@ class Tensor(TensorData):
 
     def __bool__(self) -> bool:
         raise TypeError("a tensor has no truth value: its data is known only after its graph has run")
+
+
+for _base, _public in ((TensorInfo, "Tensor"), (TensorData, "Tensor"), (TensorPool, "Context")):
+    for _member in vars(_base).values():
+        if isinstance(_member, types.FunctionType):
+            _member.__qualname__ = f"{_public}.{_member.__name__}"  # as Python's own messages name it
 
 
 # ------------------------------------------------------------------------------------------------------ what operators mean

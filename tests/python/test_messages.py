@@ -378,6 +378,13 @@ MISTAKES = [
     ("cpu.buffer_type.__deepcopy__(None)", T, "a BufferType cannot be copied with all that it refers to"),
     ("sched.prepare(ctx.graph(single * 2)).__reduce__()", T, "a Plan cannot be pickled: it belongs to this process"),
     ("x + 10**400", E, "a + b: b is too large for a float"),
+    # names in Python's own messages
+    ("x ** -1", T, "a ** b: the exponents 2 and 0.5 are possible, not -1; 1 / a is a power of -1"),
+    ("ctx.tensor()", T, "Context.tensor() missing 1 required positional argument: 'shape'"),
+    ("x.named()", T, "Tensor.named() missing 1 required positional argument: 'name'"),
+    ("x.set()", T, "Tensor.set() missing 1 required positional argument: 'value'"),
+    ("ctx.allocate()", T, "Context.allocate() missing 1 required positional argument: 'backend'"),
+    ("sched.compute_async(ctx.graph((single * 3).named('h') + 1), results=result)", E, "Scheduler.compute_async: 'result' (SCALE) is not in the graph"),
 ]  # fmt: skip
 
 
