@@ -32,11 +32,15 @@ static inline bool gb_add_size(size_t a, size_t b, size_t * r) {
 }
 
 static inline bool gb_mul_size(size_t a, size_t b, size_t * r) {
+#if defined(__GNUC__)
+    return !__builtin_mul_overflow(a, b, r); // no division: every tensor that is made or looked at needs some of these
+#else
     if (a != 0 && b > SIZE_MAX / a) {
         return false;
     }
     *r = a * b;
     return true;
+#endif
 }
 
 static inline bool gb_pad_size(size_t a, size_t alignment, size_t * r) { // alignment a power of two
@@ -48,11 +52,15 @@ static inline bool gb_pad_size(size_t a, size_t alignment, size_t * r) { // alig
 }
 
 static inline bool gb_mul_i64(int64_t a, int64_t b, int64_t * r) { // a, b >= 0
+#if defined(__GNUC__)
+    return !__builtin_mul_overflow(a, b, r);
+#else
     if (a != 0 && b > INT64_MAX / a) {
         return false;
     }
     *r = a * b;
     return true;
+#endif
 }
 
 #define GB_MIN(a, b) ((a) < (b) ? (a) : (b))

@@ -188,15 +188,8 @@ static void add_steps(struct gb_cpu_plan * plan, int i, int end, int kind) {
 
 static enum ggml_status plan_nodes(struct gb_cpu_plan * plan, struct ggml_tensor * const * nodes, int n_nodes,
                                    int n_threads) {
+    GB_TRY(gb_tensors_check(nodes, n_nodes, "CPU"));
     for (int i = 0; i < n_nodes; i++) {
-        GB_FAIL_IF(nodes[i] == NULL, GGML_STATUS_INVALID_ARGUMENT, GGML_STATUS_INVALID_ARGUMENT,
-                   "CPU: node %d of the graph is NULL", i);
-        GB_TRY(gb_tensor_check(nodes[i], "CPU"));
-        for (int s = 0; s < GGML_MAX_SRC; s++) {
-            if (nodes[i]->src[s] != NULL) {
-                GB_TRY(gb_tensor_check(nodes[i]->src[s], "CPU"));
-            }
-        }
         plan->nodes[plan->n_nodes++] = nodes[i];
         if (gb_op_is_idle(nodes[i])) {
             continue;

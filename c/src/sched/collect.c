@@ -84,19 +84,6 @@ static enum ggml_status find_sources(struct gb_sched_plan * p) {
     return ok ? GGML_STATUS_SUCCESS : ggml_last_status();
 }
 
-static enum ggml_status check_roots(struct gb_sched_plan * p) {
-    for (int i = 0; i < p->n_ids; i++) {
-        struct gb_id *             id = &p->ids.data[i];
-        const struct ggml_tensor * t  = id->tensor;
-        GB_TRY(gb_tensor_check(t, "ggml_backend_sched"));
-        if (i < p->n_nodes) {
-            GB_TRY(gb_node_check(t, "ggml_backend_sched"));
-        }
-        id->computes = i < p->n_nodes && !gb_op_is_view(t->op);
-    }
-    return GGML_STATUS_SUCCESS;
-}
-
 // Results that nobody reads are what the user wants: their memory is kept, as is what was flagged.
 static enum ggml_status find_outputs(struct gb_sched_plan * p) {
     uint8_t * is_read = gb_calloc((size_t) p->n_ids, 1);
@@ -228,11 +215,26 @@ static enum ggml_status allocate_tables(struct ggml_backend_sched * s, struct gb
     if (!p->key || !p->assignment || !p->user || !p->weight || !p->supports || !p->nodes || !p->need) {
         return GGML_STATUS_ALLOC_FAILED;
     }
+    return GGML_STATUS_SUCCESS;
+}
+
+// What a plan is found by again is a copy of each tensor, which is looked at while it is at hand.
+static enum ggml_status fill_tables(const struct ggml_backend_sched * s, struct gb_sched_plan * p) {
+    const bool look = !gb_tensors_are_trusted();
     for (int i = 0; i < p->n_ids; i++) {
-        p->nodes[i] = p->ids.data[i].tensor;
-        p->user[i]  = gb_sched_user_of(s, p->nodes[i]);
+        struct gb_id *       id = &p->ids.data[i];
+        struct ggml_tensor * t  = id->tensor;
+        memcpy(&p->key[i], t, sizeof(*p->key));
+        if (look) {
+            GB_TRY(gb_tensor_check(t, "ggml_backend_sched"));
+        }
+        if (look && i < p->n_nodes) {
+            GB_TRY(gb_node_check(t, "ggml_backend_sched"));
+        }
+        id->computes = i < p->n_nodes && !gb_op_is_view(t->op);
+        p->nodes[i]  = t;
+        p->user[i]   = gb_sched_user_of(s, t);
         p->has_users |= p->user[i] >= 0;
-        memcpy(&p->key[i], p->nodes[i], sizeof(*p->key));
     }
     return GGML_STATUS_SUCCESS;
 }
@@ -255,9 +257,9 @@ enum ggml_status gb_sched_collect(struct ggml_backend_sched * s, struct gb_sched
     p->policy     = s->policy;
     GB_TRY(add_nodes(p, graph));
     GB_TRY(find_sources(p));
-    GB_TRY(check_roots(p));
     GB_TRY(find_outputs(p));
     GB_TRY(allocate_tables(s, p));
+    GB_TRY(fill_tables(s, p));
     GB_TRY(copy_leafs(p, graph));
     return find_homes(s, p);
 }

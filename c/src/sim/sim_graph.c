@@ -66,23 +66,17 @@ static enum ggml_status check_node(const struct gb_sim_device * device, const st
     const char * reason = gb_sim_unsupported_reason(device, node);
     char         text[GB_ERROR_SIZE / 2];
     GB_FAIL_IF(reason != NULL, GGML_STATUS_UNSUPPORTED, GGML_STATUS_UNSUPPORTED, "%s: cannot compute %s: %s",
-               device->name,
-               node != NULL ? gb_describe_node(node, text, sizeof(text)) : "NULL", reason);
+               device->name, gb_describe_node(node, text, sizeof(text)), reason);
     return GGML_STATUS_SUCCESS;
 }
 
 static enum ggml_status collect(struct snapshot * s, struct gb_sim_device * device, const struct ggml_cgraph * cgraph) {
+    GB_TRY(gb_tensors_check(cgraph->nodes, cgraph->n_nodes, device->name));
     for (int i = 0; i < cgraph->n_nodes; i++) {
         struct ggml_tensor * node = cgraph->nodes[i];
         GB_TRY(check_node(device, node));
-        GB_TRY(gb_tensor_check(node, device->name));
         if (gb_op_is_view(node->op)) {
             continue;
-        }
-        for (int j = 0; j < GGML_MAX_SRC; j++) {
-            if (node->src[j] != NULL) {
-                GB_TRY(gb_tensor_check(node->src[j], device->name));
-            }
         }
         bool ok = gb_vec_push(&s->nodes, node) && add_original(s, node);
         for (int j = 0; j < GGML_MAX_SRC; j++) {

@@ -29,7 +29,7 @@ bool gb_check_no_grad(const char * func, gb_ct a) {
 
 static bool rule_blocks(const struct gb_call * c, enum ggml_type type, int64_t ne0) {
     const int block = ggml_blck_size(type);
-    return (block > 0 && ne0 % block == 0) ||
+    return block == 1 || (block > 1 && ne0 % block == 0) ||
            gb_rule_broken(c, "{~.0} of a {#%s} result must be a multiple of %d, is %lld", ggml_type_name(type),
                           block, (long long) ne0);
 }
@@ -264,7 +264,7 @@ bool gb_check_mul_mat(const char * func, gb_ct a, gb_ct b) {
 static bool rule_expert(const char * func, struct ggml_tensor * const as[], int i, gb_ct ids, gb_ct b) {
     char role[16]          = "as[0]";
     role[3]                = (char) ('0' + i); // n_as is at most 8
-    const struct gb_call c = { func, 4, { { "as[0]", as[0] }, { role, as[i] }, { "ids", ids }, { "b", b } } };
+    const struct gb_call c = GB_CALL(func, { "as[0]", as[0] }, { role, as[i] }, { "ids", ids }, { "b", b });
     return gb_rule_given(&c) && gb_rule_same_type(&c, 0, 1) && gb_rule_same_shape(&c, 0, 1) && gb_rule_max_dims(&c, 1, 2) &&
            rule_mul_mat(&c, 1, 3);
 }

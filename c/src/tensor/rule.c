@@ -1,4 +1,4 @@
-// rule.c - rules on operands, each with its message.
+// rule.c - the messages of broken rules.
 #include "tensor/rule.h"
 
 #include <stdio.h>
@@ -12,10 +12,6 @@ static const struct ggml_tensor * at(const struct gb_call * call, int i) {
 
 static const char * role(const struct gb_call * call, int i) {
     return call->list[i].role;
-}
-
-static bool is_built(const struct gb_call * call) { // a node is looked at, no call
-    return call->func == NULL;
 }
 
 // Writes what a mark without its braces, `text` of `n` bytes, says in C; returns how much.
@@ -65,7 +61,7 @@ static const char * unmarked(const char * reason, char * out, size_t size) {
 }
 
 static void report(const struct gb_call * call, enum ggml_status status, const char * fmt, va_list args) {
-    if (is_built(call)) {
+    if (gb_rule_is_built(call)) {
         return;
     }
     char   operands[GB_RULE_MAX_OPERANDS * (GB_DESCRIBE_SIZE + 16)];
@@ -100,71 +96,41 @@ GGML_ATTRIBUTE_FORMAT(2, 3) static bool unsupported(const struct gb_call * call,
 }
 
 bool gb_rule_missing(const struct gb_call * call, const char * what) {
-    if (!is_built(call)) {
+    if (!gb_rule_is_built(call)) {
         gb_fail_null(call->func, what);
     }
     return false;
 }
 
-bool gb_rule_given(const struct gb_call * call) {
-    for (int i = 0; i < call->n; i++) {
-        if (at(call, i) == NULL) {
-            return gb_rule_missing(call, role(call, i));
-        }
-        if (!gb_type_is_valid(at(call, i)->type)) { // a tensor that was overwritten, or made by hand
-            return gb_rule_broken(call, "there is no type %d", (int) at(call, i)->type);
-        }
+void gb_rule_not_given(const struct gb_call * call) {
+    int i = 0;
+    while (at(call, i) != NULL && gb_type_is_valid(at(call, i)->type)) {
+        i++;
     }
-    return true;
+    if (at(call, i) == NULL) {
+        gb_rule_missing(call, role(call, i));
+    } else {
+        gb_rule_broken(call, "there is no type %d", (int) at(call, i)->type);
+    }
 }
 
-bool gb_rule_equal(const struct gb_call * call, int i, int di, int j, int dj) {
+void gb_rule_unequal(const struct gb_call * call, int i, int di, int j, int dj) {
     const int64_t x = at(call, i)->ne[di];
     const int64_t y = at(call, j)->ne[dj];
-    if (x == y) {
-        return true;
-    }
     if (di == dj) {
-        return gb_rule_broken(call, "{%s,%s.%d} must be equal (%lld != %lld)", role(call, i), role(call, j), di,
-                              (long long) x, (long long) y);
+        gb_rule_broken(call, "{%s,%s.%d} must be equal (%lld != %lld)", role(call, i), role(call, j), di, (long long) x, (long long) y);
+    } else {
+        gb_rule_broken(call, "{%s.%d} must equal {%s.%d} (%lld != %lld)", role(call, i), di, role(call, j), dj, (long long) x, (long long) y);
     }
-    return gb_rule_broken(call, "{%s.%d} must equal {%s.%d} (%lld != %lld)", role(call, i), di, role(call, j), dj,
-                          (long long) x, (long long) y);
 }
 
-bool gb_rule_size(const struct gb_call * call, int i, int di, int64_t size) {
-    const int64_t x = at(call, i)->ne[di];
-    return x == size || gb_rule_broken(call, "{%s.%d} must be %lld, has %lld", role(call, i), di,
-                                       (long long) size, (long long) x);
+void gb_rule_other_size(const struct gb_call * call, int i, int di, int64_t size) {
+    gb_rule_broken(call, "{%s.%d} must be %lld, has %lld", role(call, i), di, (long long) size, (long long) at(call, i)->ne[di]);
 }
 
-static bool is_multiple(int64_t x, int64_t of) {
-    return x == of || (of != 0 && x % of == 0);
-}
-
-bool gb_rule_divides(const struct gb_call * call, int i, int j, int d) {
-    const int64_t x = at(call, i)->ne[d];
-    const int64_t y = at(call, j)->ne[d];
-    return is_multiple(y, x) || gb_rule_broken(call, "{%s.%d} must be a multiple of that of {%s} (%lld, %lld)",
-                                               role(call, j), d, role(call, i), (long long) y, (long long) x);
-}
-
-bool gb_rule_same_shape(const struct gb_call * call, int i, int j) {
-    for (int d = 0; d < GGML_MAX_DIMS; d++) {
-        if (!gb_rule_equal(call, i, d, j, d)) {
-            return false;
-        }
-    }
-    return true;
-}
-
-bool gb_rule_repeats(const struct gb_call * call, int i, int j) {
-    for (int d = 0; d < GGML_MAX_DIMS; d++) {
-        if (!gb_rule_divides(call, i, j, d)) {
-            return false;
-        }
-    }
-    return true;
+void gb_rule_does_not_divide(const struct gb_call * call, int i, int j, int d) {
+    gb_rule_broken(call, "{%s.%d} must be a multiple of that of {%s} (%lld, %lld)", role(call, j), d, role(call, i),
+                          (long long) at(call, j)->ne[d], (long long) at(call, i)->ne[d]);
 }
 
 static const char * type_name(enum ggml_type type) {
@@ -172,58 +138,40 @@ static const char * type_name(enum ggml_type type) {
     return name != NULL ? name : "no type";
 }
 
-bool gb_rule_same_type(const struct gb_call * call, int i, int j) {
-    const enum ggml_type x = at(call, i)->type;
-    const enum ggml_type y = at(call, j)->type;
-    return is_built(call) || x == y || gb_rule_broken(call, "{%s} and {%s} must have the same type ({#%s}, {#%s})", role(call, i), role(call, j),
-                                    type_name(x), type_name(y));
+void gb_rule_other_types(const struct gb_call * call, int i, int j) {
+    gb_rule_broken(call, "{%s} and {%s} must have the same type ({#%s}, {#%s})", role(call, i), role(call, j),
+                          type_name(at(call, i)->type), type_name(at(call, j)->type));
 }
 
-bool gb_rule_type(const struct gb_call * call, int i, enum ggml_type type) {
-    const enum ggml_type x = at(call, i)->type;
-    return is_built(call) || x == type || gb_rule_broken(call, "{%s} must be {#%s}, is {#%s}", role(call, i), type_name(type), type_name(x));
+void gb_rule_other_type(const struct gb_call * call, int i, enum ggml_type type) {
+    gb_rule_broken(call, "{%s} must be {#%s}, is {#%s}", role(call, i), type_name(type), type_name(at(call, i)->type));
 }
 
-bool gb_rule_contiguous(const struct gb_call * call, int i) {
+void gb_rule_gaps(const struct gb_call * call, int i) {
     const struct ggml_tensor * t = at(call, i);
-    return is_built(call) || ggml_is_contiguous(t) ||
-           gb_rule_broken(call, "{%s} must be contiguous{!, has strides [%zu, %zu, %zu, %zu] in bytes: see ggml_cont}",
+    gb_rule_broken(call, "{%s} must be contiguous{!, has strides [%zu, %zu, %zu, %zu] in bytes: see ggml_cont}",
                           role(call, i), t->nb[0], t->nb[1], t->nb[2], t->nb[3]);
 }
 
-bool gb_rule_not_transposed(const struct gb_call * call, int i) {
-    const struct ggml_tensor * t = at(call, i);
-    return is_built(call) || !ggml_is_transposed(t) || ggml_nelements(t) == 0 ||
-           gb_rule_broken(call, "{%s} must not be transposed{! (strides %zu > %zu): see ggml_cont}", role(call, i), t->nb[0],
-                          t->nb[1]);
+void gb_rule_transposed(const struct gb_call * call, int i) {
+    gb_rule_broken(call, "{%s} must not be transposed{! (strides %zu > %zu): see ggml_cont}", role(call, i), at(call, i)->nb[0],
+                          at(call, i)->nb[1]);
 }
 
-bool gb_rule_max_dims(const struct gb_call * call, int i, int n) {
+void gb_rule_more_dims(const struct gb_call * call, int i, int n, int d) {
     static const char * const nouns[GGML_MAX_DIMS] = { "a scalar", "a vector", "a matrix", "of at most 3 dimensions" };
-    for (int d = n; d < GGML_MAX_DIMS; d++) {
-        if (at(call, i)->ne[d] != 1) {
-            return gb_rule_broken(call, "{%s} must be %s, {~%s.%d} is %lld", role(call, i), nouns[n], role(call, i), d,
-                                  (long long) at(call, i)->ne[d]);
-        }
-    }
-    return true;
+    gb_rule_broken(call, "{%s} must be %s, {~%s.%d} is %lld", role(call, i), nouns[n], role(call, i), d,
+                          (long long) at(call, i)->ne[d]);
 }
 
-bool gb_rule_no_grad(const struct gb_call * call) {
-    for (int i = 0; i < call->n && !is_built(call); i++) {
-        if (at(call, i)->grad != NULL) {
-            return unsupported(call, "{%s} has a gradient, and the operator has no derivative", role(call, i));
-        }
-    }
-    return true;
+void gb_rule_has_grad(const struct gb_call * call, int i) {
+    unsupported(call, "{%s} has a gradient, and the operator has no derivative", role(call, i));
 }
 
-bool gb_rule_at_least(const struct gb_call * call, const char * what, int64_t value, int64_t min) {
-    return value >= min ||
-           gb_rule_broken(call, "%s must be at least %lld, is %lld", what, (long long) min, (long long) value);
+void gb_rule_too_small(const struct gb_call * call, const char * what, int64_t value, int64_t min) {
+    gb_rule_broken(call, "%s must be at least %lld, is %lld", what, (long long) min, (long long) value);
 }
 
-bool gb_rule_in_range(const struct gb_call * call, const char * what, int64_t value, int64_t min, int64_t max) {
-    return (value >= min && value <= max) || gb_rule_broken(call, "%s must be in %lld .. %lld, is %lld", what,
-                                                            (long long) min, (long long) max, (long long) value);
+void gb_rule_out_of_range(const struct gb_call * call, const char * what, int64_t value, int64_t min, int64_t max) {
+    gb_rule_broken(call, "%s must be in %lld .. %lld, is %lld", what, (long long) min, (long long) max, (long long) value);
 }

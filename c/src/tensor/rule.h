@@ -2,15 +2,20 @@
 //
 // A call names its operands; a rule looks at them by index, returns true when it holds, else reports the call with all
 // operands and the values that break it, and returns false. Rules therefore chain with &&, and the first broken one is
-// the one reported. A call without a function's name is a node that was built before (validate.c): nothing is
-// reported, and only shapes and parameters matter. Its gradient may have come since, and types and strides are asked by who computes it. The first rule of every chain is gb_rule_given: all others may look into the tensors.
+// the one reported. The first rule of every chain is gb_rule_given: all others may look into the tensors.
+//
+// A call without a function's name is a node that was built before (validate.c): nothing is reported, and only shapes and
+// parameters matter. Its gradient may have come since, and types and strides are asked by who computes it.
+//
+// Rules are looked at for every node that is built and for every node that is planned, and nearly all of them hold: what finds that is
+// inlined, what reports is not.
 #ifndef GB_TENSOR_RULE_H
 #define GB_TENSOR_RULE_H
 
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "ggml.h"
+#include "tensor/tensor.h"
 
 #define GB_RULE_MAX_OPERANDS 6
 
@@ -20,51 +25,20 @@ struct gb_operand {
 };
 
 struct gb_call {
-    const char *      func;
-    int               n;
-    struct gb_operand list[GB_RULE_MAX_OPERANDS];
+    const char *              func;
+    int                       n;
+    const struct gb_operand * list;
 };
 
-#define GB_CALL_1(func, a) \
-    {                      \
-        func, 1, {         \
-            {              \
-                #a, a      \
-            }              \
-        }                  \
-    }
-#define GB_CALL_2(func, a, b) \
-    {                         \
-        func, 2, {            \
-            { #a, a }, {      \
-                #b, b         \
-            }                 \
-        }                     \
-    }
-#define GB_CALL_3(func, a, b, c)    \
-    {                               \
-        func, 3, {                  \
-            { #a, a }, { #b, b }, { \
-                #c, c               \
-            }                       \
-        }                           \
-    }
-#define GB_CALL_4(func, a, b, c, d)            \
-    {                                          \
-        func, 4, {                             \
-            { #a, a }, { #b, b }, { #c, c }, { \
-                #d, d                          \
-            }                                  \
-        }                                      \
-    }
-#define GB_CALL_5(func, a, b, c, d, e)                    \
-    {                                                     \
-        func, 5, {                                        \
-            { #a, a }, { #b, b }, { #c, c }, { #d, d }, { \
-                #e, e                                     \
-            }                                             \
-        }                                                 \
-    }
+// The operands live as long as the block.
+#define GB_CALL(func, ...) \
+    { func, (int) (sizeof((const struct gb_operand[]){ __VA_ARGS__ }) / sizeof(struct gb_operand)), (const struct gb_operand[]){ __VA_ARGS__ } }
+#define GB_OPERAND(a) { #a, a }
+#define GB_CALL_1(func, a)             GB_CALL(func, GB_OPERAND(a))
+#define GB_CALL_2(func, a, b)          GB_CALL(func, GB_OPERAND(a), GB_OPERAND(b))
+#define GB_CALL_3(func, a, b, c)       GB_CALL(func, GB_OPERAND(a), GB_OPERAND(b), GB_OPERAND(c))
+#define GB_CALL_4(func, a, b, c, d)    GB_CALL(func, GB_OPERAND(a), GB_OPERAND(b), GB_OPERAND(c), GB_OPERAND(d))
+#define GB_CALL_5(func, a, b, c, d, e) GB_CALL(func, GB_OPERAND(a), GB_OPERAND(b), GB_OPERAND(c), GB_OPERAND(d), GB_OPERAND(e))
 
 // Reports "func: operands: reason"; returns false. What another interface calls by other names is marked in the reason
 // (gb_last_reason):
@@ -80,20 +54,105 @@ struct gb_call {
 GGML_ATTRIBUTE_FORMAT(2, 3) bool gb_rule_broken(const struct gb_call * call, const char * fmt, ...);
 
 bool gb_rule_missing(const struct gb_call * call, const char * what); // reports that it is NULL; returns false
-bool gb_rule_given(const struct gb_call * call);                               // no operand is NULL or of no type
-bool gb_rule_equal(const struct gb_call * call, int i, int di, int j, int dj); // i.ne[di] == j.ne[dj]
-bool gb_rule_size(const struct gb_call * call, int i, int di, int64_t size);   // i.ne[di] == size
-bool gb_rule_divides(const struct gb_call * call, int i, int j, int d);        // j.ne[d] is a multiple of i.ne[d]
-bool gb_rule_same_shape(const struct gb_call * call, int i, int j);
-bool gb_rule_repeats(const struct gb_call * call, int i, int j); // i repeats over j in every dimension
-bool gb_rule_same_type(const struct gb_call * call, int i, int j);
-bool gb_rule_type(const struct gb_call * call, int i, enum ggml_type type);
-bool gb_rule_contiguous(const struct gb_call * call, int i);
-bool gb_rule_not_transposed(const struct gb_call * call, int i);
-bool gb_rule_max_dims(const struct gb_call * call, int i,
-                      int n);                      // ne[d] == 1 for d >= n: 0 a scalar, 1 a vector, 2 a matrix
-bool gb_rule_no_grad(const struct gb_call * call); // no operand has a gradient
-bool gb_rule_at_least(const struct gb_call * call, const char * what, int64_t value, int64_t min);
-bool gb_rule_in_range(const struct gb_call * call, const char * what, int64_t value, int64_t min, int64_t max);
+
+// The reports of the rules below, with their arguments.
+void gb_rule_not_given(const struct gb_call * call);
+void gb_rule_unequal(const struct gb_call * call, int i, int di, int j, int dj);
+void gb_rule_other_size(const struct gb_call * call, int i, int di, int64_t size);
+void gb_rule_does_not_divide(const struct gb_call * call, int i, int j, int d);
+void gb_rule_other_types(const struct gb_call * call, int i, int j);
+void gb_rule_other_type(const struct gb_call * call, int i, enum ggml_type type);
+void gb_rule_gaps(const struct gb_call * call, int i);
+void gb_rule_transposed(const struct gb_call * call, int i);
+void gb_rule_more_dims(const struct gb_call * call, int i, int n, int d);
+void gb_rule_has_grad(const struct gb_call * call, int i);
+void gb_rule_too_small(const struct gb_call * call, const char * what, int64_t value, int64_t min);
+void gb_rule_out_of_range(const struct gb_call * call, const char * what, int64_t value, int64_t min, int64_t max);
+
+static inline bool gb_rule_is_built(const struct gb_call * call) { // a node is looked at, no call
+    return call->func == NULL;
+}
+
+// No operand is NULL or of no type (a tensor that was overwritten, or made by hand).
+static inline bool gb_rule_given(const struct gb_call * call) {
+    for (int i = 0; i < call->n; i++) {
+        if (call->list[i].t == NULL || !gb_type_is_valid(call->list[i].t->type)) {
+            gb_rule_not_given(call);
+            return false;
+        }
+    }
+    return true;
+}
+
+// i.ne[di] == j.ne[dj]
+static inline bool gb_rule_equal(const struct gb_call * call, int i, int di, int j, int dj) {
+    return call->list[i].t->ne[di] == call->list[j].t->ne[dj] || (gb_rule_unequal(call, i, di, j, dj), false);
+}
+
+// i.ne[di] == size
+static inline bool gb_rule_size(const struct gb_call * call, int i, int di, int64_t size) {
+    return call->list[i].t->ne[di] == size || (gb_rule_other_size(call, i, di, size), false);
+}
+
+// j.ne[d] is a multiple of i.ne[d]
+static inline bool gb_rule_divides(const struct gb_call * call, int i, int j, int d) {
+    return gb_size_divides(call->list[i].t->ne[d], call->list[j].t->ne[d]) || (gb_rule_does_not_divide(call, i, j, d), false);
+}
+
+static inline bool gb_rule_same_shape(const struct gb_call * call, int i, int j) {
+    return gb_rule_equal(call, i, 0, j, 0) && gb_rule_equal(call, i, 1, j, 1) && gb_rule_equal(call, i, 2, j, 2) && gb_rule_equal(call, i, 3, j, 3);
+}
+
+// i repeats over j in every dimension
+static inline bool gb_rule_repeats(const struct gb_call * call, int i, int j) {
+    return gb_rule_divides(call, i, j, 0) && gb_rule_divides(call, i, j, 1) && gb_rule_divides(call, i, j, 2) && gb_rule_divides(call, i, j, 3);
+}
+
+static inline bool gb_rule_same_type(const struct gb_call * call, int i, int j) {
+    return gb_rule_is_built(call) || call->list[i].t->type == call->list[j].t->type || (gb_rule_other_types(call, i, j), false);
+}
+
+static inline bool gb_rule_type(const struct gb_call * call, int i, enum ggml_type type) {
+    return gb_rule_is_built(call) || call->list[i].t->type == type || (gb_rule_other_type(call, i, type), false);
+}
+
+static inline bool gb_rule_contiguous(const struct gb_call * call, int i) {
+    return gb_rule_is_built(call) || ggml_is_contiguous(call->list[i].t) || (gb_rule_gaps(call, i), false);
+}
+
+static inline bool gb_rule_not_transposed(const struct gb_call * call, int i) {
+    const struct ggml_tensor * t = call->list[i].t;
+    return gb_rule_is_built(call) || !ggml_is_transposed(t) || ggml_nelements(t) == 0 || (gb_rule_transposed(call, i), false);
+}
+
+// ne[d] == 1 for d >= n: 0 a scalar, 1 a vector, 2 a matrix
+static inline bool gb_rule_max_dims(const struct gb_call * call, int i, int n) {
+    for (int d = n; d < GGML_MAX_DIMS; d++) {
+        if (call->list[i].t->ne[d] != 1) {
+            gb_rule_more_dims(call, i, n, d);
+            return false;
+        }
+    }
+    return true;
+}
+
+// No operand has a gradient.
+static inline bool gb_rule_no_grad(const struct gb_call * call) {
+    for (int i = 0; i < call->n && !gb_rule_is_built(call); i++) {
+        if (call->list[i].t->grad != NULL) {
+            gb_rule_has_grad(call, i);
+            return false;
+        }
+    }
+    return true;
+}
+
+static inline bool gb_rule_at_least(const struct gb_call * call, const char * what, int64_t value, int64_t min) {
+    return value >= min || (gb_rule_too_small(call, what, value, min), false);
+}
+
+static inline bool gb_rule_in_range(const struct gb_call * call, const char * what, int64_t value, int64_t min, int64_t max) {
+    return (value >= min && value <= max) || (gb_rule_out_of_range(call, what, value, min, max), false);
+}
 
 #endif // GB_TENSOR_RULE_H

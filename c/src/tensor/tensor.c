@@ -48,13 +48,13 @@ static bool set_shape(struct ggml_tensor * t, const char * func, enum ggml_type 
         fits = fits && gb_mul_i64(n_elements, t->ne[d], &n_elements);
     }
     const int blck = ggml_blck_size(type);
-    GB_FAIL_IF(t->ne[0] % blck != 0, false, GGML_STATUS_INVALID_ARGUMENT,
+    GB_FAIL_IF(blck > 1 && t->ne[0] % blck != 0, false, GGML_STATUS_INVALID_ARGUMENT,
                "%s: argument 'ne': ne0 of %s needs to be a multiple of %d (the block size of %s)", func, shape_text(n_dims, ne, text),
                blck, ggml_type_name(type));
     t->nb[0]     = ggml_type_size(type);
     size_t extent = t->nb[0];
     for (int d = 0; d < GGML_MAX_DIMS && fits; d++) {
-        fits = gb_mul_size(extent, (size_t) (d == 0 ? t->ne[0] / blck : t->ne[d]), &extent) && extent <= PTRDIFF_MAX;
+        fits = gb_mul_size(extent, (size_t) (d == 0 && blck > 1 ? t->ne[0] / blck : t->ne[d]), &extent) && extent <= PTRDIFF_MAX;
         if (d + 1 < GGML_MAX_DIMS) {
             t->nb[d + 1] = extent;
         }
@@ -171,7 +171,7 @@ static int blocked_dim(const struct ggml_tensor * t) {
 
 bool gb_bytes_needed(const struct ggml_tensor * t, size_t * bytes) {
     const int64_t blck    = GB_MAX(ggml_blck_size(t->type), 1); // not 0: t may be anything
-    const int     blocked = blck > 1 ? blocked_dim(t) : 0;
+    const int     blocked = blck > 1 ? blocked_dim(t) : -1;
     *bytes                = ggml_type_size(t->type);
     for (int d = 0; d < GGML_MAX_DIMS; d++) {
         const int64_t n = d == blocked ? t->ne[d] / blck + (t->ne[d] % blck != 0) : t->ne[d]; // steps along d
@@ -270,11 +270,8 @@ int64_t ggml_nrows(const struct ggml_tensor * t) {
 }
 
 size_t ggml_nbytes(const struct ggml_tensor * t) {
-    if (t == NULL || ggml_nelements(t) == 0 || !gb_type_is_valid(t->type)) {
-        return 0;
-    }
     size_t bytes; // the same as was checked when the tensor was made: who writes that many stays inside
-    return gb_bytes_needed(t, &bytes) ? bytes : 0;
+    return t != NULL && gb_type_is_valid(t->type) && gb_bytes_needed(t, &bytes) ? bytes : 0;
 }
 
 size_t ggml_nbytes_pad(const struct ggml_tensor * t) {
@@ -344,14 +341,9 @@ bool gb_are_same_layout(const struct ggml_tensor * a, const struct ggml_tensor *
     return ggml_are_same_shape(a, b) && a->type == b->type && memcmp(a->nb, b->nb, sizeof(a->nb)) == 0;
 }
 
-// Nothing repeats to anything but nothing, and to that everything does.
-static bool divides(int64_t small, int64_t large) {
-    return small == 0 ? large == 0 : large % small == 0;
-}
-
 bool gb_can_repeat(const struct ggml_tensor * small, const struct ggml_tensor * large) {
-    return small != NULL && large != NULL && divides(small->ne[0], large->ne[0]) && divides(small->ne[1], large->ne[1]) &&
-           divides(small->ne[2], large->ne[2]) && divides(small->ne[3], large->ne[3]);
+    return small != NULL && large != NULL && gb_size_divides(small->ne[0], large->ne[0]) && gb_size_divides(small->ne[1], large->ne[1]) &&
+           gb_size_divides(small->ne[2], large->ne[2]) && gb_size_divides(small->ne[3], large->ne[3]);
 }
 
 bool gb_can_repeat_rows(const struct ggml_tensor * small, const struct ggml_tensor * large) {

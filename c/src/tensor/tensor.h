@@ -50,13 +50,24 @@ bool gb_context_has(const struct ggml_context * ctx, const void * pointer); // i
 
 // ------------------------------------------------------------------------------------------------------------------ layouts
 
-bool gb_type_is_valid(enum ggml_type type); // in range and not retired
+static inline bool gb_type_is_valid(enum ggml_type type) { // in range and not retired
+    const uint64_t valid = 0
+#define GB_TYPE(id, ...) | UINT64_C(1) << GGML_TYPE_##id
+#include "tensor/types.def"
+#undef GB_TYPE
+        ;
+    return (unsigned) type < GGML_TYPE_COUNT && (valid >> type & 1) != 0;
+}
+_Static_assert(GGML_TYPE_COUNT <= 64, "a bit for each type");
 
 // Also of types for which the public traits have none; NULL: floats need no conversion, or there is none.
 ggml_to_float_t gb_to_float_of(enum ggml_type type);
 bool gb_is_row_padded(const struct ggml_tensor * t); // nb0 = type size, nb2 = nb1 ne1, nb3 = nb2 ne2
 bool gb_bytes_needed(const struct ggml_tensor * t, size_t * bytes); // the true extent of any strides; false: overflow
 bool gb_rows_contiguous(const struct ggml_tensor * t); // nb0 = type size
+static inline bool gb_size_divides(int64_t small, int64_t large) { // nothing repeats to anything but nothing; never to a negative size
+    return small == large || small == 1 || (small > 1 && large % small == 0);
+}
 bool gb_can_repeat(const struct ggml_tensor * small, const struct ggml_tensor * large); // large.ne[d] % small.ne[d] == 0
 bool gb_can_repeat_rows(const struct ggml_tensor * small, const struct ggml_tensor * large);
 bool gb_are_same_layout(const struct ggml_tensor * a, const struct ggml_tensor * b); // type, ne and nb
@@ -159,15 +170,16 @@ enum ggml_status gb_graph_check(const struct ggml_cgraph * graph, const char * a
 // What C programs have written to the fields of a tensor is looked at once, when a graph is planned (validate.c): INVALID_ARGUMENT with a message
 // of `func` unless type, operator and sizes are such, nothing overflows, and a view lies inside its root.
 enum ggml_status gb_tensor_check(const struct ggml_tensor * t, const char * func);
-enum ggml_status gb_graph_check_tensors(const struct ggml_cgraph * graph, const char * func); // its nodes, leafs, and sources; after gb_graph_check
+enum ggml_status gb_node_check(const struct ggml_tensor * node, const char * func); // a builder could have made it, or nothing is computed for it
 
-// NULL: the node is one that a builder could have made from its sources and parameters, or one for which nothing is computed. Else a static string.
-const char *     gb_node_mismatch(const struct ggml_tensor * node);
-enum ggml_status gb_node_check(const struct ggml_tensor * node, const char * func); // INVALID_ARGUMENT with that as its message
-
-// For callers whose tensors only the library's own functions have made (the Python package), or who have looked at them already: this thread
-// does not look again. Returns what was said before, to be said again at the end.
+// For callers whose tensors only the library's own functions have made (the Python package), or who have looked at them already: the functions
+// below do not look, in this thread. Returns what was said before, to be said again at the end.
 bool gb_trust_tensors(bool trust);
+bool gb_tensors_are_trusted(void);
+
+enum ggml_status gb_tensors_check(struct ggml_tensor * const * nodes, int n, const char * func); // each, and its sources; a NULL is always reported
+enum ggml_status gb_graph_check_tensors(const struct ggml_cgraph * graph, const char * func);    // all, and all nodes; after gb_graph_check
+const char *     gb_node_mismatch(const struct ggml_tensor * node); // why gb_node_check fails, a static string; NULL: it does not
 
 // ggml_graph_dump_dot; the values of a small leaf are written if `may_read` (NULL: always) says that nobody frees or writes its memory meanwhile.
 enum ggml_status gb_graph_dump_dot(const struct ggml_cgraph * gb, const struct ggml_cgraph * gf, const char * filename,

@@ -7,7 +7,7 @@
 
 struct type_info {
     const char * name;
-    int          blck_size; // elements a block; 0: no such type
+    int          blck_size; // elements a block
     size_t       type_size; // bytes a block
     bool         is_quantized;
 };
@@ -20,10 +20,6 @@ static const struct type_info types[GGML_TYPE_COUNT] = {
 
 static const struct type_info * info_of(enum ggml_type type) {
     return gb_type_is_valid(type) ? &types[type] : NULL;
-}
-
-bool gb_type_is_valid(enum ggml_type type) {
-    return (int) type >= 0 && (int) type < GGML_TYPE_COUNT && types[type].blck_size > 0;
 }
 
 // --------------------------------------------------------------------------------------------------------------------- queries

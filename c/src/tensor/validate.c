@@ -23,6 +23,10 @@ bool gb_trust_tensors(bool trust) {
     return before;
 }
 
+bool gb_tensors_are_trusted(void) {
+    return trusted;
+}
+
 static bool is_small(const struct ggml_tensor * t) {
     uint64_t ne = 0, nb = 0;
     for (int d = 0; d < GGML_MAX_DIMS; d++) {
@@ -30,6 +34,11 @@ static bool is_small(const struct ggml_tensor * t) {
         nb |= t->nb[d];
     }
     return ne < SMALL_NE && nb < SMALL_NB;
+}
+
+// What nearly all tensors are: nothing more has to be asked.
+static bool is_plain(const struct ggml_tensor * t) {
+    return gb_type_is_valid(t->type) && (unsigned) t->op < GGML_OP_COUNT && is_small(t);
 }
 
 static bool sizes_fit(const struct ggml_tensor * t) {
@@ -49,7 +58,7 @@ static enum ggml_status check_alone(const struct ggml_tensor * t, const char * f
                t->name, (int) t->type);
     GB_FAIL_IF((unsigned) t->op >= GGML_OP_COUNT, GGML_STATUS_INVALID_ARGUMENT, GGML_STATUS_INVALID_ARGUMENT,
                "%s: tensor '%.63s': %d is no operator", func, t->name, (int) t->op);
-    GB_FAIL_IF(!is_small(t) && !sizes_fit(t), GGML_STATUS_INVALID_ARGUMENT, GGML_STATUS_INVALID_ARGUMENT,
+    GB_FAIL_IF(!sizes_fit(t), GGML_STATUS_INVALID_ARGUMENT, GGML_STATUS_INVALID_ARGUMENT,
                "%s: tensor '%.63s': sizes [%lld, %lld, %lld, %lld] with strides [%zu, %zu, %zu, %zu] are negative or overflow", func, t->name,
                (long long) t->ne[0], (long long) t->ne[1], (long long) t->ne[2], (long long) t->ne[3], t->nb[0], t->nb[1], t->nb[2], t->nb[3]);
     return GGML_STATUS_SUCCESS;
@@ -59,7 +68,9 @@ static enum ggml_status check_view(const struct ggml_tensor * t, const char * fu
     const struct ggml_tensor * root = t->view_src;
     GB_FAIL_IF(root->view_src != NULL, GGML_STATUS_INVALID_ARGUMENT, GGML_STATUS_INVALID_ARGUMENT,
                "%s: tensor '%.63s' is a view of '%.63s', which is a view itself", func, t->name, root->name);
-    GB_TRY(check_alone(root, func));
+    if (!is_plain(root)) {
+        GB_TRY(check_alone(root, func));
+    }
     const size_t have = ggml_nbytes(root), bytes = ggml_nbytes(t);
     GB_FAIL_IF(t->view_offs > have || bytes > have - t->view_offs, GGML_STATUS_INVALID_ARGUMENT, GGML_STATUS_INVALID_ARGUMENT,
                "%s: view '%.63s': offset %zu and size %zu reach past the %zu bytes of '%.63s'", func, t->name, t->view_offs, bytes, have,
@@ -68,11 +79,27 @@ static enum ggml_status check_view(const struct ggml_tensor * t, const char * fu
 }
 
 enum ggml_status gb_tensor_check(const struct ggml_tensor * t, const char * func) {
-    if (trusted) {
-        return GGML_STATUS_SUCCESS;
+    if (!is_plain(t)) {
+        GB_TRY(check_alone(t, func));
     }
-    GB_TRY(check_alone(t, func));
     return t->view_src != NULL ? check_view(t, func) : GGML_STATUS_SUCCESS;
+}
+
+enum ggml_status gb_tensors_check(struct ggml_tensor * const * nodes, int n, const char * func) {
+    const bool look = !trusted;
+    for (int i = 0; i < n; i++) {
+        GB_FAIL_IF(nodes[i] == NULL, GGML_STATUS_INVALID_ARGUMENT, GGML_STATUS_INVALID_ARGUMENT, "%s: node %d of the graph is NULL", func, i);
+        if (!look) {
+            continue;
+        }
+        GB_TRY(gb_tensor_check(nodes[i], func));
+        for (int s = 0; s < GGML_MAX_SRC; s++) {
+            if (nodes[i]->src[s] != NULL) {
+                GB_TRY(gb_tensor_check(nodes[i]->src[s], func));
+            }
+        }
+    }
+    return GGML_STATUS_SUCCESS;
 }
 
 // ------------------------------------------------------------------------------------------------------------------------ nodes
@@ -253,34 +280,37 @@ static bool is_as_built(const struct ggml_tensor * t) {
     return false;
 }
 
-const char * gb_node_mismatch(const struct ggml_tensor * node) {
-    if (trusted || is_as_built(node) || gb_op_is_idle(node)) {
+static const char * mismatch(const struct ggml_tensor * node) {
+    if (is_as_built(node) || gb_op_is_idle(node)) {
         return NULL;
     }
     return gb_node_has_sources(node) ? "its shape, its sources and its parameters do not fit together" : "a source is missing";
 }
 
+static enum ggml_status fail_node(const struct ggml_tensor * node, const char * wrong, const char * func) {
+    char text[2 * GB_DESCRIBE_SIZE];
+    return gb_fail(GGML_STATUS_INVALID_ARGUMENT, "%s: %s: %s", func, gb_describe_node(node, text, sizeof(text)), wrong);
+}
+
+const char * gb_node_mismatch(const struct ggml_tensor * node) {
+    return trusted ? NULL : mismatch(node);
+}
+
 enum ggml_status gb_node_check(const struct ggml_tensor * node, const char * func) {
-    const char * wrong = gb_node_mismatch(node);
-    char         text[2 * GB_DESCRIBE_SIZE];
-    GB_FAIL_IF(wrong != NULL, GGML_STATUS_INVALID_ARGUMENT, GGML_STATUS_INVALID_ARGUMENT, "%s: %s: %s", func,
-               gb_describe_node(node, text, sizeof(text)), wrong);
-    return GGML_STATUS_SUCCESS;
+    const char * wrong = mismatch(node);
+    return wrong == NULL ? GGML_STATUS_SUCCESS : fail_node(node, wrong, func);
 }
 
 enum ggml_status gb_graph_check_tensors(const struct ggml_cgraph * graph, const char * func) {
+    if (trusted) {
+        return GGML_STATUS_SUCCESS;
+    }
     for (int i = 0; i < graph->n_leafs; i++) {
         GB_TRY(gb_tensor_check(graph->leafs[i], func));
     }
+    GB_TRY(gb_tensors_check(graph->nodes, graph->n_nodes, func));
     for (int i = 0; i < graph->n_nodes; i++) {
-        const struct ggml_tensor * node = graph->nodes[i];
-        GB_TRY(gb_tensor_check(node, func));
-        for (int s = 0; s < GGML_MAX_SRC; s++) {
-            if (node->src[s] != NULL) {
-                GB_TRY(gb_tensor_check(node->src[s], func));
-            }
-        }
-        GB_TRY(gb_node_check(node, func));
+        GB_TRY(gb_node_check(graph->nodes[i], func));
     }
     return GGML_STATUS_SUCCESS;
 }
