@@ -11,87 +11,16 @@
 #include <unistd.h>
 
 #include "base/mem.h"
+#include "builders.h"
 #include "ggml-alloc.h"
 #include "ggml-backend.h"
 #include "tensor/tensor.h"
 #include "test.h"
 
-#if defined(__GNUC__)
-#    pragma GCC diagnostic ignored "-Wdeprecated-declarations" // the older custom operators are built here, too
-#endif
-
 __attribute__((visibility("default"))) const char * __asan_default_options(void);
 const char * __asan_default_options(void) {
     return "allocator_may_return_null=1"; // damaged sizes ask for any amount
 }
-
-static void rows_1(const int n, float * y, const float * x) {
-    (void) n, (void) y, (void) x;
-}
-
-static void rows_2(const int n, float * z, const float * x, const float * y) {
-    (void) n, (void) z, (void) x, (void) y;
-}
-
-static void whole_1(struct ggml_tensor * dst, const struct ggml_tensor * a) {
-    (void) dst, (void) a;
-}
-
-static void whole_2(struct ggml_tensor * dst, const struct ggml_tensor * a, const struct ggml_tensor * b) {
-    (void) dst, (void) a, (void) b;
-}
-
-static void whole_3(struct ggml_tensor * dst, const struct ggml_tensor * a, const struct ggml_tensor * b, const struct ggml_tensor * c) {
-    (void) dst, (void) a, (void) b, (void) c;
-}
-
-static void task_1(struct ggml_tensor * dst, const struct ggml_tensor * a, int ith, int nth, void * userdata) {
-    (void) dst, (void) a, (void) ith, (void) nth, (void) userdata;
-}
-
-static void task_2(struct ggml_tensor * dst, const struct ggml_tensor * a, const struct ggml_tensor * b, int ith, int nth, void * userdata) {
-    (void) dst, (void) a, (void) b, (void) ith, (void) nth, (void) userdata;
-}
-
-static void task_3(struct ggml_tensor * dst, const struct ggml_tensor * a, const struct ggml_tensor * b, const struct ggml_tensor * c, int ith,
-                   int nth, void * userdata) {
-    (void) dst, (void) a, (void) b, (void) c, (void) ith, (void) nth, (void) userdata;
-}
-
-#define MAX_IN 5
-#define BUILDER(name, call, ...)                                                                  \
-    static struct ggml_tensor * make_##name(struct ggml_context * ctx, struct ggml_tensor ** x) { \
-        (void) x;                                                                                 \
-        return call;                                                                              \
-    }
-#include "builders.def"
-#undef BUILDER
-
-struct input {
-    bool           used;
-    enum ggml_type type;
-    int64_t        ne[4];
-};
-
-struct builder {
-    const char * name;
-    struct ggml_tensor * (*make)(struct ggml_context * ctx, struct ggml_tensor ** x);
-    struct input in[MAX_IN];
-};
-
-#define IN(type, n0, n1, n2, n3)  \
-    {                             \
-        true, GGML_TYPE_##type, { \
-            n0, n1, n2, n3        \
-        }                         \
-    }
-#define BUILDER(name, call, op, type, ne, kind, gradient, ...) { #name, make_##name, { __VA_ARGS__ } },
-static const struct builder builders[] = {
-#include "builders.def"
-};
-#undef BUILDER
-
-#define N_BUILDERS ((int) (sizeof(builders) / sizeof(builders[0])))
 
 // ---------------------------------------------------------------------------------------------------------------------- graphs
 
@@ -303,4 +232,25 @@ static void random_pairs(void) {
     }
 }
 
-TEST_MAIN(TEST(devices), TEST(each_field), TEST(random_pairs))
+// The one quotient that is no int64_t: whether an operator is supported is asked of any node.
+static void least_size_by_minus_one(void) {
+    for (int k = 0; k < N_BUILDERS; k++) {
+        for (int i = 0; i < 2; i++) {
+            struct ggml_context * ctx   = ggml_init((struct ggml_init_params){ 1 << 16, NULL, true });
+            struct ggml_cgraph *  graph = new_graph(ctx, &builders[k]);
+            for (int n = 0; graph != NULL && n < graph->n_nodes; n++) {
+                for (int d = 0; d < 4; d++) {
+                    struct ggml_tensor * t = graph->nodes[n];
+                    if (t->src[0] != NULL) t->src[0]->ne[d] = i == 0 ? INT64_MIN : -1;
+                    if (t->src[1] != NULL) t->src[1]->ne[d] = i == 0 ? -1 : INT64_MIN;
+                    t->ne[d] = INT64_MIN;
+                    ggml_backend_supports_op(cpu, t);
+                    ggml_backend_supports_op(sim, t);
+                }
+            }
+            ggml_free(ctx);
+        }
+    }
+}
+
+TEST_MAIN(TEST(devices), TEST(least_size_by_minus_one), TEST(each_field), TEST(random_pairs))

@@ -1,92 +1,9 @@
 // test_ops.c - what holds for every builder: the result of a right call, NULL arguments, gradients, no memory.
 // builders.def has the calls.
 #include "base/mem.h"
+#include "builders.h"
 #include "tensor/tensor.h"
 #include "test.h"
-
-#if defined(__GNUC__)
-#    pragma GCC diagnostic ignored "-Wdeprecated-declarations" // the older custom operators are built here, too
-#endif
-
-static void rows_1(const int n, float * y, const float * x) {
-    (void) n, (void) y, (void) x;
-}
-
-static void rows_2(const int n, float * z, const float * x, const float * y) {
-    (void) n, (void) z, (void) x, (void) y;
-}
-
-static void whole_1(struct ggml_tensor * dst, const struct ggml_tensor * a) {
-    (void) dst, (void) a;
-}
-
-static void whole_2(struct ggml_tensor * dst, const struct ggml_tensor * a, const struct ggml_tensor * b) {
-    (void) dst, (void) a, (void) b;
-}
-
-static void whole_3(struct ggml_tensor * dst, const struct ggml_tensor * a, const struct ggml_tensor * b,
-                    const struct ggml_tensor * c) {
-    (void) dst, (void) a, (void) b, (void) c;
-}
-
-static void task_1(struct ggml_tensor * dst, const struct ggml_tensor * a, int ith, int nth, void * userdata) {
-    (void) dst, (void) a, (void) ith, (void) nth, (void) userdata;
-}
-
-static void task_2(struct ggml_tensor * dst, const struct ggml_tensor * a, const struct ggml_tensor * b, int ith,
-                   int nth, void * userdata) {
-    (void) dst, (void) a, (void) b, (void) ith, (void) nth, (void) userdata;
-}
-
-static void task_3(struct ggml_tensor * dst, const struct ggml_tensor * a, const struct ggml_tensor * b,
-                   const struct ggml_tensor * c, int ith, int nth, void * userdata) {
-    (void) dst, (void) a, (void) b, (void) c, (void) ith, (void) nth, (void) userdata;
-}
-
-#define MAX_IN 5
-#define BUILDER(name, call, ...)                                                                  \
-    static struct ggml_tensor * make_##name(struct ggml_context * ctx, struct ggml_tensor ** x) { \
-        (void) x;                                                                                 \
-        return call;                                                                              \
-    }
-#include "builders.def"
-#undef BUILDER
-
-enum kind { FRESH, OVER, OTHER };
-enum gradient { HANDS, NEVER, REFUSED };
-
-struct input {
-    bool           used;
-    enum ggml_type type;
-    int64_t        ne[4];
-};
-
-struct builder {
-    const char * name;
-    struct ggml_tensor * (*make)(struct ggml_context * ctx, struct ggml_tensor ** x);
-    enum ggml_op   op;
-    enum ggml_type type;
-    int64_t        ne[4];
-    enum kind      kind;
-    enum gradient  gradient;
-    struct input   in[MAX_IN];
-};
-
-#define NE(n0, n1, n2, n3) { n0, n1, n2, n3 }
-#define IN(type, n0, n1, n2, n3)  \
-    {                             \
-        true, GGML_TYPE_##type, { \
-            n0, n1, n2, n3        \
-        }                         \
-    }
-#define BUILDER(name, call, op, type, ne, kind, gradient, ...) \
-    { #name, make_##name, GGML_OP_##op, GGML_TYPE_##type, NE ne, kind, gradient, { __VA_ARGS__ } },
-static const struct builder builders[] = {
-#include "builders.def"
-};
-#undef BUILDER
-
-#define N_BUILDERS ((int) (sizeof(builders) / sizeof(builders[0])))
 
 static struct ggml_context * new_ctx(void) {
     const struct ggml_init_params params = { 0, NULL, true };
