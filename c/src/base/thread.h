@@ -52,8 +52,11 @@ struct gb_thread_main {
 };
 bool gb_thread_try_start(gb_thread * t, struct gb_thread_main * main);
 
-// Forks. Threads do not survive one: a child has one thread, and what others held or were changing stays so for ever. There are two ways:
-//   The mutexes of the process, below, are taken by the forking thread for the moment of the fork, so what they guard is whole in the child.
+// Forks. Threads do not survive one: a child has one thread, and what others held or were changing stays so for ever. There are three ways:
+//   What the process has once, and changes while it may allocate, report or wait for the system, has a mutex of the process, below. The
+//   forking thread takes them all for the moment of the fork, so what they guard is whole in the child.
+//   What there is any number of (contexts), and what is changed by a few hundred instructions that do none of this, has a brief lock, below.
+//   The forking thread takes these, too.
 //   An object with a mutex or threads of its own notes gb_fork_generation(). Who finds it changed is in a child: he makes locks anew, and treats
 //   work that was on its way as lost (threadpool.c, sim_device.c, sched.c).
 

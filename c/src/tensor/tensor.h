@@ -119,7 +119,7 @@ static inline bool gb_tensor_has_flag(const struct ggml_tensor * t, enum gb_tens
 enum { GB_NDIM_SHIFT = 4, GB_NDIM_BITS = 7 << GB_NDIM_SHIFT };
 
 static inline void gb_tensor_set_ndim(struct ggml_tensor * t, int ndim) { // -1: not known; before others use the tensor
-    GB_WRITE_RELAXED(t->padding[0], (char) ((t->padding[0] & ~GB_NDIM_BITS) | ((ndim + 1) << GB_NDIM_SHIFT & GB_NDIM_BITS)));
+    GB_WRITE_RELAXED(t->padding[0], (char) ((t->padding[0] & ~GB_NDIM_BITS) | (int) (((unsigned) ndim + 1) << GB_NDIM_SHIFT & GB_NDIM_BITS)));
 }
 
 static inline bool gb_tensor_knows_ndim(const struct ggml_tensor * t) {

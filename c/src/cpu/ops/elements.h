@@ -120,11 +120,11 @@ static inline bool gb_is_empty(const struct ggml_tensor * t) {
     ((int64_t) 1 << 48) // elements; larger tensors are views that repeat memory, and refused: sizes cannot overflow
 
 static inline int64_t gb_count(const struct ggml_tensor * t) {
-    return t->ne[0] * t->ne[1] * t->ne[2] * t->ne[3];
+    return ggml_nelements(t);
 }
 
 static inline int64_t gb_rows(const struct ggml_tensor * t) {
-    return t->ne[1] * t->ne[2] * t->ne[3];
+    return ggml_nrows(t);
 }
 
 static inline int64_t gb_div_up(int64_t a, int64_t b) {
