@@ -8,6 +8,8 @@
 #include <stdbool.h>
 #include <stddef.h>
 
+#include "world.h"
+
 static _Atomic(PyObject *) kept;  // a reference; NULL: none
 static atomic_bool         armed; // Python has been asked to call raise_kept
 
@@ -33,6 +35,38 @@ static int raise_kept(void * unused) {
     Py_DecRef(type);
     Py_DecRef(error);
     return -1;
+}
+
+static PyObject * interrupt; // a reference, of the main thread; NULL: none
+
+static int raise_interrupt(void * unused) {
+    (void) unused;
+    PyObject * error = interrupt;
+    interrupt        = NULL;
+    if (error == NULL) {
+        return 0;
+    }
+    const bool told = gbpy_outcome(0) != GBPY_INTERRUPTED; // the call that was interrupted says so itself
+    if (!told) {
+        PyObject * type = PyObject_Type(error);
+        PyErr_SetObject(type, error);
+        Py_DecRef(type);
+    }
+    Py_DecRef(error);
+    return told ? 0 : -1;
+}
+
+void gbpy_raise_interrupt_later(uintptr_t error) {
+    const PyGILState_STATE state = PyGILState_Ensure();
+    PyObject * before = interrupt;
+    Py_IncRef((PyObject *) error);
+    interrupt = (PyObject *) error;
+    Py_DecRef(before);
+    PyGILState_Release(state);
+}
+
+void gbpy_arm_interrupt(void) {
+    Py_AddPendingCall(raise_interrupt, NULL); // where Python's list is full, the next call that asks tells it
 }
 
 void gbpy_arm(void) {

@@ -4,6 +4,7 @@
 #include "base/current.h"
 #include "base/status.h"
 #include "base/thread.h"
+#include "later.h"
 
 static gb_mutex    mutex = GB_MUTEX_INIT;
 static gb_cond     condition;
@@ -64,6 +65,7 @@ static bool (*signal_poll)(void * data);
 static bool poll_signals(void * data) {
     if (!interrupted && signal_poll(data)) {
         interrupted = true;
+        gbpy_arm_interrupt();
         atomic_fetch_add(&gbpy_cancels, 1);
     }
     return interrupted;

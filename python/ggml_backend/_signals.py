@@ -19,6 +19,7 @@ _raised: list[BaseException] = []
 
 def _keep(kind: Any, error: BaseException, traceback: Any) -> None:
     _raised[:] = [error]  # an older one that nobody raised would keep the objects of its frames
+    lib.gbpy_raise_interrupt_later(id(error))
 
 
 @ffi.def_extern(error=True, onerror=_keep)  # type: ignore[untyped-decorator]

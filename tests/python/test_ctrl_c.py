@@ -77,7 +77,7 @@ def search() -> Callable[[], object]:
 def reorder() -> Callable[[], object]:
     ctx, outputs = chain(60_000)
     graph = ctx.graph(outputs)
-    return graph.reordered
+    return lambda: [graph.reordered() for _ in range(200)]
 
 
 def place(policy: Any, n: int) -> Callable[[], object]:
