@@ -16,7 +16,6 @@ import pytest
 import ggml_backend as gb
 from ggml_backend._ffi import lib
 
-
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # in the background of a shell: programs that tests start would inherit that
     signal.signal(signal.SIGINT, signal.default_int_handler)
 

@@ -126,3 +126,13 @@ def test_what_numpy_cannot_show(name, devices):
     assert s.compute(g)
     with pytest.raises(gb.InvalidArgumentError, match="NumPy cannot show"):
         READINGS[name](s, g, y)
+
+
+@pytest.mark.parametrize("like", [(1, 1), (1, 4), (5, 1)])
+def test_repeat_back_of_rows_without_elements(cpu, like):
+    with gb.Context() as ctx:
+        x, shape = ctx.tensor((5 << 38, 0)), ctx.tensor(like)
+        graph = ctx.graph(y := gb.repeat_back(x, shape))
+        ctx.allocate(cpu)
+        assert graph.compute(cpu)
+        assert y.tolist() == np.zeros(like).tolist()

@@ -40,6 +40,9 @@ static void add_repeats(const struct gb_cpu_call * call, const struct ggml_tenso
     const struct ggml_tensor * a = node->src[0];
     float                      buf[GB_RUN];
     memset(sum, 0, (size_t) n * sizeof(*sum));
+    if (gb_count(a) == 0) {
+        return; // of any number of rows without elements
+    }
     for (int64_t i3 = r.i3; i3 < a->ne[3]; i3 += node->ne[3]) {
         for (int64_t i2 = r.i2; i2 < a->ne[2]; i2 += node->ne[2]) {
             for (int64_t i1 = r.i1; i1 < a->ne[1]; i1 += node->ne[1]) {
@@ -60,6 +63,9 @@ static double sum_repeats(const struct gb_cpu_call * call, const struct ggml_ten
     const struct ggml_tensor * a = node->src[0];
     float                      buf[GB_RUN];
     double                     sum = 0;
+    if (gb_count(a) == 0) {
+        return 0; // of any number of rows without elements
+    }
     for (int64_t i3 = r.i3; i3 < a->ne[3]; i3 += node->ne[3]) {
         for (int64_t i2 = r.i2; i2 < a->ne[2]; i2 += node->ne[2]) {
             for (int64_t i1 = r.i1; i1 < a->ne[1]; i1 += node->ne[1]) {
