@@ -9,6 +9,7 @@
 // that of plans that compute nothing in place.
 #include "alloc/liveness.h"
 
+#include "base/current.h"
 #include "base/hash.h"
 #include "base/mem.h"
 #include "base/status.h"
@@ -309,7 +310,9 @@ static enum ggml_status make_items(struct liveness * l) {
 static enum ggml_status compute(struct liveness * l, const struct gb_liveness_input * in) {
     GB_TRY(init_state(l, in));
     GB_TRY(find_usages(l));
+    GB_TRY(gb_go_on());
     GB_TRY(find_loads(l));
+    GB_TRY(gb_go_on());
     return make_items(l);
 }
 

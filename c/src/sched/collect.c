@@ -6,6 +6,8 @@
 
 #include <string.h>
 
+#include "base/current.h"
+
 // The id of a tensor, which gets one now if it has none. -1: no memory, or too many.
 static int32_t id_of(struct gb_sched_plan * p, struct ggml_tensor * t) {
     const int64_t known = gb_ptrmap_get(&p->map, t);
@@ -256,10 +258,13 @@ enum ggml_status gb_sched_collect(struct ggml_backend_sched * s, struct gb_sched
     p->n_backends = s->n_backends;
     p->policy     = s->policy;
     GB_TRY(add_nodes(p, graph));
+    GB_TRY(gb_go_on());
     GB_TRY(find_sources(p));
+    GB_TRY(gb_go_on());
     GB_TRY(find_outputs(p));
     GB_TRY(allocate_tables(s, p));
     GB_TRY(fill_tables(s, p));
+    GB_TRY(gb_go_on());
     GB_TRY(copy_leafs(p, graph));
     return find_homes(s, p);
 }

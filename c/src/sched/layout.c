@@ -7,6 +7,7 @@
 
 #include "alloc/liveness.h"
 #include "alloc/plan.h"
+#include "base/current.h"
 
 struct layout {
     struct ggml_backend_sched * sched;
@@ -304,6 +305,7 @@ static enum ggml_status drop_in_place(struct layout * l, const struct gb_livenes
 
 static enum ggml_status lay_out_well(struct layout * l) {
     GB_TRY(find_lifetimes(l, false, &l->live));
+    GB_TRY(gb_go_on());
     GB_TRY(lay_out_arenas(l));
     bool at_loads = true;
     for (int b = 0; b < l->plan->n_backends; b++) {
@@ -476,6 +478,7 @@ static enum ggml_status lay_out(struct layout * l) {
     if (!list_nodes(l) || !gb_sched_map_storage(l->plan, &l->stands_for)) {
         return GGML_STATUS_ALLOC_FAILED;
     }
+    GB_TRY(gb_go_on());
     GB_TRY(find_model(l));
     if (l->model == NULL) {
         GB_TRY(lay_out_well(l));

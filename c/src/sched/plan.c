@@ -134,7 +134,7 @@ static enum ggml_status measure_work(struct ggml_backend_sched * s, struct gb_sc
     return gb_status_since(before);
 }
 
-// Between two steps, each linear in the graph, the thread's poll is asked.
+// Between two steps, and within those that walk the graph several times, the thread's poll is asked.
 static enum ggml_status fill_collected(struct ggml_backend_sched * s, struct gb_sched_plan * p) {
     static enum ggml_status (* const steps[])(struct ggml_backend_sched *, struct gb_sched_plan *) = {
         gb_sched_assign_plan, cut, gb_sched_lay_out_leafs, find_guide, gb_sched_make_program, gb_sched_order_steps,
