@@ -150,3 +150,19 @@ def test_copies_hear_an_interrupt(name: str, interrupted: Callable[..., float], 
     assert {f.name for f in tmp_path.iterdir()} <= {"new.gguf"}
     x.set(2.0)
     assert x.numpy()[-1, -1] == 2.0
+
+
+@pytest.mark.parametrize("how", ["alloc", "load"])
+def test_memory_of_a_simulated_device_hears_an_interrupt(how: str, interrupted: Callable[..., float], tmp_path: Path) -> None:
+    """It is filled before it is handed out; none of it is lost."""
+    sim = gb.Backend("SIM", mem=2 * BYTES)
+    with gb.gguf.Writer(tmp_path / "x.gguf") as writer:
+        writer.add_tensor("x", np.zeros(BYTES // 4 - 1024, np.float32))
+
+    def act() -> object:
+        return sim.alloc(BYTES) if how == "alloc" else gb.gguf.open(tmp_path / "x.gguf").load(sim)
+
+    for i in range(5):
+        assert interrupted(lambda: [act() for _ in range(10_000)], 0.02 + 0.05 * i) < LATE
+    whole = sim.alloc(2 * BYTES)
+    assert whole.size == 2 * BYTES

@@ -2,6 +2,7 @@
 #include "current.h"
 
 #include <stddef.h>
+#include <string.h>
 
 #include "base/env.h"
 #include "base/status.h"
@@ -42,6 +43,16 @@ bool gb_poll_is_due(void) {
 
 enum ggml_status gb_go_on(void) {
     return gb_poll_is_due() && gb_poll() ? gb_fail_quietly(GGML_STATUS_ABORTED, "interrupted") : GGML_STATUS_SUCCESS;
+}
+
+enum ggml_status gb_fill(void * memory, int value, size_t size) {
+    for (size_t done = 0; done < size; done += GB_POLL_BYTES) {
+        if (done > 0) {
+            GB_TRY(gb_go_on());
+        }
+        memset((char *) memory + done, value, size - done < GB_POLL_BYTES ? size - done : GB_POLL_BYTES);
+    }
+    return GGML_STATUS_SUCCESS;
 }
 
 void gb_set_run(void * run) { current_run = run; }

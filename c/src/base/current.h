@@ -24,6 +24,9 @@ bool       gb_poll_is_due(void);      // there is a poll, which was not asked fo
 // failure, but not logged: give up.
 enum ggml_status gb_go_on(void);
 
+// Sets `size` bytes to `value`, in pieces of GB_POLL_BYTES, and asks between them.
+enum ggml_status gb_fill(void * memory, int value, size_t size);
+
 // A name for the computation that this thread works for, of no meaning here; NULL: none.
 void   gb_set_run(void * run);
 void * gb_run(void);

@@ -88,9 +88,7 @@ static GGML_CALL bool buffer_copy(ggml_backend_buffer_t buffer, const struct ggm
 }
 
 static GGML_CALL void buffer_clear(ggml_backend_buffer_t buffer, uint8_t value) {
-    for (size_t done = 0; done < buffer->size && (done == 0 || gb_go_on() == GGML_STATUS_SUCCESS); done += GB_POLL_BYTES) {
-        memset((char *) buffer->context + done, value, GB_MIN(GB_POLL_BYTES, buffer->size - done));
-    }
+    (void) gb_fill(buffer->context, value, buffer->size); // an interrupt is left as the thread's failure
 }
 
 static struct ggml_backend_buffer_i buffer_hooks(void (*free_buffer)(ggml_backend_buffer_t buffer)) {

@@ -5,6 +5,7 @@
 // reading what was never written shows.
 #include <string.h>
 
+#include "base/current.h"
 #include "base/env.h"
 #include "base/mem.h"
 #include "cpu/cpu.h"
@@ -42,7 +43,9 @@ static enum ggml_status run_copy(struct gb_sim_work * work) {
 
 static enum ggml_status run_fill(struct gb_sim_work * work) {
     const struct transfer * t = (struct transfer *) work;
-    memset(t->to, t->value, t->size);
+    for (size_t at = 0; at < t->size && !gb_sim_is_cancelled(t->device); at += PIECE) {
+        memset(t->to + at, t->value, GB_MIN(t->size - at, PIECE));
+    }
     return GGML_STATUS_SUCCESS;
 }
 
@@ -215,7 +218,6 @@ static struct gb_sim_buffer * reserve(struct gb_sim_device * device, size_t size
         gb_free(b);
         return NULL;
     }
-    memset(b->memory, 0xff, size);
     b->device = gb_sim_device_ref(device);
     return b;
 }
@@ -232,7 +234,10 @@ ggml_backend_buffer_t gb_sim_buffer_new(struct gb_sim_device * device, ggml_back
         gb_sim_give_memory(device, total);
         return NULL;
     }
-    ggml_backend_buffer_t buffer = ggml_backend_buffer_init(buft, buffer_hooks, b, total);
+    ggml_backend_buffer_t buffer = NULL;
+    if (gb_fill(b->memory, 0xff, total) == GGML_STATUS_SUCCESS) { // NaN
+        buffer = ggml_backend_buffer_init(buft, buffer_hooks, b, total);
+    }
     if (buffer == NULL) {
         destroy(b);
     }
