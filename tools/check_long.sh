@@ -3,7 +3,7 @@
 #   - ctest under the address and undefined-behaviour sanitizers
 #   - the threaded parts under the thread sanitizer
 #   - thousands of random graphs over simulated devices
-#   - attacks on lifetimes, threads, interrupts, forks and empty tensors, ten minutes each, some of them under the address sanitizer as well
+#   - attacks: interrupts, closing and empty tensors for ten minutes each, their variants and what runs under sanitizers for two
 #   - pytest under the address sanitizer
 #   - every kernel level forced in turn, and what qemu-user and wine can emulate: an old x86-64, aarch64, riscv64, Windows
 #   - the CUDA backend in its emulation, and compiled by nvcc where that is installed (on a machine with a GPU: tools/check_cuda.sh)
@@ -13,7 +13,11 @@ set -eu
 jobs=${1:-2}
 cd "$(dirname "$0")/.."
 py=$PWD/build/venv/bin/python
-step() { printf '\n== %s\n' "$*"; }
+step() { printf '\n== %s (%s)\n' "$*" "$(date +%H:%M)"; }
+
+# How long one attack lasts: the three main ones, and all others.
+long=${HARNESS_SECONDS:-600}
+short=$((long / 5))
 
 step "ctest, address and undefined-behaviour sanitizers"
 cmake -S . -B build/asan -DCMAKE_BUILD_TYPE=RelWithDebInfo -DGGML_BACKEND_TESTS=ON \
@@ -95,7 +99,7 @@ cmake -S . -B build/cuda-emulated-module -DCMAKE_BUILD_TYPE=Release -DGGML_BACKE
 cmake --build build/cuda-emulated-module -j "$jobs" --target ggml_backend_cuda_emulated_module >build/cuda-emulated-module.log 2>&1 || { tail -n 50 build/cuda-emulated-module.log; exit 1; }
 emulated=$PWD/build/cuda-emulated-module/tests/cuda/libggml_backend_cuda_emulated_module.so
 GGML_CUDA_MODULE=$emulated "$py" -m pytest -q -p no:cacheprovider tests/python/test_cuda.py tests/python/test_sched.py tests/python/test_ops_*.py
-GGML_CUDA_MODULE=$emulated "$py" tests/python/harness_zeros.py --seconds "${HARNESS_SECONDS:-600}" --seed "$(date +%s)" --deaths 5
+GGML_CUDA_MODULE=$emulated "$py" tests/python/harness_zeros.py --seconds "$short" --seed "$(date +%s)" --deaths 5
 "$py" -m examples.embed --devices CPU --out build/embed-cpu.npy "A cat sat." "Tensors on devices" >/dev/null
 for devices in CUDA0 CUDA0,CPU; do
     GGML_CUDA_MODULE=$emulated "$py" -m examples.embed --devices $devices --out build/embed-cuda.npy "A cat sat." "Tensors on devices"
@@ -138,22 +142,21 @@ GGML_TEST_RANDOM_GRAPHS=5000 build/dev/tests/c/test_sched_random
 step "memory plans: slow instances and thousands of small ones"
 GGML_TEST_LONG=1 build/dev/tests/c/test_plan_exact
 
-# One harness for ten minutes; HARNESS_SECONDS: for less. What each tried is its last line but one.
-seconds=${HARNESS_SECONDS:-600}
+# attack SECONDS HARNESS FLAGS...: what it tried is its last line but one
 attack() {
-    step "attack for $seconds s: $*"
-    "$py" "tests/python/$1" --seconds "$seconds" --seed "$(date +%s)" --deaths 5 $(shift; echo "$@")
+    step "attack for $1 s: $(shift; echo "$@")"
+    "$py" "tests/python/$2" --seconds "$1" --seed "$(date +%s)" --deaths 5 $(shift 2; echo "$@")
 }
-attack harness_interrupts.py
-attack harness_interrupts.py --no-memory
-attack harness_interrupts.py --latency
-attack harness_interleave.py --mode interrupts --complete --instructions
-attack harness_interleave.py --mode handlers --complete
-attack harness_interleave.py --mode threads
-attack harness_closing.py
-attack harness_closing.py --pairs
-attack harness_zeros.py
-attack harness_fork.py
+attack "$long" harness_interrupts.py
+attack "$long" harness_closing.py
+attack "$long" harness_zeros.py
+attack "$short" harness_interrupts.py --no-memory
+attack "$short" harness_interrupts.py --latency
+attack "$short" harness_interleave.py --mode interrupts --complete --instructions
+attack "$short" harness_interleave.py --mode handlers --complete
+attack "$short" harness_interleave.py --mode threads
+attack "$short" harness_closing.py --pairs
+attack "$short" harness_fork.py
 
 step "what attacks once found, ten times as long"
 GB_HARNESS_SECONDS=80 "$py" -m pytest -q -p no:cacheprovider -o timeout=3000 tests/python/test_holes.py
@@ -168,11 +171,11 @@ LD_PRELOAD="$(gcc -print-file-name=libasan.so) $(gcc -print-file-name=libubsan.s
     "$py" -m pytest -q -s -p no:faulthandler -p no:cacheprovider tests/python -k 'not clean_install'
 # (No forks: the sanitizer of gcc 12 holds its own locks in a child of several threads, which then hangs.)
 for attack in "harness_closing.py" "harness_closing.py --pairs" "harness_zeros.py" "harness_interrupts.py" "harness_interleave.py --mode threads"; do
-    step "address sanitizer, attack for $seconds s: $attack"
+    step "address sanitizer, attack for $short s: $attack"
     # shellcheck disable=SC2086
     LD_PRELOAD="$(gcc -print-file-name=libasan.so) $(gcc -print-file-name=libubsan.so)" \
         ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1:quarantine_size_mb=16 PYTHONMALLOC=malloc PYTHONPATH=$PWD/build/asan-site \
-        "$py" tests/python/$attack --seconds "$seconds" --seed "$(date +%s)" --deaths 5
+        "$py" tests/python/$attack --seconds "$short" --seed "$(date +%s)" --deaths 5
 done
 
 step "threads in Python, thread sanitizer"
@@ -188,9 +191,9 @@ for part in threads sched_runs callbacks buffers; do
     under_tsan -m pytest -q -s -p no:faulthandler -p no:cacheprovider "tests/python/test_$part.py"
 done
 for attack in "harness_closing.py --only threads" "harness_closing.py --only callbacks" "harness_closing.py --pairs" "harness_interleave.py --mode threads"; do
-    step "thread sanitizer, attack for $seconds s: $attack"
+    step "thread sanitizer, attack for $short s: $attack"
     # shellcheck disable=SC2086
-    under_tsan tests/python/$attack --seconds "$seconds" --seed "$(date +%s)" --deaths 5
+    under_tsan tests/python/$attack --seconds "$short" --seed "$(date +%s)" --deaths 5
 done
 
 step "what closing costs beside other objects"

@@ -1,4 +1,4 @@
-"""The attack harnesses, each for a few seconds; ``make check-long`` gives them ten minutes each. A failure names the seed: run the command again
+"""The attack harnesses, each for a few seconds; ``make check-long`` gives them two to ten minutes each. A failure names the seed: run the command again
 with ``--seed`` and it begins alike."""
 
 from __future__ import annotations
