@@ -28,20 +28,21 @@ int gbpy_outcome_of(const struct gbpy_run * run, int status) {
 
 // -------------------------------------------------------------------------------------------------------------------------- stopping
 
-enum { POLL_NS = 10000000, MOST_UNASKED = 64 };
+enum { POLL_NS = 10000000, LOOK_NS = POLL_NS / 20, MOST_UNASKED = 64, MOST_AT_BEGIN = 8 };
 
-// The clock is looked at every so many times, so that it costs nothing beside small nodes. Long nodes ask often enough.
+// The clock is looked at every so many times, about every LOOK_NS, so that it costs nothing beside small nodes. Long nodes ask often enough.
 static bool is_time_to_poll(struct gbpy_stop * s) {
     if (gb_get_poll(NULL) == NULL || ++s->asked < s->stride) {
         return false;
     }
-    const int64_t now = gb_time_ns(), passed = now - s->last_ns;
-    s->asked  = 0;
-    s->stride = passed < POLL_NS / 20 ? GB_MIN(2 * s->stride, (unsigned) MOST_UNASKED) : GB_MAX(s->stride / 4, 1u);
-    if (passed < POLL_NS) {
+    const int64_t now = gb_time_ns();
+    s->stride         = now - s->looked_ns < LOOK_NS ? GB_MIN(2 * s->stride, (unsigned) MOST_UNASKED) : GB_MAX(s->stride / 4, 1u);
+    s->asked          = 0;
+    s->looked_ns      = now;
+    if (now - s->polled_ns < POLL_NS) {
         return false;
     }
-    s->last_ns = now;
+    s->polled_ns = now;
     return true;
 }
 
@@ -65,8 +66,7 @@ void gbpy_begin_stop(struct gbpy_object * backend) {
     struct gbpy_stop * s = backend->stop;
     forget_cancelled(backend);
     __atomic_store_n(&s->stop, 0, __ATOMIC_RELAXED);
-    s->asked  = 0;
-    s->stride = 1;
+    s->stride = GB_MAX(GB_MIN(s->stride, (unsigned) MOST_AT_BEGIN), 1u); // these nodes may be longer than those before
 }
 
 void gbpy_end_stop(struct gbpy_object * backend) { __atomic_store_n(&backend->stop->stop, 0, __ATOMIC_RELAXED); }

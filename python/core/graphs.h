@@ -18,7 +18,7 @@ struct gbpy_stop {
     void * handle; // NULL, or what `ask` is called with
     bool (*ask)(void * handle);
     unsigned asked, stride; // how often the poll was not asked since the clock was looked at; only by who computes
-    int64_t  last_ns;
+    int64_t  looked_ns, polled_ns; // when the clock was looked at and the poll asked
 };
 
 // A computation. In memory of Python (ffi.new) that lives as long as it.
