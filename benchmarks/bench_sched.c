@@ -1,4 +1,5 @@
-// bench_sched.c - what the scheduler costs beside the work: a run, a new plan, a plan for other sizes, and what a second run does.
+// bench_sched.c - what the scheduler costs beside the work: a run, a new plan, looking at its tensors, a plan for other sizes, and what a second
+// run does.
 //
 // A graph of 1,000 nodes, layers of a small transformer with matrices of 8 x 8, on one CPU backend with one thread: computing it takes little,
 // so that what the scheduler adds can be seen. Overhead is the shortest run through the scheduler less the shortest run of the prepared graph by
@@ -11,6 +12,7 @@
 #include "base/mem.h"
 #include "ggml-backend.h"
 #include "ggml-cpu.h"
+#include "tensor/tensor.h"
 
 enum { D = 8, LAYERS = 50, TOKENS = 4, ROUNDS = 400 };
 
@@ -143,6 +145,41 @@ static bool bench_plan(const char * name, ggml_backend_t * backends, int n_backe
     return (double) made / 1e6 < limit_ms;
 }
 
+static int by_size(const void * a, const void * b) {
+    const double x = *(const double *) a, y = *(const double *) b;
+    return (x > y) - (x < y);
+}
+
+// A new plan and its first run with and without a look at what programs may have written to the tensors' fields: in turns, the median of the
+// ratios.
+static bool bench_look(const char * name, ggml_backend_t * backends, int n_backends, double limit_percent) {
+    enum { ROUNDS_OF_TWO = 2 * ROUNDS, OF_EACH = 4 };
+    static double        more[ROUNDS_OF_TWO];
+    struct model         m     = new_model(backends[n_backends - 1]);
+    struct net           n     = new_net(&m, TOKENS);
+    ggml_backend_sched_t sched = new_sched(backends, n_backends);
+    for (int i = 0; i < ROUNDS_OF_TWO; i++) {
+        int64_t took[2] = { INT64_MAX, INT64_MAX };
+        for (int k = 0; k < 2 * OF_EACH; k++) {
+            const bool trust = (k + i) % 2 != 0;
+            need(ggml_backend_sched_reset(sched) == GGML_STATUS_SUCCESS, "reset");
+            gb_trust_tensors(trust);
+            const int64_t start = gb_time_ns();
+            need(ggml_backend_sched_graph_compute(sched, n.graph) == GGML_STATUS_SUCCESS, "run");
+            took[trust] = shortest(took[trust], start);
+            gb_trust_tensors(false);
+        }
+        more[i] = 100 * ((double) took[false] / (double) took[true] - 1);
+    }
+    qsort(more, ROUNDS_OF_TWO, sizeof(*more), by_size);
+    printf("looking at the tensors of a new plan on %s: %.2f %% of it and its first run (limit %.0f; half of the rounds %.2f to %.2f)\n", name, more[ROUNDS_OF_TWO / 2],
+           limit_percent, more[ROUNDS_OF_TWO / 4], more[ROUNDS_OF_TWO * 3 / 4]);
+    ggml_backend_sched_free(sched);
+    ggml_free(n.ctx);
+    free_model(&m);
+    return more[ROUNDS_OF_TWO / 2] < limit_percent;
+}
+
 // Weights in the CPU's memory, everything computed on a simulated device.
 static bool bench_second_run(ggml_backend_t * backends) {
     struct model         m     = new_model(backends[1]);
@@ -176,6 +213,8 @@ int main(void) {
     bool ok = bench_run();
     ok &= bench_plan("CPU", backends + 1, 1, 2);
     ok &= bench_plan("SIM and CPU", backends, 2, 2);
+    ok &= bench_look("CPU", backends + 1, 1, 4);
+    ok &= bench_look("SIM and CPU", backends, 2, 4);
     ok &= bench_second_run(backends);
     ggml_backend_free(backends[0]);
     ggml_backend_free(backends[1]);

@@ -247,13 +247,19 @@ static enum ggml_status compute_part(struct run * r, int backend, size_t begin, 
     return status == GGML_STATUS_SUCCESS ? GGML_STATUS_FAILED : status;
 }
 
+static void prepare(struct run * r, struct gb_split * split, ggml_backend_t backend) {
+    struct ggml_cgraph graph = part(r, split->exec_begin, split->exec_end);
+    const bool         trust = gb_trust_tensors(true); // they are what they were when collecting looked at them: the plan was found by that
+    split->prepared          = has_plans(backend) ? ggml_backend_graph_plan_create(backend, &graph) : NULL;
+    split->no_plan           = split->prepared == NULL;
+    gb_trust_tensors(trust);
+}
+
 // A split is prepared by its backend once and then run many times, where the backend can do that.
 static enum ggml_status compute_split(struct run * r, struct gb_split * split) {
     const ggml_backend_t backend = backend_of(r, split->backend);
     if (split->prepared == NULL && !split->no_plan && split->exec_end > split->exec_begin) {
-        struct ggml_cgraph graph = part(r, split->exec_begin, split->exec_end);
-        split->prepared          = has_plans(backend) ? ggml_backend_graph_plan_create(backend, &graph) : NULL;
-        split->no_plan           = split->prepared == NULL;
+        prepare(r, split, backend);
     }
     return split->prepared ? ggml_backend_graph_plan_compute(backend, split->prepared)
                            : compute_part(r, split->backend, split->exec_begin, split->exec_end);

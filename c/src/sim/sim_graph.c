@@ -134,7 +134,9 @@ static enum ggml_status make_plan(struct gb_sim_graph * graph, struct snapshot *
     }
     GB_FAIL_IF(s->nodes.n > INT32_MAX, GGML_STATUS_INVALID_ARGUMENT, GGML_STATUS_INVALID_ARGUMENT, "%s: too many nodes",
                graph->device->name);
-    graph->plan = gb_cpu_plan_new(s->nodes.data, (int) s->nodes.n, params->n_threads);
+    const bool trust = gb_trust_tensors(true); // the shadows are copies of what collect looked at
+    graph->plan      = gb_cpu_plan_new(s->nodes.data, (int) s->nodes.n, params->n_threads);
+    gb_trust_tensors(trust);
     if (graph->plan == NULL) {
         return ggml_last_status();
     }
