@@ -14,6 +14,7 @@
 #include "builders.h"
 #include "ggml-alloc.h"
 #include "ggml-backend.h"
+#include "ggml-cpu.h"
 #include "tensor/tensor.h"
 #include "test.h"
 
@@ -223,7 +224,8 @@ static void each_field(void) {
 
 static void random_pairs(void) {
     const char * text = getenv("GGML_TEST_DAMAGE");
-    for (long n = text ? atol(text) : 0; n > 0; n--) {
+    if (text == NULL) SKIP("GGML_TEST_DAMAGE is not set");
+    for (long n = atol(text); n > 0; n--) {
         const struct builder * b = &builders[test_random_int(0, N_BUILDERS - 1)];
         const enum mode        mode = (enum mode) test_random_int(0, N_MODES - 1);
         const int              i = (int) test_random_int(0, 5), i2 = (int) test_random_int(0, 5);
@@ -253,4 +255,27 @@ static void least_size_by_minus_one(void) {
     }
 }
 
-TEST_MAIN(TEST(devices), TEST(least_size_by_minus_one), TEST(each_field), TEST(random_pairs))
+// Operators look into the sources that they have to have: whoever asks whether they are supported is told that one is not there.
+static void missing_sources(void) {
+    int n_asked = 0;
+    for (int k = 0; k < N_BUILDERS; k++) {
+        struct ggml_context * ctx   = ggml_init((struct ggml_init_params){ 1 << 16, NULL, true });
+        struct ggml_cgraph *  graph = new_graph(ctx, &builders[k]);
+        for (int n = 0; graph != NULL && n < graph->n_nodes; n++) {
+            struct ggml_tensor * t = graph->nodes[n];
+            for (int i = 0; i < GGML_MAX_SRC; i++) {
+                struct ggml_tensor * source = t->src[i];
+                if (source == NULL || gb_op_is_view(t->op) || (t->op == GGML_OP_SOFT_MAX && i > 0)) continue; // softmax may have no mask
+                t->src[i] = NULL;
+                n_asked++;
+                CHECK_STR(ggml_cpu_unsupported_reason(t), "a source is missing");
+                CHECK(!ggml_backend_supports_op(cpu, t) && !ggml_backend_supports_op(sim, t));
+                t->src[i] = source;
+            }
+        }
+        ggml_free(ctx);
+    }
+    CHECK(n_asked > 200);
+}
+
+TEST_MAIN(TEST(devices), TEST(missing_sources), TEST(least_size_by_minus_one), TEST(each_field), TEST(random_pairs))

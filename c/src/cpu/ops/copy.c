@@ -295,9 +295,6 @@ static const char * quantized_unsupported(const struct ggml_tensor * dst, const 
 
 static const char * copy_unsupported(const struct ggml_tensor * node) {
     const struct ggml_tensor * src = node->src[0];
-    if (src == NULL) {
-        return "a source is missing";
-    }
     if (ggml_is_quantized(src->type) || ggml_is_quantized(node->type)) {
         return quantized_unsupported(node, src);
     }

@@ -13,18 +13,10 @@ static int one_task(const struct ggml_tensor * node,
     return 1;
 }
 
-static const char * sources_unsupported(const struct ggml_tensor * node, int n_src) {
+static const char * function_unsupported(const struct ggml_tensor * node) {
     void * fun;
     memcpy(&fun, node->op_params, sizeof(fun));
-    if (fun == NULL) {
-        return "the function is NULL";
-    }
-    for (int i = 0; i < n_src; i++) {
-        if (node->src[i] == NULL) {
-            return "a source is missing";
-        }
-    }
-    return NULL;
+    return fun == NULL ? "the function is NULL" : NULL;
 }
 
 // ----------------------------------------------------------------------------------------------- MAP_UNARY, MAP_BINARY
@@ -32,7 +24,7 @@ static const char * sources_unsupported(const struct ggml_tensor * node, int n_s
 enum { USER_WORK = GB_CPU_PACE / 8 }; // a row of what nobody knows
 
 static const char * rows_unsupported(const struct ggml_tensor * node, int n_src) {
-    const char * why = sources_unsupported(node, n_src);
+    const char * why = function_unsupported(node);
     why              = why != NULL ? why : gb_need_f32(node, n_src);
     if (why != NULL) {
         return why;
@@ -105,18 +97,6 @@ static int custom_tasks(const struct ggml_tensor * node, int n_threads) {
     return c.n_tasks < 1 ? n_threads : GB_MIN(c.n_tasks, n_threads);
 }
 
-static const char * unsupported1(const struct ggml_tensor * node) {
-    return sources_unsupported(node, 1);
-}
-
-static const char * unsupported2(const struct ggml_tensor * node) {
-    return sources_unsupported(node, 2);
-}
-
-static const char * unsupported3(const struct ggml_tensor * node) {
-    return sources_unsupported(node, 3);
-}
-
 static void run_map_custom1_f32(const struct gb_cpu_call * call, struct ggml_tensor * node) {
     if (call->ith == 0) {
         ((ggml_custom1_op_f32_t) custom_of(node).fun)(node, node->src[0]);
@@ -150,21 +130,21 @@ static void run_map_custom3(const struct gb_cpu_call * call, struct ggml_tensor 
     ((ggml_custom3_op_t) c.fun)(node, node->src[0], node->src[1], node->src[2], call->ith, call->nth, c.userdata);
 }
 
-const struct gb_cpu_op gb_cpu_op_map_custom1_f32 = { .unsupported = unsupported1,
+const struct gb_cpu_op gb_cpu_op_map_custom1_f32 = { .unsupported = function_unsupported,
                                                      .n_tasks     = one_task,
                                                      .run         = run_map_custom1_f32 };
-const struct gb_cpu_op gb_cpu_op_map_custom2_f32 = { .unsupported = unsupported2,
+const struct gb_cpu_op gb_cpu_op_map_custom2_f32 = { .unsupported = function_unsupported,
                                                      .n_tasks     = one_task,
                                                      .run         = run_map_custom2_f32 };
-const struct gb_cpu_op gb_cpu_op_map_custom3_f32 = { .unsupported = unsupported3,
+const struct gb_cpu_op gb_cpu_op_map_custom3_f32 = { .unsupported = function_unsupported,
                                                      .n_tasks     = one_task,
                                                      .run         = run_map_custom3_f32 };
-const struct gb_cpu_op gb_cpu_op_map_custom1     = { .unsupported = unsupported1,
+const struct gb_cpu_op gb_cpu_op_map_custom1     = { .unsupported = function_unsupported,
                                                      .n_tasks     = custom_tasks,
                                                      .run         = run_map_custom1 };
-const struct gb_cpu_op gb_cpu_op_map_custom2     = { .unsupported = unsupported2,
+const struct gb_cpu_op gb_cpu_op_map_custom2     = { .unsupported = function_unsupported,
                                                      .n_tasks     = custom_tasks,
                                                      .run         = run_map_custom2 };
-const struct gb_cpu_op gb_cpu_op_map_custom3     = { .unsupported = unsupported3,
+const struct gb_cpu_op gb_cpu_op_map_custom3     = { .unsupported = function_unsupported,
                                                      .n_tasks     = custom_tasks,
                                                      .run         = run_map_custom3 };

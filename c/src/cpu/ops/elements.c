@@ -41,9 +41,6 @@ static const char * need(const struct ggml_tensor * node, int n_src, bool (*fits
                          const char * const * messages) {
     for (int i = -1; i < n_src; i++) {
         const struct ggml_tensor * t = i < 0 ? node : node->src[i];
-        if (t == NULL) {
-            return "a source is missing";
-        }
         if (ggml_is_quantized(t->type)) {
             return "quantized tensors are not for this operator";
         }

@@ -31,7 +31,8 @@ struct gb_cpu_call { // one thread's share of one node
 };
 
 struct gb_cpu_op {
-    // NULL: can run. Else why not, a static string ("type of src[1] must be f32"). Looks at types and strides only, not at data.
+    // NULL: can run. Else why not, a static string ("type of src[1] must be f32"). Looks at types and strides only, not at data. The sources that
+    // the operator has to have (ops.def) are there.
     const char * (*unsupported)(const struct ggml_tensor * node);
     // Threads that are of use, 1 .. n_threads. NULL: 1 for small nodes, else n_threads (gb_cpu_default_tasks).
     int (*n_tasks)(const struct ggml_tensor * node, int n_threads);

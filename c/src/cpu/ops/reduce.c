@@ -174,9 +174,6 @@ static const char * index_result_unsupported(const struct ggml_tensor * node) {
         return "type of the result must be i32";
     }
     const struct ggml_tensor * a = node->src[0];
-    if (a == NULL) {
-        return "a source is missing";
-    }
     if (ggml_is_quantized(a->type)) {
         return "quantized tensors are not for this operator";
     }

@@ -11,9 +11,6 @@
 
 static const char * get_rows_unsupported(const struct ggml_tensor * node) {
     const struct ggml_tensor *a = node->src[0], *b = node->src[1];
-    if (a == NULL || b == NULL) {
-        return "a source is missing";
-    }
     if (b->type != GGML_TYPE_I32) {
         return "type of src[1] must be i32";
     }
