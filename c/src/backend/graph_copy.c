@@ -46,10 +46,13 @@ static enum ggml_status discover_all(struct copier * c) {
             GB_TRY(discover(c, t->src[s]));
         }
     }
-    for (size_t i = 0; i < c->old.n && !gb_tensors_are_trusted(); i++) {
+    if (gb_tensors_are_trusted()) {
+        return GGML_STATUS_SUCCESS;
+    }
+    for (size_t i = 0; i < c->old.n; i++) {
         GB_TRY(gb_tensor_check(c->old.data[i], "ggml_backend_graph_copy"));
     }
-    for (int i = 0; i < graph->n_nodes && !gb_tensors_are_trusted(); i++) {
+    for (int i = 0; i < graph->n_nodes; i++) {
         GB_TRY(gb_node_check(graph->nodes[i], "ggml_backend_graph_copy"));
     }
     return GGML_STATUS_SUCCESS;

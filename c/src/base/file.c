@@ -281,7 +281,7 @@ static FILE * open_directly(const char * path) {
 }
 
 static const char * reason(int error) {
-    return error == ENXIO ? "nobody reads this pipe" : strerror(error);
+    return error == ENXIO ? "nobody reads from it" : strerror(error); // a pipe
 }
 
 enum ggml_status gb_file_writer_open(struct gb_file_writer * w, const char * path) {
@@ -301,7 +301,10 @@ enum ggml_status gb_file_writer_open(struct gb_file_writer * w, const char * pat
             return GGML_STATUS_ALLOC_FAILED;
         }
         w->file     = open_nameless(w->path, w->temporary);
-        w->nameless = w->file != NULL || !with_free_name(w, create);
+        w->nameless = w->file != NULL;
+        if (!w->nameless) {
+            with_free_name(w, create);
+        }
     }
     if (w->file == NULL) {
         w->error = errno;

@@ -35,7 +35,6 @@ void gb_hold_log(bool hold) {
     }
 }
 
-
 enum ggml_status gb_vfail(enum ggml_status status, const char * fmt, va_list args) {
     char text[GB_ERROR_SIZE]; // formatted aside: an argument may be the old message
     const int n = vsnprintf(text, sizeof(text), fmt, args);

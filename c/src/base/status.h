@@ -6,6 +6,7 @@
 #define GB_BASE_STATUS_H
 
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "ggml.h"
@@ -18,9 +19,11 @@ GGML_ATTRIBUTE_FORMAT(2, 3) enum ggml_status gb_fail(enum ggml_status status, co
 enum ggml_status gb_vfail(enum ggml_status status, const char * fmt, va_list args);
 
 // Records without logging: for a failure that was logged where it happened (another thread, a replay).
-// For who holds a lock that a log callback may want: from now on this thread's errors are kept, and the last one is logged when that ends.
-void gb_hold_log(bool hold);
 enum ggml_status gb_fail_quietly(enum ggml_status status, const char * message);
+
+// For who holds a lock that a log callback may want: while `hold` is on, this thread logs no errors; when it ends, the failure that was recorded
+// last is logged, if any was to be logged meanwhile.
+void gb_hold_log(bool hold);
 
 // Beside the failure just recorded: its reason in a form that another interface can put in its own words (tensor/rule.h).
 // Kept until the next failure.

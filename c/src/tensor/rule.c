@@ -130,7 +130,7 @@ void gb_rule_other_size(const struct gb_call * call, int i, int di, int64_t size
 
 void gb_rule_does_not_divide(const struct gb_call * call, int i, int j, int d) {
     gb_rule_broken(call, "{%s.%d} must be a multiple of that of {%s} (%lld, %lld)", role(call, j), d, role(call, i),
-                          (long long) at(call, j)->ne[d], (long long) at(call, i)->ne[d]);
+                   (long long) at(call, j)->ne[d], (long long) at(call, i)->ne[d]);
 }
 
 static const char * type_name(enum ggml_type type) {
@@ -140,7 +140,7 @@ static const char * type_name(enum ggml_type type) {
 
 void gb_rule_other_types(const struct gb_call * call, int i, int j) {
     gb_rule_broken(call, "{%s} and {%s} must have the same type ({#%s}, {#%s})", role(call, i), role(call, j),
-                          type_name(at(call, i)->type), type_name(at(call, j)->type));
+                   type_name(at(call, i)->type), type_name(at(call, j)->type));
 }
 
 void gb_rule_other_type(const struct gb_call * call, int i, enum ggml_type type) {
@@ -150,18 +150,18 @@ void gb_rule_other_type(const struct gb_call * call, int i, enum ggml_type type)
 void gb_rule_gaps(const struct gb_call * call, int i) {
     const struct ggml_tensor * t = at(call, i);
     gb_rule_broken(call, "{%s} must be contiguous{!, has strides [%zu, %zu, %zu, %zu] in bytes: see ggml_cont}",
-                          role(call, i), t->nb[0], t->nb[1], t->nb[2], t->nb[3]);
+                   role(call, i), t->nb[0], t->nb[1], t->nb[2], t->nb[3]);
 }
 
 void gb_rule_transposed(const struct gb_call * call, int i) {
     gb_rule_broken(call, "{%s} must not be transposed{! (strides %zu > %zu): see ggml_cont}", role(call, i), at(call, i)->nb[0],
-                          at(call, i)->nb[1]);
+                   at(call, i)->nb[1]);
 }
 
 void gb_rule_more_dims(const struct gb_call * call, int i, int n, int d) {
     static const char * const nouns[GGML_MAX_DIMS] = { "a scalar", "a vector", "a matrix", "of at most 3 dimensions" };
     gb_rule_broken(call, "{%s} must be %s, {~%s.%d} is %lld", role(call, i), nouns[n], role(call, i), d,
-                          (long long) at(call, i)->ne[d]);
+                   (long long) at(call, i)->ne[d]);
 }
 
 void gb_rule_has_grad(const struct gb_call * call, int i) {

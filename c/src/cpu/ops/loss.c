@@ -64,17 +64,18 @@ static double loss_row(const struct gb_cpu_call * call, int64_t n, float * e, co
     double       total = 0;
     for (int64_t i = 0; i < n;) {
         const int64_t end = GB_MIN(n, i + GB_STRETCH), length = end - i;
-        if (!given->eps_is_given) {
+        if (given->eps_is_given) {
+            for (; i < end; i++) {
+                if (target[i] != 0) {
+                    const double log_p = eps == 0 ? (double) x[i] - (double) max - log_sum : log((double) e[i] / sum * (1.0 - eps) + eps);
+                    total += (double) target[i] * log_p;
+                }
+            }
+        } else {
             probabilities(call->k, length, e + i, sum);
             call->k->log_f32(length, e + i, e + i);
             for (; i < end; i++) {
                 total += (double) target[i] * (double) e[i];
-            }
-        }
-        for (; i < end; i++) {
-            if (target[i] != 0) {
-                const double log_p = eps == 0 ? (double) x[i] - (double) max - log_sum : log((double) e[i] / sum * (1.0 - eps) + eps);
-                total += (double) target[i] * log_p;
             }
         }
         if (gb_cpu_stopped(call, 8 * length)) {
