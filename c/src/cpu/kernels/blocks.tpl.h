@@ -1,8 +1,8 @@
 // blocks.tpl.h - rows of floats to blocks of Q8_0 and Q4_0 and back, byte for byte as tensor/quant does it.
 //
 // Plain loops over the 32 elements of a block, written so that a compiler makes vectors of them: magnitudes are compared as integers
-// (a NaN counts as 0), and rounding is arithmetic.
-#include <float.h>
+// (NaN is above all), and rounding is arithmetic. Blocks whose scale f16 holds well are made here; the others, by the format itself.
+#include <math.h>
 
 #include "base/fp16.h"
 #include "tensor/quant/quant.h"
@@ -16,7 +16,6 @@ static inline uint32_t largest_(const float * restrict x, uint32_t * restrict ma
         int32_t bits;
         memcpy(&bits, x + i, sizeof(bits));
         bits &= 0x7fffffff;
-        bits         = bits > 0x7f800000 ? 0 : bits;
         magnitude[i] = (uint32_t) bits;
         largest      = bits > largest ? bits : largest;
     }
@@ -24,7 +23,7 @@ static inline uint32_t largest_(const float * restrict x, uint32_t * restrict ma
 }
 #endif
 
-static inline void store_scale_(uint8_t * block, float d) { // not NaN
+static inline void store_scale_(uint8_t * block, float d) {
 #ifdef __F16C__
     const uint16_t h = _cvtss_sh(d, _MM_FROUND_TO_NEAREST_INT);
 #else
@@ -33,17 +32,13 @@ static inline void store_scale_(uint8_t * block, float d) { // not NaN
     memcpy(block, &h, sizeof(h));
 }
 
-// A scale that f16 holds well, or a block of zeros, of numbers. What else there is (scales that get lost, what no block holds), the format itself
-// makes a block of (tensor/quant).
-static inline bool is_plain_(float d, const float * restrict x) {
+// A scale that f16 holds well, or that of a block of zeros; not one that gets lost, is too large, or is NaN.
+static inline bool is_plain_(float d) {
     const float size = d < 0 ? -d : d;
-    int         nan  = 0;
-    for (int i = 0; i < BLOCK_N; i++) {
-        nan |= x[i] != x[i];
-    }
-    return nan == 0 && ((size >= 0x1p-14f && size <= 65504.0f) || size == 0);
+    return (size >= 0x1p-14f && size <= 65504.0f) || size == 0;
 }
 
+// A block of anything (tensor/quant).
 static inline void store_odd_(enum ggml_type type, const float * x, uint8_t * block) {
     gb_quant_format_of(type)->from_float(x, block, BLOCK_N);
 }
@@ -59,63 +54,52 @@ static inline float load_scale_(const uint8_t * block) {
 }
 
 #if V_N == 16
-static inline float extreme_(const float * x, __m512 * a, __m512 * b) { // the first of largest magnitude
-    *a = _mm512_loadu_ps(x);
-    *b = _mm512_loadu_ps(x + 16);
-    const vf        zero    = v_set(0.0f), p = v_max(v_abs(*a), zero), q = v_max(v_abs(*b), zero); // without NaN
-    const vf        largest = v_set(v_largest(v_max(p, q)));
-    const __mmask32 at      = (__mmask32) v_eq(p, largest) | (__mmask32) v_eq(q, largest) << 16;
-    const float     value   = x[__builtin_ctz(at)];
-    return value == value && value != 0 ? value : 0.0f; // nothing but NaN, and zeros of either sign
+static inline bool has_nan_(__m512 a, __m512 b) {
+    return _mm512_cmp_ps_mask(a, b, _CMP_UNORD_Q) != 0;
 }
 
-// To the nearest, halves away from zero, of |x id| below 128, or NaN, which becomes 0. Cutting off after adding the largest float
-// below 1/2 does it: that lifts exactly k + 1/2 to k + 1 (rounded: the rest is half a unit at most, and the tie at 1/2 goes to 1), and
-// nothing less, since the float before k + 1/2 is a whole unit away.
+static inline float extreme_(const float * x, __m512 a, __m512 b) { // the first of largest magnitude; no NaN among them
+    const vf        p = v_abs(a), q = v_abs(b), largest = v_set(v_largest(v_max(p, q)));
+    const __mmask32 at    = (__mmask32) v_eq(p, largest) | (__mmask32) v_eq(q, largest) << 16;
+    const float     value = x[__builtin_ctz(at)];
+    return value != 0 ? value : 0.0f; // zeros of either sign
+}
+
+// To the nearest, halves away from zero, of |x id| below 128. Cutting off after adding the largest float below 1/2 does it: that lifts
+// exactly k + 1/2 to k + 1 (rounded: the rest is half a unit at most, and the tie at 1/2 goes to 1), and nothing less, since the float
+// before k + 1/2 is a whole unit away.
 static inline __m128i byte_levels_(__m512 x, __m512 id) {
     const vf v = v_mul(x, id);
     return _mm512_cvtepi32_epi8(_mm512_cvttps_epi32(v_add(v, v_copysign(v_set(0x1.fffffep-2f), v))));
 }
 
-// The same for factors that are infinite (of blocks of denormals).
-static inline __m128i byte_levels_cut_(__m512 x, __m512 id) {
-    const vf v = v_mul(x, id);
-    return byte_levels_(v_max(v_set(-127.0f), v_min(v_set(127.0f), v)), v_set(1.0f));
-}
-
 static inline vi nibble_levels_(__m512 x, __m512 id) { // the sum apart from the product: two roundings
     const vf v = v_add(v_mul(x, id), v_set(8.5f));
-    return _mm512_cvttps_epi32(v_min(v_max(v, v_set(0.0f)), v_set(15.0f)));
+    return _mm512_cvttps_epi32(v_min(v, v_set(15.0f))); // v is above 0
 }
 
 static void f32_to_q8_0(int64_t n, void * y, const float * x) {
     uint8_t * block = y;
     for (int64_t i = 0; i < n; i += BLOCK_N, block += Q8_0_BYTES) {
         const vf    a = v_load(x + i), b = v_load(x + i + 16);
-        const float d = v_largest(v_max(v_abs(b), v_max(v_abs(a), v_set(0.0f)))) / 127; // NaN apart
-        if (!is_plain_(d, x + i)) {
+        const float d = has_nan_(a, b) ? INFINITY : v_largest(v_max(v_abs(a), v_abs(b))) / 127;
+        if (!is_plain_(d)) {
             store_odd_(GGML_TYPE_Q8_0, x + i, block);
             continue;
         }
-        const float f = d != 0 ? 1 / d : 0;
-        const vf   id = v_set(f);
+        const vf id = v_set(d != 0 ? 1 / d : 0);
         store_scale_(block, d);
-        if (f <= FLT_MAX) {
-            _mm_storeu_si128((__m128i *) (block + 2), byte_levels_(a, id));
-            _mm_storeu_si128((__m128i *) (block + 18), byte_levels_(b, id));
-        } else {
-            _mm_storeu_si128((__m128i *) (block + 2), byte_levels_cut_(a, id));
-            _mm_storeu_si128((__m128i *) (block + 18), byte_levels_cut_(b, id));
-        }
+        _mm_storeu_si128((__m128i *) (block + 2), byte_levels_(a, id));
+        _mm_storeu_si128((__m128i *) (block + 18), byte_levels_(b, id));
     }
 }
 
 static void f32_to_q4_0(int64_t n, void * y, const float * x) {
     uint8_t * block = y;
     for (int64_t i = 0; i < n; i += BLOCK_N, block += Q4_0_BYTES) {
-        __m512      a, b;
-        const float d = extreme_(x + i, &a, &b) / -8;
-        if (!is_plain_(d, x + i)) {
+        const vf    a = v_load(x + i), b = v_load(x + i + 16);
+        const float d = has_nan_(a, b) ? INFINITY : extreme_(x + i, a, b) / -8;
+        if (!is_plain_(d)) {
             store_odd_(GGML_TYPE_Q4_0, x + i, block);
             continue;
         }
@@ -126,13 +110,10 @@ static void f32_to_q4_0(int64_t n, void * y, const float * x) {
     }
 }
 #else
-// To the nearest, halves away from zero; at most 127 in magnitude, NaN becomes 0.
+// To the nearest, halves away from zero, of |x id| that round to 127 at most.
 static inline void to_bytes_(int8_t * restrict q, const float * restrict x, float id) {
     for (int i = 0; i < BLOCK_N; i++) {
-        float v         = x[i] * id;
-        v               = v == v ? v : 0.0f;
-        v               = v > 127.0f ? 127.0f : v;
-        v               = v < -127.0f ? -127.0f : v;
+        const float v   = x[i] * id;
         const float r   = (v + 0x1.8p23f) - 0x1.8p23f; // halves to even
         const float off = v - r;
         const float up = off == 0.5f && v > 0 ? 1.0f : 0.0f, down = off == -0.5f && v < 0 ? 1.0f : 0.0f;
@@ -145,7 +126,7 @@ static void f32_to_q8_0(int64_t n, void * y, const float * x) {
     for (int64_t i = 0; i < n; i += BLOCK_N, block += Q8_0_BYTES) {
         uint32_t    magnitude[BLOCK_N];
         const float d = gb_f32_from_bits(largest_(x + i, magnitude)) / 127;
-        if (!is_plain_(d, x + i)) {
+        if (!is_plain_(d)) {
             store_odd_(GGML_TYPE_Q8_0, x + i, block);
             continue;
         }
@@ -166,17 +147,15 @@ static void f32_to_q4_0(int64_t n, void * y, const float * x) {
             first            = at < first ? at : first;
         }
         const float d = (largest != 0 ? x[i + first] : 0.0f) / -8;
-        if (!is_plain_(d, x + i)) {
+        if (!is_plain_(d)) {
             store_odd_(GGML_TYPE_Q4_0, x + i, block);
             continue;
         }
         const float id = d != 0 ? 1 / d : 0;
         int32_t     level[BLOCK_N];
         for (int j = 0; j < BLOCK_N; j++) {
-            float v  = x[i + j] * id + 8.5f;
-            v        = v > 0 ? v : 0.0f; // NaN too
-            v        = v < 15.0f ? v : 15.0f;
-            level[j] = (int32_t) v;
+            const float v = x[i + j] * id + 8.5f; // above 0
+            level[j]      = (int32_t) (v < 15.0f ? v : 15.0f);
         }
         store_scale_(block, d);
         for (int j = 0; j < BLOCK_N / 2; j++) {
