@@ -4,46 +4,12 @@
 
 #include <stdbool.h>
 
+#include "custom.h"
 #include "ggml.h"
 
 #if defined(__GNUC__)
 #    pragma GCC diagnostic ignored "-Wdeprecated-declarations" // the older custom operators are built here, too
 #endif
-
-static void rows_1(const int n, float * y, const float * x) {
-    (void) n, (void) y, (void) x;
-}
-
-static void rows_2(const int n, float * z, const float * x, const float * y) {
-    (void) n, (void) z, (void) x, (void) y;
-}
-
-static void whole_1(struct ggml_tensor * dst, const struct ggml_tensor * a) {
-    (void) dst, (void) a;
-}
-
-static void whole_2(struct ggml_tensor * dst, const struct ggml_tensor * a, const struct ggml_tensor * b) {
-    (void) dst, (void) a, (void) b;
-}
-
-static void whole_3(struct ggml_tensor * dst, const struct ggml_tensor * a, const struct ggml_tensor * b,
-                    const struct ggml_tensor * c) {
-    (void) dst, (void) a, (void) b, (void) c;
-}
-
-static void task_1(struct ggml_tensor * dst, const struct ggml_tensor * a, int ith, int nth, void * userdata) {
-    (void) dst, (void) a, (void) ith, (void) nth, (void) userdata;
-}
-
-static void task_2(struct ggml_tensor * dst, const struct ggml_tensor * a, const struct ggml_tensor * b, int ith,
-                   int nth, void * userdata) {
-    (void) dst, (void) a, (void) b, (void) ith, (void) nth, (void) userdata;
-}
-
-static void task_3(struct ggml_tensor * dst, const struct ggml_tensor * a, const struct ggml_tensor * b,
-                   const struct ggml_tensor * c, int ith, int nth, void * userdata) {
-    (void) dst, (void) a, (void) b, (void) c, (void) ith, (void) nth, (void) userdata;
-}
 
 #define MAX_IN 5
 #define BUILDER(name, call, ...)                                                                  \

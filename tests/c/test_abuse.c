@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "base/mem.h"
+#include "custom.h"
 #include "ggml-backend-impl.h"
 #include "ggml-cpu.h"
 #include "ggml-cuda.h"
@@ -237,31 +238,6 @@ static struct ggml_scratch pick_scratch(void) { // the memory is as large as sai
 #define CPLAN pick_cplan()
 #define FUN(f) (null_now() ? NULL : (f))
 
-static void fun1(struct ggml_tensor * dst, const struct ggml_tensor * a, int ith, int nth, void * data) {
-    (void) dst, (void) a, (void) ith, (void) nth, (void) data;
-}
-static void fun2(struct ggml_tensor * dst, const struct ggml_tensor * a, const struct ggml_tensor * b, int ith, int nth, void * data) {
-    (void) dst, (void) a, (void) b, (void) ith, (void) nth, (void) data;
-}
-static void fun3(struct ggml_tensor * dst, const struct ggml_tensor * a, const struct ggml_tensor * b, const struct ggml_tensor * c, int ith,
-                 int nth, void * data) {
-    (void) dst, (void) a, (void) b, (void) c, (void) ith, (void) nth, (void) data;
-}
-static void old_unary(const int n, float * y, const float * x) {
-    (void) n, (void) y, (void) x;
-}
-static void old_binary(const int n, float * z, const float * x, const float * y) {
-    (void) n, (void) z, (void) x, (void) y;
-}
-static void old1(struct ggml_tensor * dst, const struct ggml_tensor * a) {
-    (void) dst, (void) a;
-}
-static void old2(struct ggml_tensor * dst, const struct ggml_tensor * a, const struct ggml_tensor * b) {
-    (void) dst, (void) a, (void) b;
-}
-static void old3(struct ggml_tensor * dst, const struct ggml_tensor * a, const struct ggml_tensor * b, const struct ggml_tensor * c) {
-    (void) dst, (void) a, (void) b, (void) c;
-}
 static bool compare(int i, struct ggml_tensor * a, struct ggml_tensor * b, void * data) {
     (void) i, (void) a, (void) b, (void) data;
     return true;

@@ -4,6 +4,7 @@
 #include <float.h>
 
 #include "base/status.h"
+#include "custom.h"
 #include "test.h"
 
 #if defined(__GNUC__)
@@ -669,18 +670,6 @@ static void windows(void) {
     REFUSED(ggml_add_rel_pos(ctx, x, w, wt), "ph must be contiguous", x, wt, w);
     REFUSED(ggml_add_rel_pos(ctx, ggml_permute(ctx, ggml_new_tensor_3d(ctx, GGML_TYPE_F32, 8, 9, 5), 1, 0, 2, 3), w, w),
             "a must be contiguous", w);
-}
-
-static void rows_1(const int n, float * y, const float * x) {
-    (void) n, (void) y, (void) x;
-}
-
-static void rows_2(const int n, float * z, const float * x, const float * y) {
-    (void) n, (void) z, (void) x, (void) y;
-}
-
-static void task_1(struct ggml_tensor * dst, const struct ggml_tensor * a, int ith, int nth, void * userdata) {
-    (void) dst, (void) a, (void) ith, (void) nth, (void) userdata;
 }
 
 static void custom(void) {
