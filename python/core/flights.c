@@ -32,6 +32,22 @@ static struct gbpy_sched * flying; // those with runs on their way; under the lo
 
 bool gbpy_any_flying(void) { return flying != NULL; }
 
+bool gbpy_waits_for_my_run(const struct gbpy_use * use) {
+    const struct gbpy_run * run = gb_run();
+    for (const struct gbpy_sched * s = run != NULL ? flying : NULL; s != NULL; s = s->next_flying) {
+        const struct gbpy_flight * f = s->flights;
+        while (f != NULL && run != (f->run != NULL ? f->run : &f->plain)) {
+            f = f->next;
+        }
+        for (int i = 0; f != NULL && i < s->n_members; i++) {
+            if (gbpy_holds(use, s->members[i].object)) {
+                return true;
+            }
+        }
+    }
+    return false;
+}
+
 void gbpy_lose_flights(void) {
     for (struct gbpy_sched * s = flying; s != NULL; s = s->next_flying) {
         s->object->broken = true;

@@ -105,7 +105,7 @@ static int find_conflict(const struct gbpy_want * wants, int n, const void * me,
     return -1;
 }
 
-static bool holds(const struct gbpy_use * use, const struct gbpy_object * o) {
+bool gbpy_holds(const struct gbpy_use * use, const struct gbpy_object * o) {
     for (int i = 0; i < use->n; i++) {
         if (use->wants[i].object == o) {
             return true;
@@ -121,12 +121,12 @@ static bool leads_to(const struct gbpy_want * wants, int n, const void * me, int
         bool stands_in_the_way = false;
         for (int i = 0; i < n && !stands_in_the_way; i++) {
             const struct gbpy_object * o = wants[i].object;
-            stands_in_the_way = holds(use, o) && (o->writer == use || (wants[i].write && o->n_readers > 0));
+            stands_in_the_way = gbpy_holds(use, o) && (o->writer == use || (wants[i].write && o->n_readers > 0));
         }
         if (!stands_in_the_way) {
             continue;
         }
-        if (use->who == me) {
+        if (use->who == me || gbpy_waits_for_my_run(use)) {
             return true;
         }
         for (const struct waiter * w = waiters; w != NULL && depth > 0; w = w->next) {
@@ -147,7 +147,7 @@ static int wait_for(const char * what, const struct gbpy_want * wants, int n, in
     }
     if (leads_to(wants, n, me, n_waiters)) {
         return gb_fail(GGML_STATUS_INVALID_STATE,
-                       "%s: called from a callback of one computation, it would wait for another computation whose callback waits for the first", what);
+                       "%s: called from a callback of a computation, it would wait for somebody who waits for that computation", what);
     }
     struct waiter self = { me, wants, n, waiters };
     waiters            = &self;

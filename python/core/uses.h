@@ -69,9 +69,12 @@ bool gbpy_is_used(const struct gbpy_object * object); // under the lock: by anyb
 // As gbpy_leave, after last(object, number), in one critical section.
 void gbpy_leave_after(struct gbpy_use * use, void (*last)(struct gbpy_object * object, long long number), struct gbpy_object * object, long long number);
 void gbpy_let_go(struct gbpy_use * use, struct gbpy_object * object); // before the rest of the use ends
+bool gbpy_holds(const struct gbpy_use * use, const struct gbpy_object * object); // under the lock
 
 // Runs on their way use things, too (flights.c). Under the lock.
 bool gbpy_any_flying(void);
+// Does this thread work for a run on its way, whose scheduler or one of its backends the use has? Who has it waits for that run, or will.
+bool gbpy_waits_for_my_run(const struct gbpy_use * use);
 void gbpy_lose_flights(void); // in a forked child: they go on in the parent only, and their schedulers are broken here
 // True: one conflicts, and the lock was given up to wait for it (*status: SUCCESS, or why not). An input that was `staged` may be set meanwhile.
 bool gbpy_land_conflicts(const struct gbpy_want * wants, int n, const struct ggml_tensor * staged, int * status);

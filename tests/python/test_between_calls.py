@@ -351,6 +351,34 @@ def test_what_a_log_function_raises_is_raised_and_not_printed(holds):  # noqa: F
     """)
 
 
+@pytest.mark.parametrize("waits", ["sched.synchronize()", "pending.wait()", "x.set(2.0)", "sched.close()"])
+def test_a_log_function_on_a_devices_thread_asks_who_waits_for_it(holds, waits):  # noqa: F811
+    """Another thread has the scheduler, and waits for the device whose thread is in the log function."""
+    holds(f"""
+        failing = gb.Backend("SIM:delay=100ms,fail_op=sqr")
+        sched = gb.Scheduler([failing, cpu])
+        ctx = gb.Context(); x = ctx.tensor(4); graph = ctx.graph(gb.sqr(x + x))
+        said = set()
+        def log(level, text):
+            if not threading.current_thread().name.startswith("Dummy"): return
+            try: sched.n_splits; x.tolist(); gb.Event(failing).synchronize(); said.add("answer")
+            except gb.StateError as e: said.add(str(e).partition(": ")[2])
+        sched.allocate(graph); x.set(1.0)
+        gb.set_log(log)
+        for _ in range(3):
+            pending = sched.compute_async(graph)
+            def act():
+                try: {waits}
+                except OURS: pass
+            thread(act).finish()
+            if sched.closed: break
+            try: sched.synchronize()
+            except gb.DeviceError: pass
+        gb.set_log(None)
+        assert said and said <= {{"answer", "called from a callback of a computation, it would wait for somebody who waits for that computation"}}, said
+    """)
+
+
 # -------------------------------------------------------------------------------------------------------------- failed allocations
 
 # malloc, calloc and realloc fail once: in the nth call from the package's module.
