@@ -20,6 +20,7 @@
 #include "ffi_files.h"
 #include "ffi_mapped.h"
 #include "later.h"
+#include "tensor/tensor.h"
 
 #ifndef GBPY_VERSION
 #    define GBPY_VERSION "0"
@@ -44,8 +45,6 @@ static inline void gbpy_log(enum ggml_log_level level, const char * text, void *
 static inline const char *     gbpy_version(void);
 static inline const char *     gbpy_last_reason(void); // of a broken rule, with marks (tensor/rule.h); "" if there is none
 static inline const char *     gbpy_build(void);
-
-static inline struct ggml_backend_buffer * gbpy_buffer(const struct ggml_tensor * t);
 
 static inline int                  gbpy_graph_customs(struct ggml_cgraph * graph, void ** out, int cap);
 static inline void                 gbpy_flag_leafs(struct ggml_cgraph * graph, bool keep);
@@ -80,7 +79,9 @@ static inline double gbpy_measure_limit(int what, const char * level, size_t byt
 
 static inline void gbpy_log(enum ggml_log_level level, const char * text, void * user_data) {
     (void) user_data;
+    const bool trust = gb_trust_tensors(false); // it may do anything
     gbpy_log_line(level, text);
+    gb_trust_tensors(trust);
     gbpy_arm();
 }
 
@@ -95,10 +96,6 @@ static inline const char * gbpy_build(void) {
 #else
     return GBPY_BUILD_TYPE;
 #endif
-}
-
-static inline struct ggml_backend_buffer * gbpy_buffer(const struct ggml_tensor * t) {
-    return t->view_src && t->view_src->buffer ? t->view_src->buffer : t->buffer;
 }
 
 // Unplaced leafs hold what the user sets: from the start, and with keep also to the end of the graph, so for the next run.

@@ -349,13 +349,13 @@ int gbpy_graph_compute(struct gbpy_handle * graph, struct gbpy_handle * backend,
             gbpy_forget_results_now(g); // callbacks may look at them
         }
         gb_set_run(run);
-        gb_trust_tensors(true);
+        const bool trust = gb_trust_tensors(run == &plain); // callbacks may do anything
         if (ggml_backend_graph_compute(b->ptr, g->ptr)) {
             status = ggml_backend_synchronize(b->ptr);
         } else {
             status = ggml_last_status() != GGML_STATUS_SUCCESS ? (int) ggml_last_status() : GGML_STATUS_FAILED;
         }
-        gb_trust_tensors(false);
+        gb_trust_tensors(trust);
         gb_set_run(outer);
         gbpy_end_stop(b);
         status = gbpy_outcome_of(run, status);

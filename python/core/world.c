@@ -5,6 +5,7 @@
 #include "base/status.h"
 #include "base/thread.h"
 #include "later.h"
+#include "tensor/tensor.h"
 
 static gb_mutex    mutex = GB_MUTEX_INIT;
 static gb_cond     condition;
@@ -63,8 +64,13 @@ const void * gbpy_me(void) {
 static bool (*signal_poll)(void * data);
 
 static bool poll_signals(void * data) {
-    if (!interrupted && signal_poll(data)) {
-        interrupted = true;
+    if (interrupted) {
+        return true;
+    }
+    const bool trust = gb_trust_tensors(false); // a handler may plan and compute what nobody has looked at
+    interrupted      = signal_poll(data);
+    gb_trust_tensors(trust);
+    if (interrupted) {
         gbpy_arm_interrupt();
         atomic_fetch_add(&gbpy_cancels, 1);
     }

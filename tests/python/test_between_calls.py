@@ -303,6 +303,30 @@ def test_results_of_and_in_a_cleared_buffer_cannot_be_read(cpu, how):
     assert run() and y.tolist() == [10.0] * 4
 
 
+@pytest.mark.parametrize("work", ["gb.Scheduler(cpu).prepare(large, allocate=False)", "slow.compute(cpu)"], ids=["planning", "computing"])
+def test_what_a_signal_handler_plans_is_looked_at(holds, work):  # noqa: F811
+    """What the interrupted call has looked at already, or need not look at, says nothing of the handler's own graph."""
+    holds(f"""
+        ctx, weights = gb.Context(), gb.Context()
+        x = y = ctx.tensor(4)
+        for _ in range(20_000): y = gb.relu(y)
+        large = ctx.graph(y)
+        w = weights.tensor((1024, 1024)); slow = weights.graph(w @ w); weights.allocate(cpu); w.set(1.0)
+        damaged = gb.Context(); d = damaged.tensor(4); graph = damaged.graph(gb.relu(d))
+        d._p.ne[0] = 1 << 62
+        scheduler, seen = gb.Scheduler(gb.Backend("CPU")), []
+        def handler(number, frame):
+            try: scheduler.prepare(graph, allocate=False); seen.append("planned")
+            except gb.InvalidArgumentError: seen.append("refused")
+        signal.signal(signal.SIGALRM, handler)
+        signal.setitimer(signal.ITIMER_REAL, .005, .005)
+        end = time.monotonic() + 1
+        while time.monotonic() < end: {work}
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        assert len(seen) > 10 and set(seen) == {{"refused"}}, seen
+    """)
+
+
 # -------------------------------------------------------------------------------------------------------------------- log functions
 
 
