@@ -125,7 +125,7 @@ void gbpy_note_clear(struct gbpy_object * buffer) {
 // The number of the last write of an input, alone or with its buffer.
 static int64_t written_at(const struct ggml_tensor * input) {
     const int64_t stamp = gbpy_stamp(input);
-    if (stamp >= atomic_load(&last_clear)) {
+    if (stamp >= atomic_load(&last_clear) || gbpy_is_constant(input)) {
         return stamp;
     }
     gbpy_lock(); // nobody here uses the owner, which may go

@@ -115,7 +115,7 @@ int gbpy_look(struct gbpy_handle * pin, const struct gbpy_handle * context, stru
     struct gbpy_object * owner;
     GB_TRY(enter_tensor(&use, context, t, false, true, what, &owner));
     view->host     = is_host(t);
-    view->readonly = owner->readonly;
+    view->readonly = owner->readonly || gbpy_is_constant(t);
     view->data     = t->data;
     view->nbytes   = ggml_nbytes(t);
     if (view->host) {
@@ -123,7 +123,7 @@ int gbpy_look(struct gbpy_handle * pin, const struct gbpy_handle * context, stru
         gbpy_ref(owner);
         atomic_fetch_add(&owner->n_pins, 1);
         pin->object = owner;
-        if (root->op == GGML_OP_NONE && !owner->readonly && gbpy_stamp(root) == 0) {
+        if (root->op == GGML_OP_NONE && !view->readonly && gbpy_stamp(root) == 0) {
             gbpy_set_stamp(root, 1); // whoever has the array may set the input through it
         }
     }

@@ -111,6 +111,12 @@ static int fail_use(const struct ggml_tensor * t, const char * what) {
     return gb_fail(GGML_STATUS_INVALID_STATE, "%s: the graph uses %s, whose memory was freed", what, text);
 }
 
+static int fail_write(const struct ggml_tensor * node, const char * where, const char * what) {
+    char text[160];
+    gbpy_describe(node, text, sizeof(text));
+    return gb_fail(GGML_STATUS_INVALID_STATE, "%s: the node %s would write to %s", what, text, where);
+}
+
 // What a node writes: a result, or an input that has content from then on.
 static bool note_result(struct gbpy_object * g, struct ggml_tensor * root) {
     return root->op != GGML_OP_NONE ? gb_vec_push(&g->results, root) : gb_vec_push(&g->written, root);
@@ -122,6 +128,9 @@ static int look_at_tensor(struct gbpy_object * g, struct ggml_tensor * t, bool c
     struct gbpy_object *  owner  = gbpy_owner_of(t);
     const bool            writes = computed && !gb_op_is_view(t->op);
     const bool            lost   = gbpy_has_lost(t);
+    if (writes && gbpy_is_constant(t)) {
+        return fail_write(t, "a constant", what);
+    }
     if (g->homeless == NULL && (lost || (owner == NULL && root->data == NULL && ggml_nelements(t) > 0))) {
         g->homeless = t;
     }
@@ -138,9 +147,7 @@ static int look_at_tensor(struct gbpy_object * g, struct ggml_tensor * t, bool c
         return ok ? GGML_STATUS_SUCCESS : GGML_STATUS_ALLOC_FAILED;
     }
     if (writes && owner->readonly) {
-        char text[160];
-        gbpy_describe(t, text, sizeof(text));
-        return gb_fail(GGML_STATUS_INVALID_STATE, "%s: the node %s would write to a read-only buffer", what, text);
+        return fail_write(t, "a read-only buffer", what);
     }
     bool ok = gbpy_add_want(&g->owners, owner, writes);
     if (ok && writes && (owner->kind != GBPY_SCHED || root->op == GGML_OP_NONE)) {

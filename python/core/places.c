@@ -8,6 +8,44 @@
 #include "base/status.h"
 #include "tensor/tensor.h"
 
+// ------------------------------------------------------------------------------------------------------------------------- constants
+
+int gbpy_upload_constants(struct gbpy_object * context, const struct gbpy_object * owner, const struct ggml_tensor * only) {
+    for (const struct gbpy_constant * c = atomic_load(&context->constants); c != NULL; c = c->next) {
+        if ((only == NULL || c->tensor == only) && c->size > 0 && gbpy_owner_of(c->tensor) == owner && gbpy_is_own(owner, c->tensor)) {
+            gbpy_set_stamp(c->tensor, 0); // if it fails, it has no content
+            GB_TRY(ggml_backend_tensor_set(c->tensor, c->value, 0, c->size));
+            gbpy_set_stamp(c->tensor, 1);
+        }
+    }
+    return GGML_STATUS_SUCCESS;
+}
+
+int gbpy_set_constant(struct gbpy_handle * context, struct ggml_tensor * t, const void * value, size_t size) {
+    struct gbpy_object * c = gbpy_object_of(context, "constant");
+    if (c == NULL) {
+        return GGML_STATUS_INVALID_STATE;
+    }
+    struct gbpy_constant * k = GB_NEW(struct gbpy_constant);
+    if (k == NULL || (k->value = gb_malloc(size)) == NULL) {
+        gb_free(k);
+        return GGML_STATUS_ALLOC_FAILED;
+    }
+    k->tensor = t;
+    k->size   = size;
+    memcpy(k->value, value, size);
+    gbpy_lock();
+    k->next = atomic_load(&c->constants);
+    atomic_store(&c->constants, k);
+    gbpy_unlock();
+    gbpy_set_constant_flag(t);
+    gbpy_set_stamp(t, 1);
+    if (gb_tensor_buffer(t) == NULL && t->data != NULL) { // memory of the context itself
+        memcpy(t->data, value, size);
+    }
+    return GGML_STATUS_SUCCESS;
+}
+
 // --------------------------------------------------------------------------------------------------------------------------- buffers
 
 static int new_owner(struct gbpy_handle * handle, struct gbpy_object * o, ggml_backend_buffer_t buffer, int usage) {
@@ -59,14 +97,33 @@ int gbpy_open_host_buffer(struct gbpy_handle * handle, void * data, size_t size,
     return status != GGML_STATUS_SUCCESS || gbpy_keep(handle, object) ? status : GGML_STATUS_ALLOC_FAILED;
 }
 
+// The buffer to write, and contexts that have constants there, so that nobody places those meanwhile.
+static int enter_to_clear(struct gbpy_use * use, struct gbpy_object * b) {
+    gbpy_wants wants  = { 0 };
+    int        status = GGML_STATUS_SUCCESS;
+    gbpy_lock();
+    while (status == GGML_STATUS_SUCCESS && !use->active) {
+        gbpy_begin_wants(&wants);
+        bool ok = gbpy_add_want(&wants, b, true);
+        for (size_t i = 0; ok && i < b->keepers.n; i++) {
+            struct gbpy_object * context = b->keepers.data[i];
+            ok = atomic_load(&context->constants) == NULL || context->broken || gbpy_add_want(&wants, context, false);
+        }
+        ok     = ok && gbpy_reserve_use(use, (int) wants.n);
+        status = ok ? gbpy_take_or_wait(use, "Buffer.clear", wants.data, (int) wants.n, false, NULL) : GGML_STATUS_ALLOC_FAILED;
+    }
+    gbpy_unlock();
+    gb_vec_free(&wants);
+    return status;
+}
+
 int gbpy_clear(struct gbpy_handle * buffer, uint8_t value) {
     struct gbpy_object * b = gbpy_object_of(buffer, "Buffer.clear");
     struct gbpy_use      use = { 0 };
     if (b == NULL) {
         return GGML_STATUS_INVALID_STATE;
     }
-    const struct gbpy_want want = { .object = b, .write = true };
-    GB_TRY(gbpy_enter_wants(&use, "Buffer.clear", &want, 1, false));
+    GB_TRY(enter_to_clear(&use, b));
     int status = GGML_STATUS_INVALID_STATE;
     if (b->readonly) {
         gb_fail(GGML_STATUS_INVALID_STATE, "Buffer.clear: the buffer is read-only");
@@ -75,54 +132,24 @@ int gbpy_clear(struct gbpy_handle * buffer, uint8_t value) {
         b->blank &= status != GGML_STATUS_SUCCESS;
         gbpy_note_clear(b); // also if it failed: who knows what stands there
     }
+    const struct gbpy_quiet before = gbpy_begin_quiet(); // also what an interrupt left half cleared has its constants
+    for (int i = 1; i < use.n && !b->readonly; i++) { // the first is the buffer
+        const int written = gbpy_upload_constants(use.wants[i].object, b, NULL);
+        status            = status == GGML_STATUS_SUCCESS ? written : status;
+    }
+    gbpy_end_quiet(before);
     gbpy_leave(&use);
     return status;
 }
 
 bool gbpy_buffer_is_readonly(const struct gbpy_handle * buffer) { return buffer != NULL && buffer->object != NULL && buffer->object->readonly; }
 
-// ------------------------------------------------------------------------------------------------------------------------- constants
-
-int gbpy_upload_constants(struct gbpy_object * context, const struct gbpy_object * owner) {
-    for (const struct gbpy_constant * c = atomic_load(&context->constants); c != NULL; c = c->next) {
-        if (c->size > 0 && gbpy_owner_of(c->tensor) == owner && gbpy_is_own(owner, c->tensor)) {
-            GB_TRY(ggml_backend_tensor_set(c->tensor, c->value, 0, c->size));
-            if (gbpy_stamp(c->tensor) == 0) {
-                gbpy_set_stamp(c->tensor, 1);
-            }
-        }
-    }
-    return GGML_STATUS_SUCCESS;
-}
-
-int gbpy_set_constant(struct gbpy_handle * context, struct ggml_tensor * t, const void * value, size_t size) {
-    struct gbpy_object * c = gbpy_object_of(context, "constant");
-    if (c == NULL) {
-        return GGML_STATUS_INVALID_STATE;
-    }
-    struct gbpy_constant * k = GB_NEW(struct gbpy_constant);
-    if (k == NULL || (k->value = gb_malloc(size)) == NULL) {
-        gb_free(k);
-        return GGML_STATUS_ALLOC_FAILED;
-    }
-    k->tensor = t;
-    k->size   = size;
-    memcpy(k->value, value, size);
-    gbpy_lock();
-    k->next = atomic_load(&c->constants);
-    atomic_store(&c->constants, k);
-    gbpy_unlock();
-    gbpy_set_constant_flag(t);
-    gbpy_set_stamp(t, 1);
-    if (gb_tensor_buffer(t) == NULL && t->data != NULL) { // memory of the context itself
-        memcpy(t->data, value, size);
-    }
-    return GGML_STATUS_SUCCESS;
-}
-
 // -------------------------------------------------------------------------------------------------------------- tensors of a context
 
-static int check_context(const struct gbpy_object * c, const char * what) {
+// May the tensor be placed in the buffer (NULL: it is only measured)?
+static int check_place(const struct gbpy_object * c, const struct gbpy_object * b, const struct ggml_tensor * t, const char * what) {
+    GB_FAIL_IF(b != NULL && b->readonly && gbpy_is_constant(t), GGML_STATUS_INVALID_STATE, GGML_STATUS_INVALID_STATE,
+               "%s: '%s' is a constant, whose value is written when it is placed; the buffer is read-only", what, t->name);
     GB_FAIL_IF(c->kind != GBPY_CONTEXT, GGML_STATUS_INVALID_STATE, GGML_STATUS_INVALID_STATE, "%s: the tensor belongs to a copy, or to no context", what);
     return GGML_STATUS_SUCCESS;
 }
@@ -182,7 +209,7 @@ int gbpy_open_context_buffer(struct gbpy_handle * handle, struct gbpy_handle * c
     }
     if (status == GGML_STATUS_SUCCESS) {
         handle->object = o;
-        status         = gbpy_keep_owner(c, o) ? gbpy_upload_constants(c, o) : GGML_STATUS_ALLOC_FAILED;
+        status         = gbpy_keep_owner(c, o) ? gbpy_upload_constants(c, o, NULL) : GGML_STATUS_ALLOC_FAILED;
     }
     gbpy_note_move();
     gbpy_leave(&use);
@@ -195,9 +222,9 @@ int gbpy_place(struct gbpy_handle * buffer, struct gbpy_handle * context, struct
     if (b == NULL || c == NULL) {
         return GGML_STATUS_INVALID_STATE;
     }
-    const struct gbpy_want reads = { .object = b };
-    GB_TRY(check_context(c, "Buffer.place"));
-    GB_TRY(gbpy_enter_to_place(&use, "Buffer.place", &reads, 1, &c, 1));
+    const struct gbpy_want memory = { .object = b, .write = gbpy_is_constant(t) };
+    GB_TRY(check_place(c, b, t, "Buffer.place"));
+    GB_TRY(gbpy_enter_to_place(&use, "Buffer.place", &memory, 1, &c, 1));
     gbpy_unplace_lost(t);
     char * base   = ggml_backend_buffer_get_base(b->ptr);
     int    status = base != NULL ? GGML_STATUS_SUCCESS : GGML_STATUS_INVALID_STATE;
@@ -206,6 +233,9 @@ int gbpy_place(struct gbpy_handle * buffer, struct gbpy_handle * context, struct
     }
     if (status == GGML_STATUS_SUCCESS) {
         status = ggml_backend_tensor_alloc(b->ptr, t, base + offset);
+    }
+    if (status == GGML_STATUS_SUCCESS && memory.write) {
+        status = gbpy_upload_constants(c, b, t);
     }
     gbpy_note_move();
     gbpy_leave(&use);
@@ -221,8 +251,8 @@ int gbpy_tallocr_alloc(struct gbpy_handle * allocator, struct gbpy_handle * buff
     if (a == NULL || c == NULL || (buffer != NULL && b == NULL)) {
         return GGML_STATUS_INVALID_STATE;
     }
-    const struct gbpy_want wants[2] = { { .object = a, .write = true }, { .object = b } };
-    GB_TRY(check_context(c, "TensorAllocator.alloc"));
+    const struct gbpy_want wants[2] = { { .object = a, .write = true }, { .object = b, .write = gbpy_is_constant(t) } };
+    GB_TRY(check_place(c, b, t, "TensorAllocator.alloc"));
     GB_TRY(gbpy_enter_to_place(&use, "TensorAllocator.alloc", wants, b != NULL ? 2 : 1, &c, 1));
     int status = GGML_STATUS_SUCCESS;
     if (b != NULL) {
@@ -231,6 +261,9 @@ int gbpy_tallocr_alloc(struct gbpy_handle * allocator, struct gbpy_handle * buff
     }
     if (status == GGML_STATUS_SUCCESS) {
         status = ggml_tallocr_alloc(a->ptr, t);
+    }
+    if (status == GGML_STATUS_SUCCESS && b != NULL && wants[1].write) {
+        status = gbpy_upload_constants(c, b, t);
     }
     gbpy_note_move();
     gbpy_leave(&use);
@@ -378,7 +411,7 @@ static int allocate_graph(struct gbpy_object * a, struct gbpy_object * b, struct
         return ggml_last_status();
     }
     for (int i = 0; i < g->n_contexts; i++) {
-        GB_TRY(gbpy_upload_constants(g->contexts[i], b));
+        GB_TRY(gbpy_upload_constants(g->contexts[i], b, NULL));
     }
     return GGML_STATUS_SUCCESS;
 }

@@ -24,7 +24,7 @@ bool gbpy_buffer_is_readonly(const struct gbpy_handle * buffer);
 
 // cdef: end
 
-// After tensors of the context were given memory of the owner, by who entered both.
-int gbpy_upload_constants(struct gbpy_object * context, const struct gbpy_object * owner);
+// After tensors of the context were given memory of the owner, or `only` one of them (NULL: all), or that was overwritten, by who entered both.
+int gbpy_upload_constants(struct gbpy_object * context, const struct gbpy_object * owner, const struct ggml_tensor * only);
 
 #endif // GBPY_PLACES_H

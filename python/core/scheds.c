@@ -272,7 +272,7 @@ static int plan_inside(struct gbpy_sched * s, struct gbpy_object * g, bool compu
         gbpy_note_move();
     }
     for (int i = 0; status == GGML_STATUS_SUCCESS && (moved || !same) && i < g->n_contexts; i++) {
-        status = gbpy_upload_constants(g->contexts[i], s->object);
+        status = gbpy_upload_constants(g->contexts[i], s->object, NULL);
     }
     if (status == GGML_STATUS_SUCCESS) {
         gbpy_lock();

@@ -59,8 +59,8 @@ class TensorData(TensorInfo):
     def numpy(self, dtype: Any = None, *, copy: bool | None = None) -> np.ndarray[Any, Any]:
         """The data as an array.
 
-        Host memory: a view; it keeps the buffer alive, writing to it writes the tensor, and the next computation overwrites what
-        a scheduler placed. Device memory: a copy. Waits for a computation in progress.
+        Host memory: a view; it keeps the buffer alive, writing to it writes the tensor (a constant's is read-only), and the next
+        computation overwrites what a scheduler placed. Device memory: a copy. Waits for a computation in progress.
 
         Raises :class:`StateError` for a result that is not there: it was not computed, an input was set since, or its memory was used again
         while the graph ran. ``ctx.graph(y, keep=[h])`` keeps a result in between, ``Scheduler(keep_all=True)`` all of them.

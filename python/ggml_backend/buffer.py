@@ -221,7 +221,8 @@ class Buffer(Handle):
         check(lib.ggml_backend_buffer_set_usage(core.ptr, usage_id(usage)), "Buffer.usage")
 
     def clear(self, value: int = 0) -> None:
-        """Fills every byte with ``value``. Inputs in it count as set; results in it, and of these inputs, must be computed again."""
+        """Fills every byte with ``value``, but for constants, which keep theirs. Inputs in it count as set; results in it, and of these
+        inputs, must be computed again."""
         core = self._live()
         if not 0 <= value <= 255:
             raise InvalidArgumentError(f"Buffer.clear: value {value} is not a byte")

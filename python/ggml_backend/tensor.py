@@ -177,8 +177,8 @@ class TensorPool(Handle):
         return buffer.place(tensor)
 
     def constant(self, value: Any, dtype: DTypeLike | None = None, name: str | None = None) -> Tensor:
-        """A tensor with a fixed value: a number, list or array. The value is written whenever the tensor is given memory, so it works on
-        any backend. Python floats make float32."""
+        """A tensor with a fixed value: a number, list or array. The value is written whenever the tensor is given memory, and again when
+        its buffer is cleared, so it works on any backend; nothing else writes it. Python floats make float32."""
         core = self._live()
         if dtype is not None:
             element = as_dtype(dtype, "Context.constant")

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import ggml_backend as gb
+from test_holes import holds  # noqa: F401 - a fixture
 
 N = 64
 
@@ -81,12 +82,74 @@ def test_constants_are_made_while_others_place_them(cpu):
     thread.join()
 
 
-def test_a_constant_cannot_be_set(ctx, cpu):
-    k = ctx.constant(np.ones(N, np.float32))
+VALUE = np.arange(N, dtype=np.float32) - 7
+
+
+@pytest.mark.parametrize("device", ["CPU", "SIM"])
+@pytest.mark.parametrize("place", [
+    lambda ctx, c, on: ctx.allocate(on), lambda ctx, c, on: (b := on.alloc(1 << 16), b.clear(1), b.place(c))[0],
+    lambda ctx, c, on: (b := on.alloc(1 << 16), b.clear(1), gb.TensorAllocator(b).alloc(c))[0],
+    lambda ctx, c, on: gb.GraphAllocator(on).allocate(ctx.graph(c + c))], ids=["allocate", "place", "tensors", "graph"])  # fmt: skip
+def test_a_constant_has_its_value_wherever_it_is_placed_and_when_that_is_cleared(device, place):
+    on, ctx = gb.Backend(device), gb.Context()
+    c = ctx.constant(VALUE, name="c")
+    other = gb.Context()
+    y = other.view(c) + other.constant(VALUE)
+    buffer = place(ctx, c, on)
+    assert (c.numpy(copy=True) == VALUE).all()
+    own = other.allocate(on)
+    graph = other.graph(y)
+    assert graph.compute(on) and (y.numpy() == 2 * VALUE).all()
+    buffer.clear(1)
+    assert (c.numpy(copy=True) == VALUE).all()
+    assert (y.numpy() == 2 * VALUE).all()  # nothing that it was computed from has changed
+    own.clear(1)
+    with pytest.raises(gb.StateError, match="its buffer was cleared"):
+        y.numpy()
+    assert graph.compute(on) and (y.numpy() == 2 * VALUE).all()
+    ctx.close()
+    buffer.clear(2)
+    assert graph.compute(on) and (y.numpy() == 2 * VALUE).all()  # the other context uses it
+
+
+def test_a_clear_that_is_interrupted_leaves_constants_as_they_are(holds):  # noqa: F811
+    holds("""
+        ctx = gb.Context(); c = ctx.constant(np.arange(4, dtype=np.float32)); x = ctx.tensor(1 << 26)
+        buffer = ctx.allocate(cpu)
+        timer, ended = Interrupts(), 0
+        for i in range(40):
+            ended += timer.attempt(lambda: buffer.clear(i + 1), .0005 * i)
+            assert c.tolist() == [0, 1, 2, 3], i
+        assert ended
+    """)
+
+
+@pytest.mark.parametrize("how", ["set", "array", "cpy", "inplace", "scheduler", "read-only"])
+def test_nothing_writes_a_constant(ctx, cpu, how):
+    c, x = ctx.constant(VALUE, name="c"), ctx.tensor(N)
+    if how == "read-only":
+        for place in (lambda b: b.place(c), lambda b: gb.TensorAllocator(b).alloc(c)):
+            with pytest.raises(gb.StateError, match="'c' is a constant, whose value is written when it is placed; the buffer is read-only"):
+                place(gb.Buffer.from_array(bytes(1 << 16)))
+        assert not c.is_placed
+        return
+    graph = ctx.graph(gb.cpy(x, c[:]) if how == "cpy" else gb.sqr(c, inplace=True))
+    if how == "scheduler":
+        with pytest.raises(gb.StateError, match="would write to a constant"):
+            gb.Scheduler(cpu).compute(graph)
+        return
     ctx.allocate(cpu)
-    with pytest.raises(gb.StateError, match="constant"):
-        k.set(2.0)
-    assert k.tolist() == [1.0] * N
+    x.set(1.0)
+    if how == "set":
+        with pytest.raises(gb.StateError, match="is a constant"):
+            c.set(1.0)
+    elif how == "array":
+        with pytest.raises(ValueError, match="read-only"):
+            c.numpy()[...] = 1.0
+    else:
+        with pytest.raises(gb.StateError, match="would write to a constant"):
+            graph.compute(cpu)
+    assert (c.numpy() == VALUE).all()
 
 
 def test_an_input_that_another_scheduler_gave_away(cpu):
