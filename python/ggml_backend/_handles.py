@@ -125,9 +125,10 @@ def use(what: str, *cores: Core, nested: bool = False, beside_runs: bool = False
 
 class ContextCore(Core):
     """A ``ggml_context`` (or, for a copied graph, those that C owns: then ``ptr`` is NULL). As long as there is one, so are the buffers
-    that were given to the context."""
+    that were given to the context, and the functions of its nodes. Those may refer to the context: so Python holds them, whose garbage
+    collector sees the cycle."""
 
-    __slots__ = ("adopted", "keeping", "serial", "transposed")
+    __slots__ = ("adopted", "functions", "keeping", "serial", "transposed")
     keeping: Any
     serial: int
     counter: ClassVar[Iterator[int]] = itertools.count()
@@ -139,6 +140,7 @@ class ContextCore(Core):
         self.serial = next(self.counter)
         self.adopted: dict[int, ContextCore] = {}  # by serial number: contexts whose tensors are used here
         self.transposed: dict[int, Any] = {}  # address of a matrix -> its transposed view
+        self.functions: list[object] = []
 
     def adopt(self, other: ContextCore) -> None:
         """Tensors of `other` are about to be used here. An older context goes after this one, also for C."""

@@ -43,7 +43,7 @@ def map_custom(function: Callable[..., Any], *tensors: Tensor, n_tasks: int = 1,
     op = CustomOp(function, n_tasks)
     n = len(tensors)
     context = newest("map_custom", tensors)._live()
-    context.keep(op)  # before there is a node that refers to it
+    context.functions.append(op)  # before there is a node that refers to it
     return build("map_custom", _BUILD[n, inplace], tensors, _CALL[n], n_tasks, op.handle, ndim=_ndim(tensors[0]))
 
 

@@ -259,6 +259,44 @@ def test_finalizers_in_a_cycle_can_use_everything():
     assert len(done) == 10
 
 
+@pytest.mark.parametrize("has", ["operation", "every callback"])
+def test_what_its_own_functions_refer_to_is_collected(has):
+    """A model whose methods are functions of its graph's nodes, and callbacks."""
+
+    class Model:
+        def __init__(self) -> None:
+            self.cpu, self.ctx = gb.Backend("CPU", n_threads=1), gb.Context()
+            self.x = self.ctx.tensor(4)
+            self.y = gb.map_custom(self.twice, gb.map_custom(self.twice, self.x))
+            self.graph, self.scheduler = self.ctx.graph(self.y), gb.Scheduler(self.cpu)
+            if has == "every callback":
+                self.scheduler.set_eval_callback(self.shown)
+                gb.set_abort_callback(self.cpu, self.ends)
+            self.scheduler.allocate(self.graph)
+            self.x.set(1.0)
+
+        def twice(self, out, a):
+            out[...] = a + a if self.ctx is not None else 0
+
+        def shown(self, t):
+            return self.ctx is not None
+
+        def ends(self):
+            return self.ctx is None
+
+        def __del__(self):  # while everything is still there
+            assert self.scheduler.compute(self.graph)
+            results.append(self.y.tolist())
+
+    results, models = [], [Model() for _ in range(3)]
+    assert models[0].scheduler.compute(models[0].graph)
+    seen = [weakref.ref(o) for m in models for o in (m, m.ctx, m.graph, m.scheduler, m.cpu)]
+    del models
+    gc.collect()
+    assert [s() for s in seen] == [None] * len(seen)
+    assert results == [[4.0] * 4] * 3
+
+
 def test_a_dropped_scheduler_finishes_its_work():
     for _ in range(3):
         device = gb.Backend("SIM", delay="20ms")
