@@ -295,13 +295,17 @@ static bool push_want(gbpy_wants * wants, struct gbpy_want want) {
     return true;
 }
 
-bool gbpy_add_want(gbpy_wants * wants, struct gbpy_object * o, bool write) {
-    struct gbpy_want * known = find_want(wants, o);
+static bool add(gbpy_wants * wants, struct gbpy_want want) {
+    struct gbpy_want * known = find_want(wants, want.object);
     if (known != NULL) {
-        known->write |= write;
+        known->write |= want.write;
         return true;
     }
-    return push_want(wants, (struct gbpy_want){ .object = o, .write = write });
+    return push_want(wants, want);
+}
+
+bool gbpy_add_want(gbpy_wants * wants, struct gbpy_object * o, bool write) {
+    return add(wants, (struct gbpy_want){ .object = o, .write = write });
 }
 
 bool gbpy_is_used(const struct gbpy_object * o) { return o->writer != NULL || o->n_readers > 0; }
@@ -317,7 +321,7 @@ bool gbpy_add_place(gbpy_wants * wants, struct gbpy_object * context) {
     return ok;
 }
 
-int gbpy_enter_to_place(struct gbpy_use * use, const char * what, const struct gbpy_want * wants, int n, struct gbpy_object * const * contexts, int n_contexts) {
+static int enter(struct gbpy_use * use, const char * what, const struct gbpy_want * wants, int n, struct gbpy_object * const * contexts, int n_contexts, bool nested) {
     gbpy_wants all    = { 0 };
     int        status = GGML_STATUS_SUCCESS;
     gbpy_lock();
@@ -325,56 +329,25 @@ int gbpy_enter_to_place(struct gbpy_use * use, const char * what, const struct g
         bool ok = true;
         gbpy_begin_wants(&all);
         for (int i = 0; ok && i < n; i++) {
-            ok = gbpy_add_want(&all, wants[i].object, wants[i].write);
+            ok = add(&all, wants[i]);
         }
         for (int i = 0; ok && i < n_contexts; i++) {
             ok = gbpy_add_place(&all, contexts[i]);
         }
         ok     = ok && gbpy_reserve_use(use, (int) all.n);
-        status = ok ? gbpy_take_or_wait(use, what, all.data, (int) all.n, false, NULL) : GGML_STATUS_ALLOC_FAILED;
+        status = ok ? gbpy_take_or_wait(use, what, all.data, (int) all.n, nested, NULL) : GGML_STATUS_ALLOC_FAILED;
     }
     gbpy_unlock();
     gb_vec_free(&all);
     return status;
 }
 
-// Writing wins where an object occurs twice: those are moved to the front, and reads of the same left out.
-static int without_repeats(struct gbpy_want * to, const struct gbpy_want * wants, int n) {
-    int k = 0;
-    for (int pass = 0; pass < 2; pass++) {
-        for (int i = 0; i < n; i++) {
-            bool known = wants[i].write != (pass == 0);
-            for (int j = 0; j < k && !known; j++) {
-                known = to[j].object == wants[i].object;
-            }
-            if (!known) {
-                to[k++] = wants[i];
-            }
-        }
-    }
-    return k;
+int gbpy_enter_wants(struct gbpy_use * use, const char * what, const struct gbpy_want * wants, int n, bool nested) {
+    return enter(use, what, wants, n, NULL, 0, nested);
 }
 
-int gbpy_enter_wants(struct gbpy_use * use, const char * what, const struct gbpy_want * wants, int n, bool nested) {
-    struct gbpy_want   few[8];
-    struct gbpy_want * list = n <= 8 ? few : gb_calloc((size_t) n, sizeof(*list));
-    if (list == NULL || !gbpy_reserve_use(use, n)) {
-        if (list != few) {
-            gb_free(list);
-        }
-        return GGML_STATUS_ALLOC_FAILED;
-    }
-    n          = without_repeats(list, wants, n);
-    int status = GGML_STATUS_SUCCESS;
-    gbpy_lock();
-    while (status == GGML_STATUS_SUCCESS && !use->active) {
-        status = gbpy_take_or_wait(use, what, list, n, nested, NULL);
-    }
-    gbpy_unlock();
-    if (list != few) {
-        gb_free(list);
-    }
-    return status;
+int gbpy_enter_to_place(struct gbpy_use * use, const char * what, const struct gbpy_want * wants, int n, struct gbpy_object * const * contexts, int n_contexts) {
+    return enter(use, what, wants, n, contexts, n_contexts, false);
 }
 
 int gbpy_enter(struct gbpy_use * use, const char * what, struct gbpy_handle ** handles, int n, int n_written, bool nested, bool beside_runs) {
