@@ -19,8 +19,9 @@ from ._gguf_types import UnknownType, key_bytes, new_metadata, store
 from ._mapped import check_file, reading, watch_of
 from ._messages import kind_of
 from ._quantize import OnInvalid, dequantize, quantize_part
+from ._shapes import ne_of, shape_tuple
 from .dtypes import DType, DTypeLike, as_dtype
-from .tensor import Tensor, ne_of, shape_tuple
+from .tensor import Tensor
 
 if TYPE_CHECKING:
     from .gguf import GGUFFile, GGUFTensor

@@ -25,23 +25,10 @@ from typing import cast as cast_to
 from ._errors import InvalidArgumentError, check, expect_int
 from ._ffi import ffi, lib
 from ._messages import close_matches, kind_of
+from ._shapes import ne_of, resolve_shape, shape_tuple
 from ._tensor_base import MAX_DIMS
 from .dtypes import DTypeLike, as_dtype
-from .tensor import (
-    OF_FIRST,
-    OF_PRODUCT,
-    OF_SECOND,
-    Tensor,
-    build,
-    build_1,
-    build_2,
-    ne_of,
-    newest,
-    raw_view,
-    repeat_to,
-    resolve_shape,
-    shape_tuple,
-)
+from .tensor import OF_FIRST, OF_PRODUCT, OF_SECOND, Tensor, build, build_1, build_2, newest, raw_view, repeat_to
 
 # Written out, so that type checkers and editors see it; a test compares it with `OPERATIONS`.
 __all__ = [

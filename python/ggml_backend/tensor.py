@@ -8,7 +8,6 @@ numbers in ggml's reversed order.
 from __future__ import annotations
 
 import math
-import operator
 import sys
 import types
 from collections.abc import Iterator, Sequence
@@ -22,11 +21,12 @@ from ._ffi import ffi, lib
 from ._handles import ContextCore, Core, Handle, address, fail, new_handle
 from ._messages import UnknownKey, broadcast_reason, hint_of, kind_of, plain, product_hint, reason_of, tensor_hint
 from ._names import as_name, shorter
+from ._shapes import given_dtype, given_shape, ne_of, refuse_shape, refuse_view, region, resolve_shape, shape_tuple
 from ._tensor_base import MAX_DIMS, MAX_NAME, TensorInfo
 from ._tensor_data import TensorData
 from .backend import Backend
 from .buffer import Buffer, BufferCore, BufferType, Usage, usage_id
-from .dtypes import DType, DTypeLike, as_dtype, float32
+from .dtypes import DTypeLike, as_dtype, float32
 
 __all__ = ["Tensor", "TensorLike"]
 
@@ -45,69 +45,6 @@ OF_SECOND: int = lib.GBPY_NDIM_SECOND
 OF_PRODUCT: int = lib.GBPY_NDIM_PRODUCT  # a product, where a vector times a matrix is a vector
 _TO_END = 2**63 - 1
 _ZEROS = ((0, 0, 0, 0), (0, 0, 0), (0, 0), (0,), ())  # what makes n numbers four
-
-
-def ne_of(shape: Sequence[int], what: str) -> Any:
-    """A shape in NumPy order as ``int64_t[4]``."""
-    if len(shape) > MAX_DIMS:
-        raise InvalidArgumentError(f"{what}: the shape {tuple(shape)} has {len(shape)} axes, at most {MAX_DIMS} are possible")
-    try:
-        return ffi.new("int64_t[4]", [operator.index(n) for n in reversed(shape)] + [1] * (MAX_DIMS - len(shape)))
-    except OverflowError:
-        raise InvalidArgumentError(f"{what}: the shape {tuple(shape)} is too large") from None
-
-
-def _refuse_shape(what: str, shape: tuple[int, ...], dtype: DType) -> None:
-    """Raises for a shape that no tensor of this dtype can have, if that is the reason why there is none."""
-    if any(n < 0 for n in shape):
-        raise InvalidArgumentError(f"{what}: the shape {shape} has a negative size")
-    if (shape[-1] if shape else 1) % dtype.block_size:
-        raise InvalidArgumentError(
-            f"{what}: {dtype.name} stores rows in blocks of {dtype.block_size} elements; the last axis of the shape {shape} is no multiple"
-        )
-    if math.prod(shape) * dtype.itemsize // dtype.block_size >= 2**63:
-        raise InvalidArgumentError(f"{what}: the shape {shape} is too large")
-
-
-def _shape_of(shape: Any) -> tuple[int, ...]:
-    """The shape that ``Context.tensor`` was given."""
-    try:
-        return shape_tuple(shape, "shape")
-    except TypeError:
-        if isinstance(shape, np.ndarray) or hasattr(shape, "__array__"):
-            hint = "; ctx.from_numpy(array) makes a tensor over an array, ctx.constant(array) one with a fixed value"
-        elif isinstance(shape, str):
-            hint = "; the order is tensor(shape, dtype, name)"
-        else:
-            hint = ""
-        what = repr(shape) if isinstance(shape, (str, float, tuple, list)) else f"a {kind_of(shape)}"
-        raise TypeError(f"Context.tensor: shape must be an int or a sequence of ints, not {what}{hint}") from None
-
-
-def _dtype_of(dtype: Any, size: tuple[int, ...]) -> DType:
-    """The dtype that ``Context.tensor`` was given."""
-    try:
-        return as_dtype(dtype)
-    except TypeError as error:
-        reason = str(error)
-        if isinstance(dtype, int):
-            reason = f"{dtype} is no dtype; a shape of several sizes is a tuple: tensor(({', '.join([*map(str, size), str(dtype)])}))"
-        elif isinstance(dtype, str) and "did you mean" not in reason:
-            reason = f"there is no dtype {dtype!r}; a name is given as tensor(shape, name={dtype!r})"
-        raise TypeError(f"Context.tensor: {reason}") from None
-
-
-def shape_tuple(shape: Any, what: str) -> tuple[int, ...]:
-    """An int or a sequence of ints as a tuple. what: the function and its argument, for the message"""
-    try:
-        if isinstance(shape, (tuple, list)):
-            return tuple(operator.index(n) for n in shape)
-        return (operator.index(shape),)
-    except TypeError:
-        try:
-            return tuple(operator.index(n) for n in shape)
-        except TypeError:
-            raise TypeError(f"{what} must be an int or a sequence of ints, not {shape!r:.60}") from None
 
 
 def _narrowed(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
@@ -145,15 +82,15 @@ class TensorPool(Handle):
         It gets memory from ``Context.allocate``, ``Buffer.place``, an allocator, or the scheduler that runs its graph.
         """
         core = self._live()
-        size = _shape_of(shape)
-        element = _dtype_of(dtype, size)
+        size = given_shape(shape)
+        element = given_dtype(dtype, size)
         ne = ne_of(size, "Context.tensor")
         label = None if name is None else as_name(name, "Context.tensor")
         pointer = lib.ggml_new_tensor(core.ptr, element.id, MAX_DIMS, ne)
         if not pointer:
             if not self._writable:
                 raise StateError("Context.tensor: the copy of a graph cannot be built on")
-            _refuse_shape("Context.tensor", size, element)
+            refuse_shape("Context.tensor", size, element)
             raise_last(f"Context.tensor({size}, {element.name})")
         if label is not None:
             lib.ggml_set_name(pointer, label)
@@ -650,26 +587,6 @@ def _numpy_function(ufunc: Any, method: str, inputs: tuple[Any, ...], options: d
     raise TypeError(f"{name}: NumPy computes at once, a tensor has data when its graph has run: use the functions of gb, or x.numpy()")
 
 
-def resolve_shape(t: Tensor, shape: tuple[int, ...]) -> tuple[int, ...]:
-    """The shape that ``t`` is to have, without -1. Raises if it cannot have it."""
-    known = math.prod(n for n in shape if n != -1)
-    if shape.count(-1) > 1:
-        reason = "only one size may be -1"
-    elif any(n < -1 for n in shape):
-        reason = "sizes are not negative"
-    elif -1 not in shape:
-        reason = "" if known == t.size else f"it has {t.size} elements, that shape {known}"
-    elif known == 0:
-        reason = "beside a size of 0, -1 could be anything"
-    else:
-        reason = f"its {t.size} elements are no multiple of {known}" if t.size % known else ""
-    if reason:
-        raise InvalidArgumentError(f"reshape: {t.describe()} cannot become {shape}: {reason}")
-    shape = tuple(t.size // known if n == -1 else n for n in shape)
-    _refuse_shape("reshape", shape, t.dtype)
-    return shape
-
-
 def _coerce(value: Any, like: Tensor, op: str, label: str) -> Tensor:
     """A number or array as a constant in the context of ``like``."""
     if isinstance(value, Tensor):
@@ -785,70 +702,12 @@ def _sliced(t: Tensor, items: tuple[Any, ...]) -> Tensor | None:
 def _index(t: Tensor, index: Any) -> Tensor:
     items = index if isinstance(index, tuple) else (index,)
     found = _sliced(t, items)
-    if found is not None:
-        return found
-    shape, strides = list(t.shape), list(t.strides)
-    item_bytes = t.dtype.itemsize
-    used = sum(1 for i in items if i is not None and i is not ...)
-    if used > len(shape):
-        raise InvalidArgumentError(f"x[...]: too many indices, {used} for the {len(shape)} axes of {t.describe()}")
-    if sum(1 for i in items if i is ...) > 1:
-        raise InvalidArgumentError("x[...]: only one ... is possible")
-    if not any(i is ... for i in items):
-        items = (*items, ...)
-    new_shape: list[int] = []
-    new_strides: list[int] = []
-    offset = 0
-    axis = 0
-    for item in items:
-        if item is None:
-            new_shape.append(1)
-            new_strides.append(0)
-            continue
-        if item is ...:
-            rest = len(shape) - used
-            new_shape += shape[axis : axis + rest]
-            new_strides += strides[axis : axis + rest]
-            axis += rest
-            continue
-        n, stride = shape[axis], strides[axis]
-        last_quantized = t.dtype.is_quantized and axis == len(shape) - 1
-        if isinstance(item, slice):
-            try:
-                start, stop, step = item.indices(n)
-            except TypeError:
-                raise TypeError(f"x[...]: the bounds of a slice are integers or None, not those of {item}") from None
-            if step < 0:
-                raise InvalidArgumentError(f"x[...]: steps are positive, not {step}, in a view of {t.describe()}")
-            count = max(0, -(-(stop - start) // step))
-            if last_quantized and (start, count) != (0, n):
-                raise InvalidArgumentError(_blocks_cut(t))
-            offset += start * stride if count else 0
-            new_shape.append(count)
-            new_strides.append(stride * step)
-        else:
-            try:
-                if isinstance(item, (bool, np.bool_)):
-                    raise TypeError
-                position = operator.index(item)
-            except TypeError:
-                hint = "; gb.get_rows(x, ids) picks rows by int32 indices" if isinstance(item, (Tensor, list, np.ndarray)) else ""
-                raise TypeError(f"x[...]: a tensor is indexed by integers, slices, ... and None, not by {kind_of(item)}{hint}") from None
-            if last_quantized:
-                raise IndexError(_blocks_cut(t))
-            if not -n <= position < n:
-                raise IndexError(f"x[...]: index {position} is out of range for axis {axis} of {t.describe()}")
-            offset += (position % n) * stride
-        axis += 1
-    return _strided_view(t, new_shape, new_strides, offset, item_bytes)
+    return _strided_view(t, *region(t, items)) if found is None else found
 
 
-def _blocks_cut(t: Tensor) -> str:
-    return f"x[...]: rows of {t.describe()} are blocks of {t.dtype.block_size} elements, which cannot be cut: take whole rows"
-
-
-def _strided_view(t: Tensor, shape: list[int], strides: list[int], offset: int, item_bytes: int) -> Tensor:
+def _strided_view(t: Tensor, shape: list[int], strides: list[int], offset: int) -> Tensor:
     """ggml views have adjacent elements on the last axis; others get an extra axis, and are then copied together."""
+    item_bytes = t.dtype.itemsize
     if 0 in shape:  # of no memory: offset and strides, which may lie outside, do not matter
         return raw_view("index", t, shape, None, 0, ndim=len(shape))
     direct = not shape or strides[-1] == item_bytes or shape[-1] == 1
@@ -892,15 +751,5 @@ def raw_view(
     try:
         return build(op, function, (t,), *[ne[i] for i in range(n)], *nb, offset, ndim=n if ndim is None else ndim)
     except InvalidArgumentError:
-        _refuse_view(op, t, tuple(shape), strides, offset)
+        refuse_view(op, t, tuple(shape), strides, offset)
         raise
-
-
-def _refuse_view(op: str, t: Tensor, shape: tuple[int, ...], strides: Sequence[int], offset: int) -> None:
-    """Says why there is no such view, if the reason is one of the usual ones."""
-    if min([offset, *shape, *strides]) < 0:
-        raise InvalidArgumentError(f"{op}: shape {shape}, strides {tuple(strides)} and offset {offset} must not be negative") from None
-    end = offset + t.dtype.row_size(shape[-1]) + sum((n - 1) * stride for n, stride in zip(shape[:-1], strides[:-1], strict=True))
-    if end > t.nbytes:
-        reason = f"a view of shape {shape} would reach {end} bytes into {t.describe()}, which has {t.nbytes}"
-        raise InvalidArgumentError(f"{op}: {reason}") from None

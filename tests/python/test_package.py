@@ -99,7 +99,7 @@ def test_public_names_exist_and_are_documented():
 
 
 def test_modules_import_only_what_comes_before_them():
-    order = ["_ffi", "_owned", "_messages", "_hints", "_errors", "_escape", "_names", "_files", "_mapped", "_patterns", "_terminal", "_signals", "_handles", "dtypes", "_data", "_quantize", "buffer", "_tensor_base", "_tensor_data", "backend", "event", "tensor", "_callbacks", "ops", "graph"]
+    order = ["_ffi", "_owned", "_messages", "_hints", "_errors", "_escape", "_names", "_files", "_mapped", "_patterns", "_terminal", "_signals", "_handles", "dtypes", "_data", "_quantize", "buffer", "_tensor_base", "_shapes", "_tensor_data", "backend", "event", "tensor", "_callbacks", "ops", "graph"]
     order += ["alloc", "_pictures", "_fallbacks", "plan", "stats", "_chrome", "trace", "pending", "sched", "_gguf_types", "_gguf_writer", "gguf", "custom", "_safetensors", "_gguf_cli"]
     order += ["planning", "_calibrate", "_examples", "_model_graphs", "cli_plan", "_bench", "cli_bench", "cli"]
     folder = Path(inspect.getfile(gb)).parent
