@@ -159,7 +159,7 @@ attack "$short" harness_closing.py --pairs
 attack "$short" harness_fork.py
 
 step "what attacks once found, ten times as long"
-GB_HARNESS_SECONDS=80 "$py" -m pytest -q -p no:cacheprovider -o timeout=3000 tests/python/test_holes.py
+GB_HARNESS_SECONDS=80 "$py" -m pytest -q -p no:cacheprovider -o timeout=3000 tests/python/test_holes.py tests/python/test_forks.py tests/python/test_content.py
 
 step "pytest, address sanitizer"
 rm -rf build/asan-site

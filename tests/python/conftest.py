@@ -15,6 +15,7 @@ import pytest
 
 import ggml_backend as gb
 from ggml_backend._ffi import lib
+from programs import holds  # noqa: F401 - a fixture
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # in the background of a shell: programs that tests start would inherit that
     signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -12,7 +12,6 @@ import pytest
 
 import ggml_backend as gb
 from harness_world import SANITIZED
-from test_holes import holds  # noqa: F401 - a fixture
 
 # An exception before the line that comes after `n` others in a function of the package, as a signal handler's may.
 INTERRUPT = """
@@ -38,7 +37,7 @@ def interrupted(name, n, act):
 
 
 @pytest.mark.parametrize("how", ["graph", "scheduler", "copy"])
-def test_a_copied_graph_has_the_custom_operations(holds, how):  # noqa: F811
+def test_a_copied_graph_has_the_custom_operations(holds, how):
     """Also when the original and its context are gone."""
     program = """
         def make():
@@ -65,7 +64,7 @@ def test_a_copied_graph_has_the_custom_operations(holds, how):  # noqa: F811
     holds(program.replace("HOW", repr(how)))
 
 
-def test_a_custom_operation_that_was_interrupted_while_it_was_made_can_be_run(holds):  # noqa: F811
+def test_a_custom_operation_that_was_interrupted_while_it_was_made_can_be_run(holds):
     holds(
         INTERRUPT
         + """
@@ -88,7 +87,7 @@ for name in ("map_custom", "build"):
 # ----------------------------------------------------------------------------------------------------------------- abort callbacks
 
 
-def test_an_abort_callback_that_was_interrupted_while_it_was_set_is_there_or_not(holds):  # noqa: F811
+def test_an_abort_callback_that_was_interrupted_while_it_was_set_is_there_or_not(holds):
     holds(
         INTERRUPT
         + """
@@ -149,7 +148,7 @@ def test_splits_are_of_the_graph_that_was_computed_last_whatever_its_callback_ra
     assert scheduler.splits[0].nodes == few.nodes
 
 
-def test_splits_while_threads_compute_graphs_of_other_sizes(holds):  # noqa: F811
+def test_splits_while_threads_compute_graphs_of_other_sizes(holds):
     holds("""
         s = gb.Scheduler([cpu])
         def graph(n):
@@ -176,7 +175,7 @@ def test_splits_while_threads_compute_graphs_of_other_sizes(holds):  # noqa: F81
     """)
 
 
-def test_closing_a_scheduler_that_is_interrupted_closes_it(holds):  # noqa: F811
+def test_closing_a_scheduler_that_is_interrupted_closes_it(holds):
     holds("""
         slow = gb.Backend("SIM:delay=3s")
         s = gb.Scheduler([slow, cpu]); ctx, x, y, g, s = small(s)
@@ -193,7 +192,7 @@ def test_closing_a_scheduler_that_is_interrupted_closes_it(holds):  # noqa: F811
     """)
 
 
-def test_a_trace_that_was_interrupted_when_it_began_is_off(holds):  # noqa: F811
+def test_a_trace_that_was_interrupted_when_it_began_is_off(holds):
     holds(
         INTERRUPT
         + """
@@ -238,7 +237,7 @@ def test_an_event_can_be_recorded_behind_a_run_that_is_on_its_way():
 
 
 @pytest.mark.parametrize("question", ["t.is_placed", "t.buffer", "t.location", "t.is_host", "repr(t)", "ctx.allocate(cpu)"])
-def test_an_interrupt_of_a_question_that_waits_is_heard(holds, question):  # noqa: F811
+def test_an_interrupt_of_a_question_that_waits_is_heard(holds, question):
     """The tensor's place, or its context, is in use by another thread."""
     holds(f"""
         from ggml_backend._handles import use
@@ -304,7 +303,7 @@ def test_results_of_and_in_a_cleared_buffer_cannot_be_read(cpu, how):
 
 
 @pytest.mark.parametrize("work", ["gb.Scheduler(cpu).prepare(large, allocate=False)", "slow.compute(cpu)"], ids=["planning", "computing"])
-def test_what_a_signal_handler_plans_is_looked_at(holds, work):  # noqa: F811
+def test_what_a_signal_handler_plans_is_looked_at(holds, work):
     """What the interrupted call has looked at already, or need not look at, says nothing of the handler's own graph."""
     holds(f"""
         ctx, weights = gb.Context(), gb.Context()
@@ -330,7 +329,7 @@ def test_what_a_signal_handler_plans_is_looked_at(holds, work):  # noqa: F811
 # -------------------------------------------------------------------------------------------------------------------- log functions
 
 
-def test_what_a_log_function_raises_is_raised_and_not_printed(holds):  # noqa: F811
+def test_what_a_log_function_raises_is_raised_and_not_printed(holds):
     holds("""
         ctx = gb.Context()
         a, b = ctx.tensor((2, 3)), ctx.tensor((2, 4))
@@ -376,7 +375,7 @@ def test_what_a_log_function_raises_is_raised_and_not_printed(holds):  # noqa: F
 
 
 @pytest.mark.parametrize("waits", ["sched.synchronize()", "pending.wait()", "x.set(2.0)", "sched.close()"])
-def test_a_log_function_on_a_devices_thread_asks_who_waits_for_it(holds, waits):  # noqa: F811
+def test_a_log_function_on_a_devices_thread_asks_who_waits_for_it(holds, waits):
     """Another thread has the scheduler, and waits for the device whose thread is in the log function."""
     holds(f"""
         failing = gb.Backend("SIM:delay=100ms,fail_op=sqr")
@@ -447,7 +446,7 @@ def fail(n): this.failing_set(ctypes.c_size_t(min(a for a, _ in spans)), ctypes.
 
 
 @pytest.mark.parametrize("build", ["new.view(w)", "x + w"])
-def test_a_context_has_noted_what_it_needs_or_the_call_has_failed(holds, failing, build):  # noqa: F811
+def test_a_context_has_noted_what_it_needs_or_the_call_has_failed(holds, failing, build):
     holds(
         FAIL
         + f"""
@@ -474,7 +473,7 @@ assert 1 < attempt < 399
 
 
 @pytest.mark.parametrize("call", ["measure", "allocate"])
-def test_an_allocator_without_memory_says_so(holds, failing, call):  # noqa: F811
+def test_an_allocator_without_memory_says_so(holds, failing, call):
     holds(
         FAIL
         + f"""

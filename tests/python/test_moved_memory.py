@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 
 import ggml_backend as gb
-from test_holes import holds  # noqa: F401 - a fixture
 
 N = 64
 
@@ -112,7 +111,7 @@ def test_a_constant_has_its_value_wherever_it_is_placed_and_when_that_is_cleared
     assert graph.compute(on) and (y.numpy() == 2 * VALUE).all()  # the other context uses it
 
 
-def test_a_clear_that_is_interrupted_leaves_constants_as_they_are(holds):  # noqa: F811
+def test_a_clear_that_is_interrupted_leaves_constants_as_they_are(holds):
     holds("""
         ctx = gb.Context(); c = ctx.constant(np.arange(4, dtype=np.float32)); x = ctx.tensor(1 << 26)
         buffer = ctx.allocate(cpu)
