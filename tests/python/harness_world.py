@@ -381,6 +381,18 @@ def _(w: World) -> None:
         valid("buffer from array", buffer.place(ctx.tensor((N, N))).numpy(copy=True) - EYE, 0)
 
 
+@operation("a constant in a buffer that is cleared")
+def _(w: World) -> None:
+    with gb.Context() as ctx, w.cpu.alloc(4096) as buffer:
+        c = ctx.constant(EYE)
+        other = ctx.tensor((N, N))
+        buffer.place(other, 2048)
+        buffer.place(c)
+        buffer.clear(1)
+        valid("constant", c.numpy(copy=True) - EYE, 0)
+        must(bool((other.numpy(copy=True).view(np.uint8) == 1).all()), "cleared")
+
+
 @operation("from numpy")
 def _(w: World) -> None:
     with gb.Context() as ctx:
