@@ -32,20 +32,33 @@ static struct gbpy_sched * flying; // those with runs on their way; under the lo
 
 bool gbpy_any_flying(void) { return flying != NULL; }
 
-bool gbpy_waits_for_my_run(const struct gbpy_use * use) {
+// Of the run that this thread works for, if that is on its way. Under the lock.
+static const struct gbpy_sched * my_flight(void) {
     const struct gbpy_run * run = gb_run();
     for (const struct gbpy_sched * s = run != NULL ? flying : NULL; s != NULL; s = s->next_flying) {
-        const struct gbpy_flight * f = s->flights;
-        while (f != NULL && run != (f->run != NULL ? f->run : &f->plain)) {
-            f = f->next;
-        }
-        for (int i = 0; f != NULL && i < s->n_members; i++) {
-            if (gbpy_holds(use, s->members[i].object)) {
-                return true;
+        for (const struct gbpy_flight * f = s->flights; f != NULL; f = f->next) {
+            if (run == (f->run != NULL ? f->run : &f->plain)) {
+                return s;
             }
         }
     }
-    return false;
+    return NULL;
+}
+
+bool gbpy_works_for(const struct gbpy_sched * s) {
+    gbpy_lock();
+    const bool works = my_flight() == s;
+    gbpy_unlock();
+    return works;
+}
+
+bool gbpy_waits_for_my_run(const struct gbpy_use * use) {
+    const struct gbpy_sched * s     = my_flight();
+    bool                      waits = false;
+    for (int i = 0; s != NULL && i < s->n_members; i++) {
+        waits |= gbpy_holds(use, s->members[i].object);
+    }
+    return waits;
 }
 
 void gbpy_lose_flights(void) {
@@ -150,15 +163,22 @@ static int land(struct gbpy_sched * s) {
     return status;
 }
 
+static bool share(const struct gbpy_want * want, const gbpy_wants * others) { // one object, and one of them writes
+    for (size_t k = 0; k < others->n; k++) {
+        if (others->data[k].object == want->object && (others->data[k].write || want->write)) {
+            return true;
+        }
+    }
+    return false;
+}
+
 // Under the lock: a run on its way that conflicts.
 static struct gbpy_sched * find_flight(const struct gbpy_want * wants, int n) {
     for (struct gbpy_sched * s = flying; s != NULL; s = s->next_flying) {
         bool own = false, conflict = false;
         for (int i = 0; i < n; i++) {
             own |= wants[i].object == s->object && wants[i].write;
-            for (size_t k = 0; k < s->fly_wants.n && !conflict && !wants[i].beside_runs; k++) {
-                conflict = s->fly_wants.data[k].object == wants[i].object && (s->fly_wants.data[k].write || wants[i].write);
-            }
+            conflict |= !wants[i].beside_runs && share(&wants[i], &s->fly_wants);
         }
         if (conflict && !own) {
             return s;
@@ -183,7 +203,21 @@ static bool is_staged(const struct gbpy_sched * s, const struct ggml_tensor * t)
     return true;
 }
 
+// On a thread of a device, in a log function: it would wait for itself. Who has started the run, and is still at it, finds that otherwise.
+static bool wants_my_run(const struct gbpy_want * wants, int n) {
+    const struct gbpy_sched * s   = my_flight();
+    bool                      any = false;
+    for (int i = 0; s != NULL && !(s->object->writer != NULL && s->object->writer->who == gbpy_me()) && i < n; i++) {
+        any |= share(&wants[i], &s->fly_wants);
+    }
+    return any;
+}
+
 bool gbpy_land_conflicts(const struct gbpy_want * wants, int n, const struct ggml_tensor * staged, int * status) {
+    if (wants_my_run(wants, n)) {
+        *status = gb_fail(GGML_STATUS_INVALID_STATE, "called from a callback of a computation, it would wait for that computation");
+        return true;
+    }
     struct gbpy_sched * s = flying != NULL ? find_flight(wants, n) : NULL;
     if (s == NULL || (staged != NULL && is_staged(s, staged))) {
         return false;

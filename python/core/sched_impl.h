@@ -61,7 +61,9 @@ bool gbpy_is_planned(const struct gbpy_sched * s, const struct gbpy_object * gra
 int  gbpy_enter_planned(struct gbpy_use * use, struct gbpy_sched * s, struct gbpy_object * graph, bool lands, bool computes, const char * what, int * how);
 bool gbpy_own_new(struct gbpy_sched * s); // the buffers that the scheduler has made meanwhile; false: no memory
 
-// flights.c; by who uses the scheduler and its backends:
+// flights.c:
+bool gbpy_works_for(const struct gbpy_sched * s); // does this thread, for a run on its way?
+// By who uses the scheduler and its backends:
 int  gbpy_land_inside(struct gbpy_sched * s);  // waits for all runs
 int  gbpy_land_earlier(struct gbpy_sched * s); // before another run: that earlier ones were stopped is told to who waits for them
 

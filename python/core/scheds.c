@@ -480,7 +480,7 @@ int gbpy_sched_close(struct gbpy_handle * sched) {
     int status = GGML_STATUS_SUCCESS;
     if (!gbpy_is_mine(sched)) { // else it is closed from one of its own callbacks, and what it has is freed when the computation ends
         status = gbpy_enter_sched(&use, s, "Scheduler.close");
-        if (status == GBPY_INTERRUPTED) {
+        if (status == GBPY_INTERRUPTED || (status != GGML_STATUS_SUCCESS && gbpy_works_for(s))) {
             return status; // not closed yet
         }
         if (status == GGML_STATUS_SUCCESS) {

@@ -313,10 +313,13 @@ def test_what_a_signal_handler_plans_is_looked_at(holds, work):
         w = weights.tensor((1024, 1024)); slow = weights.graph(w @ w); weights.allocate(cpu); w.set(1.0)
         damaged = gb.Context(); d = damaged.tensor(4); graph = damaged.graph(gb.relu(d))
         d._p.ne[0] = 1 << 62
-        scheduler, seen = gb.Scheduler(gb.Backend("CPU")), []
+        scheduler, seen, at = gb.Scheduler(gb.Backend("CPU")), [], []
         def handler(number, frame):
+            if at: return
+            at.append(1)
             try: scheduler.prepare(graph, allocate=False); seen.append("planned")
             except gb.InvalidArgumentError: seen.append("refused")
+            finally: at.clear()
         signal.signal(signal.SIGALRM, handler)
         signal.setitimer(signal.ITIMER_REAL, .005, .005)
         end = time.monotonic() + 1
@@ -399,6 +402,31 @@ def test_a_log_function_on_a_devices_thread_asks_who_waits_for_it(holds, waits):
             except gb.DeviceError: pass
         gb.set_log(None)
         assert said and said <= {{"answer", "called from a callback of a computation, it would wait for somebody who waits for that computation"}}, said
+    """)
+
+
+@pytest.mark.parametrize("act", [
+    "y.numpy()", "x.set(2.0)", "sched.compute(graph)", "sched.synchronize()", "sched.close()", "sched.n_splits", "failing.synchronize()",
+    "gb.Event(failing).record().synchronize()", "pending.wait()"])  # fmt: skip
+def test_a_log_function_on_a_devices_thread_does_not_wait_for_itself(holds, act):
+    holds(f"""
+        failing = gb.Backend("SIM:delay=50ms,fail_op=sqr")
+        sched = gb.Scheduler([failing, cpu])
+        ctx = gb.Context(); x = ctx.tensor(4); y = gb.sqr(x + x); graph = ctx.graph(y)
+        said, ended = [], threading.Event()
+        def log(level, text):
+            if not threading.current_thread().name.startswith("Dummy") or ended.is_set(): return
+            try: {act}
+            except gb.StateError as e: said.append(str(e))
+            ended.set()
+        sched.allocate(graph); x.set(1.0)
+        gb.set_log(log)
+        pending = sched.compute_async(graph)
+        assert ended.wait(20)
+        gb.set_log(None)
+        assert said and "called from a callback of a computation, it would wait for that computation" in said[0], said
+        try: sched.synchronize()
+        except gb.DeviceError: pass
     """)
 
 
