@@ -113,6 +113,33 @@ static void naming(void) {
     ggml_free(ctx);
 }
 
+// No two tensors of a graph have the same automatic name, whatever graphs they were in before.
+static void automatic_names_are_unique(void) {
+    struct ggml_context * ctx    = own();
+    struct ggml_context * other  = own();
+    struct ggml_tensor *  far    = leaf(other);
+    struct ggml_cgraph *  first  = ggml_new_graph(ctx);
+    struct ggml_cgraph *  second = ggml_new_graph(ctx);
+    struct ggml_cgraph *  third  = ggml_new_graph(ctx);
+    struct ggml_tensor *  a      = node(ctx, leaf(ctx), leaf(ctx));
+    struct ggml_tensor *  b      = node(ctx, leaf(ctx), NULL);
+    struct ggml_tensor *  c      = node(ctx, node(ctx, far, a), node(ctx, b, leaf(ctx)));
+    ggml_set_name(far, "leaf_3");
+    ggml_set_name(b, "node_12345678901234567890");
+    CHECK_INT(ggml_build_forward_expand(first, a), GGML_STATUS_SUCCESS);
+    CHECK_STR(a->src[1]->name, "leaf_1");
+    CHECK_STR(a->name, "node_0");
+    CHECK_INT(ggml_build_forward_expand(second, b), GGML_STATUS_SUCCESS);
+    CHECK_STR(b->src[0]->name, "leaf_2");
+    CHECK_INT(ggml_build_forward_expand(third, c), GGML_STATUS_SUCCESS);
+    for (int i = 0; i < third->n_leafs + third->n_nodes; i++) {
+        const struct ggml_tensor * t = i < third->n_leafs ? third->leafs[i] : third->nodes[i - third->n_leafs];
+        CHECK(t->name[0] != '\0' && ggml_graph_get_tensor(third, t->name) == t);
+    }
+    ggml_free(ctx);
+    ggml_free(other);
+}
+
 // One million nodes in a row: no recursion, and growth from a small graph.
 static void long_chain(void) {
     struct ggml_context * ctx = ggml_init((struct ggml_init_params){ 0, NULL, true });
@@ -481,6 +508,6 @@ static void failing_allocations(void) {
     }
 }
 
-TEST_MAIN(TEST(same_order_as_recursion), TEST(naming), TEST(long_chain), TEST(overhead_is_exact), TEST(fixed_graph_is_filled_to_the_brim),
+TEST_MAIN(TEST(same_order_as_recursion), TEST(naming), TEST(automatic_names_are_unique), TEST(long_chain), TEST(overhead_is_exact), TEST(fixed_graph_is_filled_to_the_brim),
           TEST(failed_build_is_taken_back), TEST(copies_of_the_struct), TEST(views), TEST(copying), TEST(copying_onto_itself), TEST(bad_arguments), TEST(dot),
           TEST(listing), TEST(failing_allocations))

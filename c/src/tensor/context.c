@@ -38,7 +38,8 @@ struct ggml_context {
     size_t               shown; // offset of the newest object that somebody who walks the list has seen; 0: none
 
     bool                no_alloc;
-    struct ggml_scratch scratch; // data NULL: none
+    struct ggml_scratch scratch;    // data NULL: none
+    int                 numbers[2]; // of nodes and of leafs: their next automatic names have at least these
 
     struct gb_brief_lock * lock;
 };
@@ -363,6 +364,20 @@ void gb_context_drop(struct ggml_context * ctx, void * payload) {
     const uint32_t thread = gb_thread_number();
     gb_brief_lock(ctx->lock);
     drop(ctx, (struct ggml_object *) payload - 1, thread);
+    gb_brief_unlock(ctx->lock);
+}
+
+int gb_context_number(struct ggml_context * ctx, bool is_leaf, int least) {
+    gb_brief_lock(ctx->lock);
+    const int number      = GB_MAX(ctx->numbers[is_leaf], least);
+    ctx->numbers[is_leaf] = number + 1;
+    gb_brief_unlock(ctx->lock);
+    return number;
+}
+
+void gb_context_number_taken(struct ggml_context * ctx, bool is_leaf, int number) {
+    gb_brief_lock(ctx->lock);
+    ctx->numbers[is_leaf] = GB_MAX(ctx->numbers[is_leaf], number + 1);
     gb_brief_unlock(ctx->lock);
 }
 

@@ -274,17 +274,47 @@ static enum ggml_status visit(struct builder * b, struct ggml_tensor * tensor) {
     return GGML_STATUS_SUCCESS;
 }
 
+// The number in an automatic name, -1 in another one.
+static int number_in(const struct ggml_tensor * t, const char * prefix) {
+    int i = 0, number = 0;
+    for (; prefix[i] != '\0'; i++) {
+        if (GB_READ_RELAXED(t->name[i]) != prefix[i]) {
+            return -1;
+        }
+    }
+    const int begin = i;
+    for (char c; (c = GB_READ_RELAXED(t->name[i])) != '\0'; i++) {
+        if (c < '0' || c > '9' || i - begin >= 9) { // more digits than any graph needs
+            return -1;
+        }
+        number = number * 10 + (c - '0');
+    }
+    return i == begin ? -1 : number;
+}
+
+// Numbers are indices, in the first graph of a context. What is used in several graphs keeps the name that it got first, so an index may be
+// taken, by a tensor of this context, or by one of another that comes into it here.
+static void name_list(struct ggml_context * ctx, struct ggml_tensor * const * list, int begin, int end, bool is_leaf) {
+    const char * prefix = is_leaf ? "leaf_" : "node_";
+    bool         named  = true;
+    for (int i = begin; i < end; i++) {
+        const int number = number_in(list[i], prefix);
+        if (number >= 0 && ctx != NULL) {
+            gb_context_number_taken(ctx, is_leaf, number);
+        }
+        named = named && GB_READ_RELAXED(list[i]->name[0]) != '\0';
+    }
+    for (int i = begin; i < end && !named; i++) {
+        if (GB_READ_RELAXED(list[i]->name[0]) == '\0') {
+            ggml_format_name(list[i], "%s%d", prefix, ctx != NULL ? gb_context_number(ctx, is_leaf, i) : i);
+        }
+    }
+}
+
 static void name_new(const struct builder * b) {
-    for (int i = b->before.n_leafs; i < b->graph->n_leafs; i++) {
-        if (GB_READ_RELAXED(b->graph->leafs[i]->name[0]) == '\0') {
-            ggml_format_name(b->graph->leafs[i], "leaf_%d", i);
-        }
-    }
-    for (int i = b->before.n_nodes; i < b->graph->n_nodes; i++) {
-        if (GB_READ_RELAXED(b->graph->nodes[i]->name[0]) == '\0') {
-            ggml_format_name(b->graph->nodes[i], "node_%d", i);
-        }
-    }
+    struct ggml_context * ctx = owner_of(b->graph);
+    name_list(ctx, b->graph->leafs, b->before.n_leafs, b->graph->n_leafs, true);
+    name_list(ctx, b->graph->nodes, b->before.n_nodes, b->graph->n_nodes, false);
 }
 
 static void unmark(struct ggml_hash_set set, const struct ggml_tensor * tensor) {

@@ -40,6 +40,11 @@ void * gb_context_alloc(struct ggml_context * ctx, enum ggml_object_type type, s
 // after one of these, their memory is not had back, and they are no tensors any more. Walks the objects.
 void gb_context_drop(struct ggml_context * ctx, void * payload);
 
+// A number from `least` on for the automatic name of a leaf or node: larger than all that the context has given for its kind, so no two of
+// its names are alike. gb_context_number_taken: a name with this number is in use already.
+int  gb_context_number(struct ggml_context * ctx, bool is_leaf, int least);
+void gb_context_number_taken(struct ggml_context * ctx, bool is_leaf, int number);
+
 // A tensor object that is a copy of *layout but for `data`: `data_size` bytes from where the context puts data (nowhere, scratch, or behind
 // the struct); in_pool: always behind the struct. alignment: what elements need when the scratch is used. A view keeps layout->data.
 struct ggml_tensor * gb_context_new_tensor(struct ggml_context * ctx, const struct ggml_tensor * layout, size_t data_size,
