@@ -313,7 +313,7 @@ static void numbers_in_parameters(void) {
     static const struct { const char * text; bool good; size_t bytes; } sizes[] = {
         { "0", true, 0 }, { "4096", true, 4096 }, { "1k", true, 1024 }, { "64M", true, 64u << 20 }, { "1.5MiB", true, 3u << 19 },
         { "2GB", true, (size_t) 2 << 30 }, { "", false, 0 }, { "M", false, 0 }, { "-1", false, 0 }, { "12x", false, 0 },
-        { "1e30", false, 0 }, { "inf", false, 0 }, { "nan", false, 0 }, { " 5", false, 0 }, { "5 ", false, 0 }, { "5MX", false, 0 },
+        { "1.5", false, 0 }, { "3.0", true, 3 }, { "1e30", false, 0 }, { "inf", false, 0 }, { "nan", false, 0 }, { " 5", false, 0 }, { "5 ", false, 0 }, { "5MX", false, 0 },
     };
     for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
         size_t r = 77;

@@ -148,7 +148,7 @@ bool gb_params_size(const char * value, size_t * r) {
     for (int i = 0; i < 5; i++) {
         if (gb_text_equal(letter, units[i])) {
             const double bytes = number * (double) (1ull << (10 * i));
-            const bool   fits  = bytes < (double) (SIZE_MAX / 2);
+            const bool   fits  = bytes < (double) (SIZE_MAX / 2) && (i > 0 || bytes == (double) (size_t) bytes); // no parts of a byte
             *r                 = fits ? (size_t) bytes : 0;
             return fits;
         }
