@@ -14,10 +14,11 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from typing import Any, ClassVar, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, TypeVar
 
 from ._errors import StateError, raise_last
 from ._ffi import ffi, lib
+from ._hints import no_attribute
 from ._owned import owned
 
 __all__ = ["ContextCore", "Core", "Handle", "Holders", "Local", "address", "fail", "new_handle", "new_pin", "use"]
@@ -171,6 +172,11 @@ class Local:
     """Of objects that refer to C objects, or to others that do: a copy is the same one, and they do not leave the process."""
 
     __slots__ = ()
+
+    if not TYPE_CHECKING:  # for checkers there is no such thing
+
+        def __getattr__(self, name):
+            no_attribute(self, name)
 
     def __copy__(self: _L) -> _L:
         return self

@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 
 from ._messages import close_matches
 
-__all__ = ["made_by", "module_attribute", "refuse_calls"]
+__all__ = ["made_by", "module_attribute", "no_attribute", "no_name", "refuse_calls"]
 
 _DATA = "ctx.constant(array) makes a tensor of data, ctx.tensor(shape) one to be set"
 _CUSTOM = "there is no such operation; gb.map_custom(function, x) runs a function of yours"
@@ -44,6 +44,94 @@ _FUNCTIONS = {
     **dict.fromkeys(["half", "f16"], "gb.float16"),
     **dict.fromkeys(["int", "i32", "long"], "gb.int32"),
     "bf16": "gb.bfloat16",
+    "double": "nothing is computed with float64: gb.float32",
+    **dict.fromkeys(["bool", "uint8", "uint16", "uint32", "uint64"], "of integers tensors have int8, int16, int32 and int64"),
+    **dict.fromkeys(["nn", "Module", "Linear", "Parameter"], "a model is a function of tensors: gb.relu(x @ w.T + b)"),
+    **dict.fromkeys(["optim", "autograd"], _NO_GRADIENTS),
+}
+
+# What objects have not, by class, and what is meant.
+_LAST = "along the last axis"
+_WHERE = "a tensor is where its memory is: ctx.allocate(backend), backend.alloc(size).place(x), or where the scheduler puts it"
+_RUN = "scheduler.compute(ctx.graph(x)) computes it, x.numpy() shows it"
+_ATTRIBUTES: dict[str, dict[str, str]] = {
+    "Tensor": {
+        **_OPERATIONS,
+        "sum": "gb.sum(x) adds all elements, gb.sum_rows(x) those of each row",
+        "mean": f"gb.mean(x), {_LAST}",
+        "argmax": f"gb.argmax(x), {_LAST}",
+        "argsort": f"gb.argsort(x), {_LAST}",
+        **dict.fromkeys(["softmax", "log_softmax"], f"gb.soft_max(x), {_LAST}"),
+        **dict.fromkeys(["to", "cpu", "cuda"], _WHERE),
+        "device": "x.location says where it is",
+        "float": 'x.astype("float32")',
+        "half": 'x.astype("float16")',
+        "bfloat16": 'x.astype("bfloat16")',
+        **dict.fromkeys(["int", "long"], 'x.astype("int32")'),
+        "double": "nothing is computed with float64",
+        **dict.fromkeys(["copy", "clone"], "gb.dup(x) is a node that copies, x.numpy(copy=True) an array"),
+        **dict.fromkeys(["detach", "backward", "requires_grad", "requires_grad_", "grad"], _NO_GRADIENTS),
+        "view": "x.reshape(shape)",
+        **dict.fromkeys(["flatten", "ravel"], "x.reshape(-1)"),
+        **dict.fromkeys(["unsqueeze", "expand_dims"], "x[None], x[:, None]"),
+        "squeeze": "x[0], x[:, 0] or x.reshape(shape)",
+        **dict.fromkeys(["expand", "expand_as", "broadcast_to", "tile"], "operators broadcast, and gb.repeat(x, shape) repeats"),
+        "dim": "x.ndim",
+        **dict.fromkeys(["numel", "nelement"], "x.size"),
+        "t": "x.T",
+        **dict.fromkeys(["mT", "H", "mH"], "x.swapaxes(-1, -2)"),
+        **dict.fromkeys(["data", "value", "values", "array"], "x.numpy()"),
+        **dict.fromkeys(["fill_", "fill", "copy_", "zero_"], "x.set(value)"),
+        **dict.fromkeys(["compute", "eval", "run"], _RUN),
+        **dict.fromkeys(["split", "chunk"], "slices are views: x[:2], x[2:]"),
+    },
+    "Context": {
+        **dict.fromkeys(["zeros", "ones", "full", "empty", "rand", "randn", "arange", "array", "asarray", "add_tensor"], _DATA),
+        **dict.fromkeys(["load", "open"], "gb.gguf.open(path).load(backend, context=ctx)"),
+        **dict.fromkeys(["compute", "run"], "scheduler.compute(ctx.graph(x)) computes"),
+    },
+    "Graph": {
+        **dict.fromkeys(["run", "forward", "eval"], "scheduler.compute(graph), or graph.compute(backend), runs it"),
+        **dict.fromkeys(["inputs", "leaves"], "graph.leafs"),
+        **dict.fromkeys(["tensors", "ops"], "graph.nodes, graph.leafs"),
+        **dict.fromkeys(["allocate", "plan", "explain"], "scheduler.allocate(graph), scheduler.prepare(graph), scheduler.explain(node)"),
+    },
+    "Scheduler": {
+        **dict.fromkeys(["run", "forward", "eval"], "scheduler.compute(graph)"),
+        "plan": "scheduler.prepare(graph)",
+        "set_callback": "scheduler.set_eval_callback(function)",
+        **dict.fromkeys(["wait", "sync"], "scheduler.synchronize()"),
+        **dict.fromkeys(["devices", "device"], "scheduler.backends"),
+    },
+    "Backend": {
+        **dict.fromkeys(["compute", "run"], "graph.compute(backend), or scheduler.compute(graph)"),
+        **dict.fromkeys(["memory", "free_memory"], "backend.max_size; scheduler.memory(backend) is what a graph needs"),
+        **dict.fromkeys(["device", "type"], "backend.name"),
+        **dict.fromkeys(["tensor", "allocate"], "ctx.tensor(shape) makes a tensor, ctx.allocate(backend) gives it memory there"),
+        **dict.fromkeys(["threads", "num_threads"], "backend.n_threads"),
+    },
+    "Buffer": {
+        **dict.fromkeys(["data", "numpy", "tobytes"], "a tensor shows what is in it: x.numpy()"),
+        **dict.fromkeys(["free", "delete"], "buffer.close()"),
+    },
+    "Pending": {
+        **dict.fromkeys(["result", "get"], "pending.results() is a list of arrays"),
+        **dict.fromkeys(["synchronize", "join"], "pending.wait()"),
+    },
+    "Plan": {
+        **dict.fromkeys(["peak", "size", "total"], 'plan.memory["CPU"].total'),
+        **dict.fromkeys(["compute", "execute"], "plan.run()"),
+        **dict.fromkeys(["save", "html", "show"], "plan.to_html(path)"),
+    },
+    "GGUFFile": {
+        **dict.fromkeys(["keys", "fields", "kv"], "file.metadata"),
+        **dict.fromkeys(["get_tensor", "tensor", "weights"], "file.tensors[name], or file.load(backend)"),
+    },
+    "gguf": {
+        **dict.fromkeys(["load", "read", "Reader", "GGUFReader", "File"], "gb.gguf.open(path)"),
+        **dict.fromkeys(["save", "write", "GGUFWriter"], "gb.gguf.Writer(path)"),
+        "quantize": "gb.quantize",
+    },
 }
 
 # Modules that are called like classes.
@@ -65,6 +153,23 @@ def _hinted(said: str, hint: str | None, name: str, known: Iterable[str]) -> str
 def module_attribute(name: str, known: Iterable[str]) -> NoReturn:
     """What the package raises for a name that it has not."""
     raise AttributeError(_hinted(f"ggml_backend has no {name!r}", _FUNCTIONS.get(name), name, known))
+
+
+def no_attribute(thing: object, name: str) -> NoReturn:
+    """What objects raise for an attribute that they have not."""
+    kind = type(thing).__name__
+    said = f"{kind!r} object has no attribute {name!r}"
+    if name.startswith("_"):
+        raise AttributeError(said)
+    hint = _ATTRIBUTES.get(kind, {}).get(name)
+    if hint is None and kind == "Tensor" and name in sys.modules["ggml_backend.ops"].__all__:
+        hint = f"gb.{name} is a function of tensors"
+    raise AttributeError(_hinted(said, hint, name, dir(type(thing))))
+
+
+def no_name(module: str, name: str, known: Iterable[str]) -> NoReturn:
+    """What a module of the package raises for a name that it has not."""
+    raise AttributeError(_hinted(f"ggml_backend.{module} has no {name!r}", _ATTRIBUTES[module].get(name), name, known))
 
 
 class _Uncallable(types.ModuleType):
