@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 
 from . import ops
-from ._errors import GgmlError, InvalidArgumentError, UnsupportedError, check, expect, expect_int
+from ._errors import GgmlError, InvalidArgumentError, UnsupportedError, check, expect, expect_bool, expect_function, expect_int, expect_list
 from ._escape import line
 from ._ffi import ffi, lib
 from ._files import read_text, write_text
@@ -114,11 +114,17 @@ class Costs:
     @classmethod
     def cached(cls, backends: Sequence[Backend], **options: Any) -> Costs | None:
         """From the files of :func:`calibrate`; None if one is missing. ``options``: other fields."""
-        found = [_read(b) for b in backends]
+        given = (backends,) if isinstance(backends, Backend) else expect_list(backends, "Costs.cached: backends", "backends")
+        for b in given:
+            expect(b, Backend, "Costs.cached: each backend")
+        found = [_read(b) for b in given]
         return None if any(d is None for d in found) else cls([d for d in found if d is not None], **options)
 
     def copy(self, source: int, target: int) -> CopyCost:
         """What a copy from one backend to another costs."""
+        source, target = expect_int(source, "Costs.copy: source"), expect_int(target, "Costs.copy: target")
+        if not (0 <= source < len(self.devices) and 0 <= target < len(self.devices)):
+            raise InvalidArgumentError(f"Costs.copy: from backend {source} to {target}, of {len(self.devices)}")
         for cost in (*self.copies.values(), *(c for d in self.devices for c in (d.from_host, d.to_host))):
             if not cost.bytes_per_us > 0:
                 raise InvalidArgumentError(f"Costs: bytes_per_us of a copy is {cost.bytes_per_us}, it must be above 0")
@@ -378,6 +384,9 @@ def calibrate(
     expect(backend, Backend, "calibrate: backend")
     if expect_int(size, "calibrate: size") < 64 or size % 32:
         raise InvalidArgumentError(f"calibrate: size must be a multiple of 32, at least 64, not {size}")
+    write = expect_bool(write, "calibrate: write")
+    if progress is not None:
+        expect_function(progress, "calibrate: progress")
     jobs = _jobs(backend, size)
     tell = progress or (lambda done, total, what: None)
     found: list[OpCost] = []

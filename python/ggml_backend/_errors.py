@@ -8,6 +8,7 @@ would expect (``ValueError``, ``MemoryError``, ...).
 from __future__ import annotations
 
 import operator
+import os
 from typing import Any, NoReturn
 
 from ._ffi import ffi, lib
@@ -136,6 +137,36 @@ def expect_int(value: Any, what: str) -> int:
         return operator.index(value)
     except TypeError:
         raise TypeError(f"{what} must be an int, not {kind_of(value)}") from None
+
+
+def expect_bool(value: Any, what: str) -> bool:
+    """TypeError unless the argument is true or false: a bool, of NumPy too, or 0 or 1."""
+    if value is True or value is False:
+        return value
+    if kind_of(value) in ("numpy.bool", "numpy.bool_") or (isinstance(value, int) and value in (0, 1)):
+        return bool(value)
+    raise TypeError(f"{what} must be a bool, not {kind_of(value)}")
+
+
+def expect_path(value: object, what: str) -> None:
+    """TypeError unless the argument is a path."""
+    if not isinstance(value, (str, bytes, os.PathLike)):
+        raise TypeError(f"{what} must be a path, not {kind_of(value)}")
+    name = os.fsdecode(value)
+    if not name:
+        raise InvalidArgumentError(f"{what} is empty")
+    if "\0" in name:
+        raise InvalidArgumentError(f"{what}: a path cannot hold NUL: {name!r:.60}")
+
+
+def expect_list(value: Any, what: str, of: str) -> tuple[Any, ...]:
+    """The argument as a tuple; TypeError unless it is a list or the like."""
+    try:
+        if isinstance(value, (str, bytes)):
+            raise TypeError
+        return tuple(value)
+    except TypeError:
+        raise TypeError(f"{what} must be a list of {of}, not {kind_of(value)}") from None
 
 
 def expect_function(value: object, what: str, hint: str = "") -> None:

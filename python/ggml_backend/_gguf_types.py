@@ -205,6 +205,8 @@ def _exact(values: Any, name: str) -> np.ndarray[Any, Any]:
 
 def store(meta: Any, key: str, value: Any, kind: str | None) -> None:
     """Sets a key. kind: a name of ELEMENTS, "str" or "arr[...]", or None to choose by the value."""
+    if kind is not None and not isinstance(kind, str):
+        raise TypeError(f"type must be a str, not {type(kind).__name__}")
     if kind is not None and kind.startswith("arr[") and kind.endswith("]"):
         kind = kind[4:-1]
         if isinstance(value, str) or not isinstance(value, (Sequence, np.ndarray)):

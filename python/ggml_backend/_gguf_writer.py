@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ._errors import FileError, GgmlError, InvalidArgumentError, StateError, check, raise_last
+from ._errors import FileError, GgmlError, InvalidArgumentError, StateError, check, expect_function, expect_path, raise_last
 from ._ffi import ffi, lib
 from ._files import Sink, replace_file
 from ._gguf_types import UnknownType, key_bytes, new_metadata, store
 from ._mapped import check_file, reading, watch_of
 from ._messages import kind_of
+from ._names import as_name
 from ._quantize import OnInvalid, dequantize, quantize_part
 from ._shapes import ne_of, shape_tuple
 from .dtypes import DType, DTypeLike, as_dtype
@@ -129,6 +130,7 @@ class Writer:
     """
 
     def __init__(self, path: str | os.PathLike[str], *, alignment: int | None = None) -> None:
+        expect_path(path, "Writer: path")
         self.path: str = os.fsdecode(path)
         self._meta: Any = new_metadata()
         if not lib.gbpy_gguf_make(self._meta):
@@ -154,8 +156,8 @@ class Writer:
             store(self._live(), key, value, type)
         except (GgmlError, TypeError, OverflowError) as error:
             if isinstance(error, OverflowError):
-                raise InvalidArgumentError(f"key {key!r}: {error}") from None
-            error.args = (f"key {key!r}: {error}",)
+                raise InvalidArgumentError(f"Writer.add: key {key!r}: {error}") from None
+            error.args = (f"Writer.add: key {key!r}: {error}",)
             raise
         return self
 
@@ -192,7 +194,8 @@ class Writer:
         importance, on_invalid: see :func:`ggml_backend.quantize`; the data is looked at when the file is written
         """
         meta = self._live()
-        element = None if dtype is None else as_dtype(dtype)
+        as_name(name, "Writer.add_tensor")
+        element = None if dtype is None else as_dtype(dtype, "Writer.add_tensor")
         if not isinstance(data, (np.ndarray, Tensor)) and isinstance(getattr(data, "dtype", None), UnknownType):
             return self._add_unknown(meta, name, data, element)
         if isinstance(element, UnknownType):
@@ -234,7 +237,11 @@ class Writer:
                 return _Entry(name, logical, stored, data.numpy, True, None)
             array = data
         else:
-            return self._array_entry(name, np.asanyarray(data), element, shape, importance)
+            try:
+                given = np.asanyarray(data)
+            except ValueError:
+                raise InvalidArgumentError(f"{what}: data must be an array, not lists of different lengths") from None
+            return self._array_entry(name, given, element, shape, importance)
         assert element is not None
         source_ok = stored in FLOATS or stored.name == "float64" or stored.is_quantized
         if not source_ok or not (element.is_quantized or element in FLOATS):
@@ -287,6 +294,8 @@ class Writer:
         """
         if self._meta is None:
             return
+        if progress is not None:
+            expect_function(progress, "Writer.close: progress")
         try:
             replace_file(self.path, lambda file: self._write(file, progress))
         except IsADirectoryError:

@@ -111,7 +111,7 @@ class _Job:
     """What all parts of the work have in common."""
 
     def __init__(self, element: DType, source: Array, on_invalid: str, what: str, n_threads: int | None, first_row: int) -> None:
-        if on_invalid not in _ON_INVALID:
+        if not isinstance(on_invalid, str) or on_invalid not in _ON_INVALID:
             raise InvalidArgumentError(f"{what}: on_invalid is 'error', 'clip' or 'nan', not {on_invalid!r}")
         self.element, self.source, self.what, self.n_threads = element, source, what, n_threads
         self.on_invalid = _ON_INVALID[on_invalid]
@@ -186,7 +186,7 @@ def quantize(
     when a format needs importance weights;
     :class:`UnsupportedError` for formats that cannot be written.
     """
-    element = as_dtype(dtype)
+    element = as_dtype(dtype, "quantize")
     return quantize_part(array, element, importance, on_invalid, n_threads, f"quantize to {element.name}")
 
 
@@ -257,9 +257,12 @@ def dequantize(blocks: Any, dtype: DTypeLike, *, n_threads: int | None = None) -
 
     For float32, float16 and bfloat16 also takes arrays of that dtype (bfloat16: of uint16 bits). Any bytes are valid blocks.
     """
-    element = as_dtype(dtype)
+    element = as_dtype(dtype, "dequantize")
     what = f"dequantize {element.name}"
-    source = np.asarray(blocks)
+    try:
+        source = np.asarray(blocks)
+    except ValueError:
+        raise InvalidArgumentError(f"{what}: takes the bytes of rows as an array of uint8, not lists of different lengths") from None
     if element.name == "bfloat16" and source.dtype.name == "bfloat16":
         source = source.view(np.uint16)
     if not lib.gbpy_can_dequantize(element.id):
@@ -296,7 +299,8 @@ _FALLBACK = {"q4_k": "q5_0", "q5_k": "q5_1", "q6_k": "q8_0", "q8_k": "q8_0"}
 def fallback_dtype(dtype: DTypeLike, n: int) -> DType:
     """The format to store rows of ``n`` elements in when ``dtype`` is asked for: ``dtype`` if they are whole blocks of it, else the nearest
     format with blocks of 32 (Q4_K: Q5_0, Q5_K: Q5_1, Q6_K: Q8_0, smaller ones: IQ4_NL), else float16."""
-    element = as_dtype(dtype)
+    element = as_dtype(dtype, "fallback_dtype")
+    n = expect_int(n, "fallback_dtype: n")
     if n % element.block_size == 0:
         return element
     smaller = dtypes[_FALLBACK.get(element.name, "iq4_nl")]

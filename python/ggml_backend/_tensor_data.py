@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import operator
 from typing import Any, TypeVar
 
 import numpy as np
 
 from ._data import array_at, exact_array, layout, read_tensor, to_array
-from ._errors import GgmlError, InvalidArgumentError, StateError, raise_last
+from ._errors import GgmlError, InvalidArgumentError, StateError, expect_bool, expect_int, raise_last
 from ._ffi import ffi, lib
 from ._handles import new_handle, new_pin
 from ._mapped import reading
@@ -25,6 +24,14 @@ _look = lib.gbpy_look
 _write = lib.gbpy_write
 _write_all = lib.gbpy_write_all
 _T = TypeVar("_T", bound="TensorData")
+
+
+def _numpy_dtype(dtype: Any) -> np.dtype[Any]:
+    try:
+        found: np.dtype[Any] = np.dtype(dtype)
+        return found
+    except (TypeError, ValueError, SyntaxError, AttributeError):
+        raise TypeError(f"numpy: dtype must be a dtype of NumPy, such as np.float32, not {dtype!r:.60}") from None
 
 
 class TensorData(TensorInfo):
@@ -70,7 +77,9 @@ class TensorData(TensorInfo):
         copy: True: always a copy; False: raise :class:`StateError` rather than copy.
         """
         p = self._live()
-        target = None if dtype is None else np.dtype(dtype)
+        target = None if dtype is None else _numpy_dtype(dtype)
+        if copy is not None:
+            copy = expect_bool(copy, "numpy: copy")
         if copy or (copy is None and target is not None and target != self.dtype.numpy):
             array = read_tensor(self._k, p, self.describe)  # before anybody computes again
             return array if target is None else self._converted(array, target, copy)
@@ -111,7 +120,7 @@ class TensorData(TensorInfo):
         on_invalid: what :func:`ggml_backend.quantize` does with numbers that the dtype cannot hold.
         """
         dtype = self.dtype
-        if quantize:
+        if quantize is not False and expect_bool(quantize, "set: quantize"):
             value = self._quantized(value, dtype, on_invalid)
         if value is ...:
             value = np.zeros(layout(self._live(), dtype)[0], dtype.numpy) if dtype.is_quantized else 0
@@ -121,7 +130,7 @@ class TensorData(TensorInfo):
             array = exact_array(value.numpy() if isinstance(value, TensorData) else value, dtype, f"set: {self.describe()}")
         p = self._live()
         if offset is not None:
-            self._write_flat(array, operator.index(offset), dtype)
+            self._write_flat(array, expect_int(offset, "set: offset"), dtype)
             return self
         shape, _ = layout(p, dtype)
         if array.shape != shape:

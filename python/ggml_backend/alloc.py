@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ._errors import InvalidArgumentError, StateError, check, expect
+from ._errors import InvalidArgumentError, StateError, check, expect, expect_bool, expect_int, expect_list
 from ._ffi import ffi, lib
 from ._handles import Core, Handle, fail, new_handle, use
 from .backend import Backend
@@ -50,15 +50,16 @@ class TensorAllocator(Handle):
     def __init__(self, target: Backend | BufferType | Buffer, size: int | None = None, *, measure: bool = False) -> None:
         self._core: _TallocrCore | None = None
         self._buffer: Buffer | None = None
-        if measure:
+        if expect_bool(measure, "TensorAllocator: measure"):
             if isinstance(target, Buffer) or size is not None:
                 raise InvalidArgumentError("TensorAllocator: to measure it takes a backend or buffer type, and no size")
             self._core = _TallocrCore(None, _buffer_type(target, "TensorAllocator: target"))
             return
         if not isinstance(target, Buffer):
+            kind = _buffer_type(target, "TensorAllocator: target")
             if size is None:
                 raise InvalidArgumentError("TensorAllocator: needs a size, or a Buffer")
-            target = _buffer_type(target, "TensorAllocator: target").alloc(size)
+            target = kind.alloc(expect_int(size, "TensorAllocator: size"))
         elif size is not None:
             raise InvalidArgumentError("TensorAllocator: the size is that of the buffer")
         self._core = _TallocrCore(target._live(), None)
@@ -139,7 +140,10 @@ class GraphAllocator(Handle):
         """An execution order that is not that of the nodes: indices of nodes, with -1 as a barrier. Memory is reused only across barriers.
         None: the order of the nodes."""
         core = self._live()
-        values = list(order or [])
+        given = () if order is None else expect_list(order, "GraphAllocator.set_order: order", "ints")
+        values = [expect_int(i, "GraphAllocator.set_order: each of order") for i in given]
+        if any(not -1 <= i < 2**31 for i in values):
+            raise InvalidArgumentError("GraphAllocator.set_order: each index must be that of a node, or -1")
         with use("GraphAllocator.set_order", core):
             check(lib.ggml_gallocr_set_parse_seq(core.ptr, ffi.new("int[]", values), len(values)), "GraphAllocator.set_order")
 

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import operator
 import os
 import re
 import threading
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, SupportsIndex
+from typing import TYPE_CHECKING, Any
 
-from ._errors import InvalidArgumentError, StateError, check, non_null
+import numpy as np
+
+from ._errors import InvalidArgumentError, StateError, check, expect_int, expect_path, non_null
 from ._ffi import ffi, lib
 from ._handles import Core, Handle, fail, new_handle, use
 from ._messages import close_matches, kind_of, plain
@@ -22,6 +22,8 @@ from .buffer import Buffer, BufferType, Usage, expect_tensor, text
 if TYPE_CHECKING:
     from .tensor import Tensor
 
+_MAX_INT = 2**31 - 1
+
 __all__ = ["Backend", "BackendList", "LoadRecord", "backends", "cpu_levels", "get_include", "load_backend", "load_report"]
 
 
@@ -29,6 +31,13 @@ class BackendList(list[str]):
     """What :func:`backends` returns: names, and of kinds of backends that are not there, why."""
 
     missing: dict[str, str]  #: ``{"CUDA": "no device: ..."}``; empty when nothing is missing
+
+    if not TYPE_CHECKING:  # for checkers there is no such thing
+
+        def __getitem__(self, index):
+            if isinstance(index, str):
+                raise TypeError(f"backends() is a list of names; gb.Backend({index!r}) makes a backend")
+            return super().__getitem__(index)
 
 
 def _registered() -> list[str]:
@@ -100,9 +109,8 @@ def load_backend(path: str | os.PathLike[str]) -> list[str]:
     version, or finds no device.
     """
     given: Any = path
-    if not isinstance(given, (str, os.PathLike)):
-        raise TypeError(f"load_backend: path must be a path, not {kind_of(given)}")
-    full = Path(path).absolute()
+    expect_path(given, "load_backend: path")
+    full = Path(os.fsdecode(given)).absolute()
     if not _exists(full):
         raise FileNotFoundError(f"load_backend: there is no file {str(full)!r}")
     before = len(_registered())
@@ -158,10 +166,13 @@ def _parameter(key: str, value: object) -> str:
         shown = value
     elif isinstance(value, bool):
         shown = str(int(value))
-    elif isinstance(value, Iterable):
-        shown = "+".join(str(v) for v in value)
+    elif isinstance(value, (list, tuple, set, frozenset)) and all(isinstance(v, str) for v in value):
+        shown = "+".join(sorted(value) if isinstance(value, (set, frozenset)) else value)
+    elif hasattr(value, "__index__"):
+        shown = str(expect_int(value, f"Backend: {key}"))
     else:
-        shown = str(value)
+        hint = "; a size is '1.5M' or an int of bytes, a time '2.5ms'" if isinstance(value, (float, np.floating)) else ""
+        raise TypeError(f"Backend: {key} must be a str, an int or a list of names, not {kind_of(value)}{hint}")
     if "," in shown or "," in key or "=" in key:
         raise InvalidArgumentError(f"Backend: parameter {key}={shown!r} contains a separator")
     return f"{key}={shown}"
@@ -243,11 +254,13 @@ class Backend(Handle):
     @n_threads.setter
     def n_threads(self, n: int) -> None:
         core = self._cpu()
-        if isinstance(n, bool) or not isinstance(n, SupportsIndex):
-            raise TypeError(f"Backend: n_threads must be an int, not {kind_of(n)}")
-        n = operator.index(n)
+        if isinstance(n, bool):
+            raise TypeError("Backend: n_threads must be an int, not bool")
+        n = expect_int(n, "Backend: n_threads")
         if n < 1:
             raise InvalidArgumentError(f"Backend: n_threads must be at least 1, not {n}")
+        if n > _MAX_INT:
+            raise InvalidArgumentError(f"Backend: n_threads {n} is too large")
         with use("Backend", core):
             check(lib.ggml_backend_cpu_set_n_threads(core.ptr, n), "Backend.n_threads")
 

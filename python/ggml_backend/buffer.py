@@ -29,7 +29,7 @@ def usage_id(usage: Usage) -> int:
     try:
         number: int = _USAGE[usage]
         return number
-    except KeyError:
+    except (KeyError, TypeError):
         raise InvalidArgumentError(f"usage must be one of {', '.join(map(repr, _USAGE))}, not {usage!r}") from None
 
 
@@ -224,6 +224,7 @@ class Buffer(Handle):
         """Fills every byte with ``value``, but for constants, which keep theirs. Inputs in it count as set; results in it, and of these
         inputs, must be computed again."""
         core = self._live()
+        value = expect_int(value, "Buffer.clear: value")
         if not 0 <= value <= 255:
             raise InvalidArgumentError(f"Buffer.clear: value {value} is not a byte")
         status = lib.gbpy_clear(core.h, value)
@@ -236,7 +237,7 @@ class Buffer(Handle):
         core = self._live()
         expect_tensor(tensor, "Buffer.place: tensor")
         pointer = tensor._live()
-        size = self.size
+        size, offset = self.size, expect_int(offset, "Buffer.place: offset")
         if not 0 <= offset <= size:
             raise InvalidArgumentError(f"Buffer.place: offset {offset} is outside of a buffer of {size} bytes")
         step = min(tensor.dtype.itemsize & -tensor.dtype.itemsize, 8)

@@ -10,6 +10,7 @@ from typing import Any, Literal, overload
 import numpy as np
 
 from ._calibrate import add_calibrate_command
+from ._errors import InvalidArgumentError
 from ._ffi import ffi, lib
 from ._gguf_cli import add_gguf_commands
 from ._terminal import Parser, parse, print_json, run_command, say
@@ -72,11 +73,11 @@ def show_config(mode: Literal["print"] = "print") -> None: ...
 def show_config(mode: Literal["dict"]) -> dict[str, Any]: ...
 def show_config(mode: str = "print") -> dict[str, Any] | None:
     """Version, compiler, processor, kernels, threads and backends: printed, or with mode="dict" returned."""
+    if not isinstance(mode, str) or mode not in ("print", "dict"):
+        raise InvalidArgumentError(f"show_config: mode must be 'print' or 'dict', not {mode!r:.60}")
     config = _config()
     if mode == "dict":
         return config
-    if mode != "print":
-        raise ValueError(f"show_config: mode must be 'print' or 'dict', not {mode!r}")
     say("\n".join(_lines(config)))
     return None
 

@@ -11,7 +11,7 @@ from typing import Any, Union
 
 import numpy as np
 
-from ._errors import InvalidArgumentError
+from ._errors import InvalidArgumentError, expect_int
 from ._ffi import ffi, lib
 from ._messages import close_matches
 
@@ -48,6 +48,7 @@ class DType:
 
     def row_size(self, n: int) -> int:
         """Bytes of ``n`` elements; ``n`` must be a multiple of ``block_size``."""
+        n = expect_int(n, "row_size: n")
         if n < 0 or n % self.block_size:
             raise InvalidArgumentError(f"{self.name}: rows of {n} elements are not whole blocks of {self.block_size}")
         return n // self.block_size * self.itemsize
@@ -123,7 +124,7 @@ def as_dtype(value: DTypeLike, what: str = "") -> DType:
             return found
     try:
         dtype = np.dtype(value)
-    except TypeError:
+    except (TypeError, ValueError, SyntaxError):  # what NumPy says of texts and lists that it cannot read
         dtype = None
     if dtype is not None and value is not None:
         if dtype.name == "bfloat16":  # ml_dtypes

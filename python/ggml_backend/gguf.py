@@ -17,20 +17,21 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ._errors import FileError, InvalidArgumentError, StateError, clear_error, raise_last
+from ._errors import FileError, InvalidArgumentError, StateError, clear_error, expect, expect_function, expect_list, expect_path, raise_last
 from ._ffi import ffi, lib
 from ._gguf_types import Keys, UnknownType, decode, findable, new_metadata, type_name
 from ._gguf_writer import Writer
+from ._hints import no_attribute, no_name
 from ._mapped import check_file, map_file, watch_of
 from ._messages import UnknownKey, kind_of, reader_hint
 from ._patterns import Patterns
 from ._quantize import dequantize, fallback_dtype
 from .backend import Backend
-from .buffer import Buffer, BufferType, Usage
+from .buffer import Buffer, BufferType, Usage, usage_id
 from .dtypes import DType, dtype_of_id
 from .graph import Context
 from .tensor import Tensor
@@ -228,7 +229,10 @@ class Weights(Mapping[str, Tensor]):
         self._tensors: dict[str, Tensor] = {}
 
     def __getitem__(self, name: str) -> Tensor:
-        return self._tensors[name]
+        try:
+            return self._tensors[name]
+        except (KeyError, TypeError):
+            raise UnknownKey(name, self._tensors) from None
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._tensors)
@@ -278,6 +282,17 @@ class GGUFFile:
         self.metadata: Metadata = Metadata(self)
         self.tensors: Tensors = Tensors(self)
 
+    if not TYPE_CHECKING:  # for checkers there is no such thing
+
+        def __getattr__(self, name):
+            no_attribute(self, name)
+
+        def __getitem__(self, name):
+            raise TypeError("a file is not indexed itself: file.tensors[name] is a tensor, file.metadata[key] a value")
+
+        def __iter__(self):
+            raise TypeError("a file is not gone through itself: file.tensors has its tensors, file.metadata its keys")
+
     def _live(self) -> list[Part]:
         parts = self._parts  # once: another thread may close it meanwhile
         if not parts:
@@ -315,6 +330,11 @@ class GGUFFile:
         :class:`UnsupportedError` for a tensor of an unknown type (choose the others by ``names``).
         """
         parts = self._live()
+        if context is not None:
+            expect(context, Context, "load: context")
+        if progress is not None:
+            expect_function(progress, "load: progress")
+        usage_id(usage)
         groups = self._groups(where, self._select(names))
         weights = Weights(context if context is not None else Context())
         copies: dict[int, list[_Copy]] = {}
@@ -349,10 +369,12 @@ class GGUFFile:
         every = list(self.tensors)
         if names is None:
             return every
-        patterns = [names] if isinstance(names, str) else list(names)
+        patterns = (names,) if isinstance(names, str) else expect_list(names, "load: names", "names or patterns")
         chosen: set[str] = set()
         left = Patterns(every)
         for pattern in patterns:
+            if not isinstance(pattern, str):
+                raise TypeError(f"load: names: each must be a str, not {kind_of(pattern)}")
             found = left.fitting(pattern)
             if not found:
                 raise KeyError(f"{self.name}: no tensor fits {pattern!r}")
@@ -363,6 +385,8 @@ class GGUFFile:
         rules: Mapping[str, Target] = where if isinstance(where, Mapping) else {"*": where}
         types: dict[str, BufferType] = {}
         for pattern, target in rules.items():
+            if not isinstance(pattern, str):
+                raise TypeError(f"load: where: each pattern must be a str, not {kind_of(pattern)}")
             if not isinstance(target, (Backend, BufferType)):
                 raise TypeError(f"load: a tensor is placed on a Backend or a BufferType, not on {type(target).__name__}")
             types[pattern] = target.buffer_type if isinstance(target, Backend) else target
@@ -492,6 +516,7 @@ def open(source: Any) -> GGUFFile:
     """
     if isinstance(source, (str, os.PathLike)):
         path = os.fsdecode(source)
+        expect_path(path, "open: source")
         paths = _siblings(path)
         try:
             parts = [Part(map_file(p), p) for p in paths]
@@ -512,3 +537,9 @@ def open(source: Any) -> GGUFFile:
     except TypeError:
         raise TypeError(f"open: takes a path or the bytes of a file, not {kind_of(source)}{reader_hint(source)}") from None
     return GGUFFile([Part(view if view.nbytes else b"", "bytes")], "bytes")
+
+
+if not TYPE_CHECKING:  # for checkers there is no such thing
+
+    def __getattr__(name):
+        no_name("gguf", name, __all__)

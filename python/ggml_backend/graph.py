@@ -13,7 +13,19 @@ import numpy as np
 
 from ._callbacks import Compare, CustomOp, Run, customs_of, raise_abort_errors, raise_kept
 from ._data import read_device
-from ._errors import NOT_GIVEN, InvalidArgumentError, StateError, check, expect, expect_int, non_null, raise_last
+from ._errors import (
+    NOT_GIVEN,
+    AllocationError,
+    InvalidArgumentError,
+    StateError,
+    check,
+    expect,
+    expect_bool,
+    expect_function,
+    expect_int,
+    non_null,
+    raise_last,
+)
 from ._escape import markup
 from ._ffi import ffi, lib
 from ._files import read_text
@@ -65,8 +77,9 @@ class Context(TensorPool):
         mem_size = expect_int(mem_size, "Context: mem_size")
         if mem_size < 0:
             raise InvalidArgumentError(f"Context: mem_size {mem_size} is negative")
-        if not isinstance(no_alloc, int):
-            raise TypeError(f"Context: no_alloc must be a bool, not {kind_of(no_alloc)}")
+        if mem_size >= 2**63:
+            raise AllocationError(f"Context: no memory has {mem_size} bytes")
+        no_alloc = expect_bool(no_alloc, "Context: no_alloc")
         h = new_handle()
         status = lib.gbpy_open_context(h, mem_size, no_alloc)
         if status:
@@ -108,7 +121,7 @@ class Context(TensorPool):
                     f"Context.graph: keep: {t.describe()} is not computed on the way to the outputs; pass it as an output"
                 )
             check(lib.ggml_set_output(kept), "Context.graph")
-        lib.gbpy_flag_leafs(pointer, keep_inputs)
+        lib.gbpy_flag_leafs(pointer, expect_bool(keep_inputs, "Context.graph: keep_inputs"))
         return Graph(self, GraphCore(pointer, core), (*tensors, *keep))
 
     def view(self, tensor: Tensor) -> Tensor:
@@ -248,6 +261,8 @@ class Graph(Local):
         return Tensor(self._ctx, pointer, Holders(core.h)(pointer)) if pointer else None
 
     def __getitem__(self, name: str) -> Tensor:
+        if not isinstance(name, str):
+            raise TypeError(f"graph[...] takes the name of a tensor, not {kind_of(name)}; graph.nodes and graph.leafs are lists")
         found = self.get(name)
         if found is None:
             raise UnknownKey(name, [t.name for t in (*self.leafs, *self.nodes)])
@@ -363,6 +378,8 @@ class Graph(Local):
         pool, holder = self._ctx, Holders(core.h)
         expect(backend1, Backend, "Graph.compare: backend1")
         expect(backend2, Backend, "Graph.compare: backend2")
+        if callback is not None:
+            expect_function(callback, "Graph.compare: callback")
         first = backend1._live()
         reach = ffi.new("bool *")
         status = lib.gbpy_graph_is_within_reach(core.h, first.h, reach)

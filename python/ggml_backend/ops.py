@@ -22,7 +22,7 @@ from functools import reduce, wraps
 from typing import Any, Literal, TypeVar, Union, overload
 from typing import cast as cast_to
 
-from ._errors import InvalidArgumentError, check, expect_int
+from ._errors import InvalidArgumentError, check, expect_bool, expect_int, expect_list
 from ._ffi import ffi, lib
 from ._messages import close_matches, kind_of
 from ._shapes import ne_of, resolve_shape, shape_tuple
@@ -72,7 +72,7 @@ def without(names: Sequence[str] = _AXES, hint: str = _LAST_AXIS) -> Callable[[_
     """Declares a function that does not have what functions of its kind have elsewhere, and says so to who gives it."""
 
     def wrap(function: _F) -> _F:
-        name = function.__name__
+        name, most = function.__name__, function.__code__.co_argcount
 
         @wraps(function)
         def checked(*args: Any, **options: Any) -> Any:
@@ -82,6 +82,10 @@ def without(names: Sequence[str] = _AXES, hint: str = _LAST_AXIS) -> Callable[[_
                 for wrong in names:
                     if wrong in options:
                         raise TypeError(f"{name}: there is no {wrong}; {hint}") from None
+                if len(args) > most:
+                    raise TypeError(f"{name}: takes {most} argument{'s'[: most > 1]} by position, not {len(args)}; {hint}") from None
+                if name == "soft_max" and len(args) > 1 and type(args[1]) is int:
+                    raise TypeError(f"soft_max: mask must be a Tensor, not int; {hint}") from None
                 raise
 
         return cast_to("_F", checked)
@@ -98,7 +102,10 @@ _FORMS: dict[str, tuple[Any, Any]] = {
 
 
 def _pick(name: str, inplace: bool) -> Any:
-    return _FORMS[name][1 if inplace else 0]
+    form = _FORMS[name]
+    if inplace is False:
+        return form[0]
+    return form[expect_bool(inplace, f"{name.removesuffix('_custom').removesuffix('_1d').removesuffix('_2d')}: inplace")]
 
 
 def _pair(op: str, name: str, value: IntPair) -> tuple[int, int]:
@@ -113,6 +120,14 @@ def _pair(op: str, name: str, value: IntPair) -> tuple[int, int]:
         raise InvalidArgumentError(f"{op}: {name} must be an int or a pair of ints, not {value!r:.60}") from None
 
 
+def _are(given: tuple[Any, ...], defaults: tuple[Any, ...]) -> bool:
+    """Are the arguments the defaults? What is no number is none of them, and C refuses it."""
+    try:
+        return given == defaults
+    except ValueError:  # of an array
+        return False
+
+
 def _dims(op: str, t: Any, label: str = "a") -> int:
     """``t.ndim``; TypeError if it is no tensor."""
     if not isinstance(t, Tensor):
@@ -123,7 +138,7 @@ def _dims(op: str, t: Any, label: str = "a") -> int:
 def _choice(op: str, name: str, value: str, choices: dict[str, int]) -> int:
     try:
         return choices[value]
-    except KeyError:
+    except (KeyError, TypeError):
         guess = close_matches(value, choices) if isinstance(value, str) else ""
         raise InvalidArgumentError(f"{op}: {name} must be one of {', '.join(map(repr, choices))}, not {value!r}{guess}") from None
 
@@ -132,7 +147,7 @@ def _choice(op: str, name: str, value: str, choices: dict[str, int]) -> int:
 
 
 def _unary(name: str, a: Tensor, inplace: bool) -> Tensor:
-    return build_1(name, _FORMS[name][1 if inplace else 0], a)
+    return build_1(name, _FORMS[name][0] if inplace is False else _pick(name, inplace), a)
 
 
 _UNARY = {
@@ -217,19 +232,23 @@ def silu(a: Tensor, inplace: bool = False) -> Tensor:
 @builds("ggml_hardswish")
 def hardswish(a: Tensor, inplace: bool = False) -> Tensor:
     """``x min(1, max(0, (x + 3) / 6))``"""
-    return unary(a, "hardswish", True) if inplace else build_1("hardswish", lib.ggml_hardswish, a)
+    if expect_bool(inplace, "hardswish: inplace"):
+        return unary(a, "hardswish", True)
+    return build_1("hardswish", lib.ggml_hardswish, a)
 
 
 @builds("ggml_hardsigmoid")
 def hardsigmoid(a: Tensor, inplace: bool = False) -> Tensor:
     """``min(1, max(0, (x + 3) / 6))``"""
-    return unary(a, "hardsigmoid", True) if inplace else build_1("hardsigmoid", lib.ggml_hardsigmoid, a)
+    if expect_bool(inplace, "hardsigmoid: inplace"):
+        return unary(a, "hardsigmoid", True)
+    return build_1("hardsigmoid", lib.ggml_hardsigmoid, a)
 
 
 @builds("ggml_leaky_relu")
 def leaky_relu(a: Tensor, negative_slope: float = 0.01, inplace: bool = False) -> Tensor:
     """``max(x, 0) + negative_slope min(x, 0)``"""
-    return build_1("leaky_relu", lib.ggml_leaky_relu, a, negative_slope, inplace)
+    return build_1("leaky_relu", lib.ggml_leaky_relu, a, negative_slope, expect_bool(inplace, "leaky_relu: inplace"))
 
 
 @builds("ggml_sqr", "ggml_sqr_inplace")
@@ -266,7 +285,7 @@ def scale(a: Tensor, s: float, inplace: bool = False) -> Tensor:
 
 
 def _binary(name: str, a: Tensor, b: Tensor, inplace: bool) -> Tensor:
-    return build_2(name, _FORMS[name][1 if inplace else 0], a, b)
+    return build_2(name, _FORMS[name][0] if inplace is False else _pick(name, inplace), a, b)
 
 
 @builds("ggml_add", "ggml_add_inplace")
@@ -368,6 +387,7 @@ def repeat(a: Tensor, like: Tensor | Sequence[int]) -> Tensor:
     """``a`` tiled to a shape (or to the shape of a tensor) whose sizes are multiples of its own. float32, float16, int32, int16."""
     if isinstance(like, Tensor):
         return build("repeat", lib.ggml_repeat, (a, like), ndim=like.ndim, labels=("a", "like"))
+    newest("repeat", (a,))
     return repeat_to(a, shape_tuple(like, "repeat: like"))
 
 
@@ -439,7 +459,8 @@ def _concat(a: Tensor, b: Tensor, axis: int) -> Tensor:
 @without()
 def argsort(a: Tensor, descending: bool = False) -> Tensor:
     """For each row the int32 permutation that sorts it; equal values keep their order, and NaN comes last in either direction."""
-    return build_1("argsort", lib.ggml_argsort, a, lib.GGML_SORT_DESC if descending else lib.GGML_SORT_ASC)
+    order = lib.GGML_SORT_DESC if expect_bool(descending, "argsort: descending") else lib.GGML_SORT_ASC
+    return build_1("argsort", lib.ggml_argsort, a, order)
 
 
 @builds("ggml_top_k")
@@ -502,7 +523,7 @@ def mul_mat(a: Tensor, b: Tensor, prec: Literal["default", "f32"] = "default") -
     prec="f32" asks devices for full precision: nothing is rounded then, and infinity is one.
     """
     y = build_2("mul_mat", lib.ggml_mul_mat, a, b, ndim=OF_PRODUCT)
-    if prec != "default":
+    if not isinstance(prec, str) or prec != "default":
         number = _choice("mul_mat", "prec", prec, {"default": 0, "f32": lib.GGML_PREC_F32})
         check(lib.ggml_mul_mat_set_prec(y._p, number), "mul_mat")
     return y
@@ -517,7 +538,7 @@ def mul_mat_id(matrices: Sequence[Tensor], ids: Tensor, id: int, b: Tensor) -> T
     """
     if isinstance(matrices, Tensor):
         raise TypeError("mul_mat_id: matrices must be a list of tensors, not one Tensor")
-    matrices = tuple(matrices)
+    matrices = expect_list(matrices, "mul_mat_id: matrices", "tensors")
     if not 1 <= len(matrices) <= MAX_MATRICES:
         raise InvalidArgumentError(f"mul_mat_id: takes 1 to {MAX_MATRICES} matrices, not {len(matrices)}")
     tensors = (*matrices, ids, b)
@@ -604,7 +625,7 @@ def view(a: Tensor, shape: int | Sequence[int] | None = None, strides: Sequence[
 def permute(a: Tensor, axis0: int, axis1: int, axis2: int, axis3: int) -> Tensor:
     """ggml's permutation, in ggml's order of dimensions (0 is the last axis of ``shape``): dimension ``i`` of ``a`` becomes dimension
     ``axis_i`` of the view. :meth:`Tensor.transpose` is NumPy's."""
-    axes = (axis0, axis1, axis2, axis3)
+    axes = tuple(expect_int(axis, f"permute: axis{i}") for i, axis in enumerate((axis0, axis1, axis2, axis3)))
     ndim = max((axes[d] + 1 for d in range(min(_dims("permute", a), MAX_DIMS)) if 0 <= axes[d] < MAX_DIMS), default=1)
     return build("permute", lib.ggml_permute, (a,), *axes, ndim=ndim)
 
@@ -666,15 +687,15 @@ def soft_max(a: Tensor, mask: Tensor | None = None, scale: float = 1.0, inplace:
 
     A row that is -inf everywhere gives zeros; one with NaN or +inf, at a masked place too, is NaN everywhere.
     """
-    if mask is None and scale == 1.0 and max_bias == 0.0:
+    if mask is None and _are((scale, max_bias), (1.0, 0.0)):
         return build_1("soft_max", _pick("soft_max", inplace), a)
-    if inplace:
+    if expect_bool(inplace, "soft_max: inplace"):
         raise InvalidArgumentError("soft_max: with a mask or scale it cannot work in place")
     if mask is None:
-        if max_bias != 0.0:
+        if not _are((max_bias,), (0.0,)):
             raise InvalidArgumentError("soft_max: max_bias needs a mask, which it multiplies")
         return build("soft_max", lib.ggml_soft_max_ext, (a, mask), scale, labels=("a", "mask"))
-    if max_bias != 0.0:
+    if not _are((max_bias,), (0.0,)):
         return build_2("soft_max", lib.ggml_soft_max_bias, a, mask, scale, max_bias, ndim=OF_FIRST, labels=("a", "mask"))
     return build_2("soft_max", lib.ggml_soft_max_ext, a, mask, scale, ndim=OF_FIRST, labels=("a", "mask"))
 
@@ -699,7 +720,7 @@ _RopeMode = Literal["normal", "neox", "glm", "normal_exact", "neox_exact"]
 
 
 def _rope_mode(op: str, mode: int | str) -> int:
-    return _choice(op, "mode", mode, _ROPE_MODES) if isinstance(mode, str) else mode
+    return _choice(op, "mode", mode, _ROPE_MODES) if isinstance(mode, str) else expect_int(mode, f"{op}: mode")
 
 
 @builds("ggml_rope", "ggml_rope_inplace", "ggml_rope_custom", "ggml_rope_custom_inplace", "ggml_rope_xpos_inplace")
@@ -736,13 +757,14 @@ def rope(
     xpos_base, xpos_down: xPos scaling (Sun et al. 2022, arXiv:2212.10554); only in place, only mode normal
     """
     labels = ("a", "positions")
-    n = a.shape[-1] if n_dims is None and isinstance(a, Tensor) and a.ndim else n_dims or 0
+    n = n_dims if n_dims is not None else a.shape[-1] if isinstance(a, Tensor) and a.ndim else 0
     number = _rope_mode("rope", mode)
     if xpos_base is not None:
-        if not inplace or number != 0 or (freq_base, freq_scale, ext_factor, attn_factor) != (10000.0, 1.0, 0.0, 1.0):
+        plain = _are((freq_base, freq_scale, ext_factor, attn_factor), (10000.0, 1.0, 0.0, 1.0))
+        if not expect_bool(inplace, "rope: inplace") or number != 0 or not plain:
             raise InvalidArgumentError("rope: xpos needs inplace=True, mode 'normal' and no other scaling")
         return build("rope", lib.ggml_rope_xpos_inplace, (a, positions), n, xpos_base, xpos_down, ndim=_dims("rope", a), labels=labels)
-    if (n_orig_ctx, freq_base, freq_scale, ext_factor, attn_factor) == (0, 10000.0, 1.0, 0.0, 1.0):
+    if _are((n_orig_ctx, freq_base, freq_scale, ext_factor, attn_factor), (0, 10000.0, 1.0, 0.0, 1.0)):
         return build_2("rope", _pick("rope", inplace), a, positions, n, number, n_ctx, ndim=OF_FIRST, labels=labels)
     scaling = (n_orig_ctx, freq_base, freq_scale, ext_factor, attn_factor, beta_fast, beta_slow)
     return build_2("rope", _pick("rope_custom", inplace), a, positions, n, number, n_ctx, *scaling, ndim=OF_FIRST, labels=labels)
@@ -767,7 +789,7 @@ def rope_back(
     xpos_down: bool = False,
 ) -> Tensor:
     """Gradient of :func:`rope`, given the gradient ``a`` of its result. Not for mode "glm"."""
-    n = a.shape[-1] if n_dims is None and isinstance(a, Tensor) and a.ndim else n_dims or 0
+    n = n_dims if n_dims is not None else a.shape[-1] if isinstance(a, Tensor) and a.ndim else 0
     arguments = (n_orig_ctx, freq_base, freq_scale, ext_factor, attn_factor, beta_fast, beta_slow, xpos_base, xpos_down)
     number = _rope_mode("rope_back", mode)
     ndim = _dims("rope_back", a)
@@ -800,7 +822,7 @@ def conv_1d(kernel: Tensor, data: Tensor, stride: int = 1, padding: int | Litera
     """``kernel (oc, ic, k)`` float16 over ``data (n, ic, w)``: ``(n, oc, ow)`` (cross-correlation, as in deep learning).
     padding="half" is ``k // 2``. The data is rounded to float16 (:func:`im2col`): beyond 65504 it becomes infinite."""
     ndim = max(_dims("conv_1d", data, "data"), 2)
-    if padding == "half":
+    if isinstance(padding, str) and padding == "half":
         return build("conv_1d", lib.ggml_conv_1d_ph, (kernel, data), stride, dilation, ndim=ndim, labels=_KERNEL)
     return build("conv_1d", lib.ggml_conv_1d, (kernel, data), stride, padding, dilation, ndim=ndim, labels=_KERNEL)
 
@@ -819,11 +841,11 @@ def conv_2d(
     The data is rounded to float16 (:func:`im2col`): beyond 65504 it becomes infinite.
     """
     ndim = max(_dims("conv_2d", data, "data"), 3)
-    if stride == "kernel":
+    if isinstance(stride, str) and stride == "kernel":
         if padding != 0 or dilation != 1:
             raise InvalidArgumentError("conv_2d: stride='kernel' needs padding 0 and dilation 1")
         return build("conv_2d", lib.ggml_conv_2d_sk_p0, (kernel, data), ndim=ndim, labels=_KERNEL)
-    if padding == "half":
+    if isinstance(padding, str) and padding == "half":
         if stride != 1 or dilation != 1:
             raise InvalidArgumentError("conv_2d: padding='half' needs stride 1 and dilation 1")
         return build("conv_2d", lib.ggml_conv_2d_s1_ph, (kernel, data), ndim=ndim, labels=_KERNEL)
@@ -975,7 +997,7 @@ def cross_entropy_loss(a: Tensor, b: Tensor, eps: float = 1e-9) -> Tensor:
     The gradient for the default is that of early 2024 too, ``(p (1 - eps) + eps - b) / rows``, right for rows of ``b`` that add up to 1;
     for any other eps it is the derivative, ``(p sum(b) - b) / rows`` for 0.
     """
-    if eps == _EPS_OF_2024:
+    if _are((eps,), (_EPS_OF_2024,)):
         return build("cross_entropy_loss", lib.ggml_cross_entropy_loss, (a, b), ndim=0)
     return build("cross_entropy_loss", lib.ggml_cross_entropy_loss_eps, (a, b), eps, ndim=0)
 
@@ -983,7 +1005,7 @@ def cross_entropy_loss(a: Tensor, b: Tensor, eps: float = 1e-9) -> Tensor:
 @builds("ggml_cross_entropy_loss_back", "ggml_cross_entropy_loss_eps_back")
 def cross_entropy_loss_back(a: Tensor, b: Tensor, c: Tensor, eps: float = 1e-9) -> Tensor:
     """Gradient of :func:`cross_entropy_loss` with respect to ``a``, given the gradient ``c`` (one element) of its result."""
-    if eps == _EPS_OF_2024:
+    if _are((eps,), (_EPS_OF_2024,)):
         return build("cross_entropy_loss_back", lib.ggml_cross_entropy_loss_back, (a, b, c))
     return build("cross_entropy_loss_back", lib.ggml_cross_entropy_loss_eps_back, (a, b, c), eps)
 

@@ -10,12 +10,12 @@ import csv
 import io
 from dataclasses import dataclass, field
 from os import PathLike
-from typing import Any, SupportsIndex
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ._errors import InvalidArgumentError, check
+from ._errors import InvalidArgumentError, check, expect_int
 from ._ffi import ffi, lib
 from ._files import read_text
 
@@ -40,7 +40,10 @@ class MemoryPlan:
 
 
 def _integers(values: ArrayLike, dtype: type[np.integer[Any]], name: str) -> NDArray[Any]:
-    array = np.asarray(values)
+    try:
+        array = np.asarray(values)
+    except ValueError:
+        raise InvalidArgumentError(f"plan_memory: {name} must be integers, and its lists have different lengths") from None
     if array.ndim != 1:
         raise InvalidArgumentError(f"plan_memory: {name} must have one dimension, has {array.ndim}")
     if array.size and not np.issubdtype(array.dtype, np.integer):
@@ -65,9 +68,7 @@ def plan_memory(
     if not lowers.size == uppers.size == sizes.size:
         raise InvalidArgumentError(f"plan_memory: {lowers.size} lower, {uppers.size} upper, {sizes.size} sizes: not as many of each")
     for name, value in (("alignment", alignment), ("capacity", 0 if capacity is None else capacity), ("budget_ms", budget_ms)):
-        if not isinstance(value, SupportsIndex):
-            raise TypeError(f"plan_memory: {name} must be an integer, not {type(value).__name__}")
-        if not 0 <= value < 2**63:
+        if not 0 <= expect_int(value, f"plan_memory: {name}") < 2**63:
             raise InvalidArgumentError(f"plan_memory: {name} must not be negative nor huge, is {value}")
     if capacity == 0 and any(int(s) for s in sizes):
         raise InvalidArgumentError("plan_memory: capacity is 0: None means no limit")

@@ -8,7 +8,17 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
 from ._callbacks import Eval, Run, Wanted, raise_abort_errors, wanted_function
-from ._errors import InvalidArgumentError, StateError, expect, expect_function, expect_int, raise_last
+from ._errors import (
+    InvalidArgumentError,
+    StateError,
+    expect,
+    expect_bool,
+    expect_function,
+    expect_int,
+    expect_list,
+    expect_path,
+    raise_last,
+)
 from ._errors import check as _check
 from ._fallbacks import heavy_fallbacks, warn_of
 from ._ffi import ffi, lib
@@ -158,9 +168,10 @@ class Scheduler(Handle):
             raise InvalidArgumentError("Scheduler: needs at least one backend")
         if isinstance(buffer_types, Backend):
             raise TypeError("Scheduler: several backends are a list: Scheduler([a, b])")
-        if buffer_types is not None and len(buffer_types) != len(self._backends):
-            raise InvalidArgumentError(f"Scheduler: {len(self._backends)} backends, {len(buffer_types)} buffer types")
-        self._buffer_types = None if buffer_types is None else tuple(buffer_types)
+        types = None if buffer_types is None else expect_list(buffer_types, "Scheduler: buffer_types", "buffer types")
+        if types is not None and len(types) != len(self._backends):
+            raise InvalidArgumentError(f"Scheduler: {len(self._backends)} backends, {len(types)} buffer types")
+        self._buffer_types: tuple[BufferType, ...] | None = types
         self._eval: tuple[Callable[[Tensor], bool | None], Callable[[Tensor], bool]] | None = None
         self._graph: Graph | None = None  # asked for last
         self._n_copies = 1
@@ -169,8 +180,10 @@ class Scheduler(Handle):
             expect(b, Backend, "Scheduler: each backend")
         for t in self._buffer_types or ():
             expect(t, BufferType, "Scheduler: each buffer type")
-        if policy not in tuple(_POLICIES):
+        if not isinstance(policy, str) or policy not in _POLICIES:
             raise InvalidArgumentError(f"Scheduler: policy must be one of {', '.join(map(repr, _POLICIES))}, not {policy!r}")
+        keep_all, check = expect_bool(keep_all, "Scheduler: keep_all"), expect_bool(check, "Scheduler: check")
+        n_copies = expect_int(n_copies, "Scheduler: n_copies")
         self._core = core = SchedCore(tuple(b._live() for b in self._backends), self._buffer_types)
         _check(lib.ggml_backend_sched_set_policy(core.ptr, _POLICIES[policy]), "Scheduler")
         if keep_all:
@@ -237,9 +250,9 @@ class Scheduler(Handle):
         """
         self._live()
         self._graph_of(graph, "Scheduler.prepare: graph")
-        if reorder:
+        if expect_bool(reorder, "Scheduler.prepare: reorder"):
             graph = self._better_order(graph)
-        if not allocate:
+        if not expect_bool(allocate, "Scheduler.prepare: allocate"):
             return self._draft(graph)
         return self._asked(graph, lib.GBPY_PLAN_ALLOCATE, lambda core, graph_core: self._plan_object(core, graph, graph_core))
 
@@ -343,7 +356,7 @@ class Scheduler(Handle):
         ``results``; ``numpy()`` waits for all runs and shows the last one's. With ``n_copies`` runs on their way this waits for the first.
         """
         core, graph_core = self._live(), self._graph_of(graph, "Scheduler.compute_async: graph")
-        results = (results,) if isinstance(results, Tensor) else tuple(results)
+        results = (results,) if isinstance(results, Tensor) else expect_list(results, "Scheduler.compute_async: results", "tensors")
         for t in results:
             expect(t, Tensor, "Scheduler.compute_async: each result")
         fetches = [Fetch(t) for t in results]
@@ -452,6 +465,7 @@ class Scheduler(Handle):
                 if self._trace is not None:
                     raise StateError("Scheduler.trace: a trace is being recorded already; stop() it first")
                 if path is not None:
+                    expect_path(path, "Scheduler.trace: path")
                     can_write(path)  # fails now rather than when everything is done
                 self._trace = trace = Trace(self, path)
                 _check(lib.ggml_backend_sched_set_trace(core.ptr, True), "Scheduler.trace")

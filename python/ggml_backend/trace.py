@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ._chrome import chrome_trace
-from ._errors import check
+from ._errors import check, expect_path
 from ._ffi import ffi, lib
 from ._files import write_text
 from .buffer import text
@@ -110,6 +110,7 @@ class Trace:
         Returned, and written if there is a path."""
         result = json.dumps(chrome_trace(self.events, self._names, self._queueless), separators=(",", ":"))
         if path is not None:
+            expect_path(path, "Trace.to_json: path")
             write_text(path, result)
         return result
 

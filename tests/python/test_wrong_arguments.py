@@ -1,0 +1,220 @@
+"""Every parameter of everything public is given values that it cannot take: what comes out is an error of this package, or a TypeError or
+ValueError that names the parameter or what was called; never one from inside."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import warnings
+from typing import Any
+
+import numpy as np
+import pytest
+
+import ggml_backend as gb
+
+VALUES: dict[str, Any] = {
+    "None": None, "text": "wrong", "int": 3, "negative": -1, "huge": 2**70, "float": 1.5, "nan": float("nan"), "bytes": b"x", "empty": [],
+    "list": [1, 2], "ragged": [[1], [2, 3]], "texts": ["a", "b"], "dict": {"a": 1}, "set": {1}, "object": object(), "function": len,
+    "complex": 1j, "strings": np.array(["a", "b"]), "scalar": np.float32(2.5), "type": int, "NUL": "a\0b", "surrogate": "\udcff", "tuple": (1.5, None),
+}  # fmt: skip
+
+INSIDE = re.compile(
+    r"cdata|\bffi\b|\bgbpy|\bggml_(?!backend)|'_\w+'|_live\b|initializer for ctype|NoneType: None|has no len\(\)|not subscriptable|object is not"
+    r"|unhashable|an integer is required|does not fit '|not supported between|unsupported operand|expected str|expected string|Cannot interpret"
+    r"|\) argument must be|inhomogeneous|__\w+__(?<!__init__)|has no attribute|truth value|invalid literal|could not convert|embedded null|codec can't|lambda"
+)
+"""What only errors from inside say."""
+
+UNTRIED = {
+    "UnknownType.refuse", "UnknownType.row_size", "GGUFFile.__init__", "GGUFTensor.__init__", "Metadata.__init__", "UnknownType.__init__", "Weights.__init__", "DType.__init__", "Trace.__init__",
+    "BackendList.__init__", "BackendList.__getitem__", "as_dtype.what", "as_dtype.value", "Costs.cached.options",
+}  # fmt: skip
+"""What this package alone makes or calls, what Python's list does, and options that another function checks."""
+
+
+class World:
+    """One of everything, and a file with a tensor."""
+
+    def __init__(self, folder: Any) -> None:
+        self.folder = folder
+        self.sim, self.cpu = gb.Backend("SIM"), gb.Backend("CPU", n_threads=1)
+        self.ctx = ctx = gb.Context()
+        self.x = ctx.constant(np.ones((4, 4), np.float32), name="x")
+        self.image = ctx.tensor((1, 4, 8, 8), name="image")
+        self.ids = ctx.tensor(4, gb.int32, name="ids")
+        self.node = gb.relu(self.x).named("node")
+        self.graph = ctx.graph(self.node)
+        self.sched = gb.Scheduler([self.sim, self.cpu])
+        self.plan = self.sched.prepare(self.graph)
+        self.sched.compute(self.graph)
+        path = folder / "m.gguf"
+        with gb.gguf.Writer(path) as writer:
+            writer.add("general.name", "m")
+            writer.add_tensor("w", np.ones((2, 32), np.float32))
+        self.path = str(path)
+        self.file = gb.gguf.open(path)
+        self.weights = self.file.load(self.cpu)
+        with self.sched.trace() as self.trace:
+            self.sched.compute(self.graph)
+
+    def owners(self) -> dict[str, Any]:
+        return {
+            "Context": gb.Context(), "Tensor": gb.Context(no_alloc=False).tensor((4, 4)).set(1), "Graph": self.graph, "Backend": self.cpu, "BufferType": self.cpu.buffer_type,
+            "Buffer": self.cpu.alloc(4096), "Scheduler": self.sched, "Event": gb.Event(self.sim), "Plan": self.plan, "Trace": self.trace,
+            "TensorAllocator": gb.TensorAllocator(self.cpu, 4096), "GraphAllocator": gb.GraphAllocator(self.cpu), "DType": gb.q4_0,
+            "Pending": self.sched.compute_async(self.graph), "GGUFFile": self.file, "GGUFTensor": self.file.tensors["w"],
+            "Metadata": self.file.metadata, "Weights": self.weights, "Writer": gb.gguf.Writer(self.folder / "w.gguf"),
+            "BackendList": gb.backends(), "Costs": gb.Costs([gb.DeviceCosts(), gb.DeviceCosts()]), "MemoryPlan": gb.plan_memory([0], [1], [2]), "SchedulerStats": self.sched.stats,
+        }  # fmt: skip
+
+    def value(self, name: str, parameter: inspect.Parameter) -> Any:
+        """Something right for a parameter that has no default."""
+        text = str(parameter.annotation)
+        by_name = {
+            "positions": self.ids, "ids": self.ids, "path": str(self.folder / "out"), "source": self.path, "where": self.cpu, "shape": (4, 4),
+            "like": (4, 4), "axes": (1, 0), "array": np.ones((4, 32), np.float32), "value": 1.0, "key": "general.other", "op": "relu",
+            "function": len, "importance": None, "lower": [0], "upper": [1], "size": 64, "names": "w", "matrices": [self.x], "wanted": None,
+            "dtype": "float32", "target": self.cpu, "devices": (), "name": "w", "mode": 0, "tensors": [self.x], "callback": None,
+        }  # fmt: skip
+        special = {
+            ("plan_memory", "size"): [64], ("Backend.__init__", "name"): "CPU", ("pool_1d", "op"): "max", ("pool_2d", "op"): "max",
+            ("dequantize", "array"): np.zeros((2, 18), np.uint8), ("dequantize", "dtype"): "q4_0", ("Metadata.type", "key"): "general.name",
+            ("Metadata.__getitem__", "key"): "general.name", ("set_log", "target"): None, ("DType.row_size", "n"): 32,
+            ("Writer.add_tensor", "array"): np.ones((2, 2), np.float32), ("get_rows", "b"): self.ids, ("Tensor.swapaxes", "a"): 0,
+            ("Tensor.swapaxes", "b"): 1, ("fallback_dtype", "n"): 32, ("Writer.add_tensor", "name"): "new", ("Graph.get", "name"): "node",
+            ("Scheduler.__init__", "backends"): [self.cpu],
+        }  # fmt: skip
+        if (name, parameter.name) in special:
+            return special[name, parameter.name]
+        for kind, made in (("Graph", self.graph), ("Backend", self.cpu), ("Tensor", self.x), ("Callable", len)):
+            if re.search(rf"\b{kind}\b", text) and parameter.name not in by_name:
+                return made
+        if parameter.name in by_name:
+            return by_name[parameter.name]
+        return {"int": 1, "float": 1.0, "str": "x", "bool": False}.get(text.split(" ")[0].strip("'"), self.x if "image" not in name else self.image)
+
+
+def callables() -> list[tuple[str, Any]]:
+    found: dict[str, Any] = {}
+    for module in (gb, gb.gguf):
+        for name in module.__all__:
+            thing = getattr(module, name)
+            if inspect.isfunction(thing):
+                found[name] = thing
+            elif inspect.isclass(thing) and thing.__module__.startswith("ggml_backend") and not issubclass(thing, BaseException):
+                if "__init__" in vars(thing):
+                    found[f"{name}.__init__"] = thing.__init__
+                for base in reversed(thing.__mro__):
+                    if base.__module__.startswith("ggml_backend"):
+                        for attribute, member in vars(base).items():
+                            if isinstance(member, (classmethod, staticmethod)):
+                                member = member.__func__
+                            if inspect.isfunction(member) and (not attribute.startswith("_") or attribute == "__getitem__"):
+                                found[f"{name}.{attribute}"] = member
+                            if isinstance(member, property) and member.fset is not None:
+                                found[f"{name}.{attribute}="] = member.fset
+    return sorted(found.items())
+
+
+def cases() -> list[tuple[str, str]]:
+    found = []
+    for name, function in callables():
+        parameters = list(inspect.signature(function).parameters.values())
+        bound = "." in name
+        for parameter in parameters[1 if bound else 0 :]:
+            if name not in UNTRIED and f"{name}.{parameter.name}" not in UNTRIED:
+                found.append((name, parameter.name))
+    return found
+
+
+CASES = cases()
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory):
+    return World(tmp_path_factory.mktemp("wrong"))
+
+
+def call(world: World, name: str, wanted: str, wrong: Any) -> None:
+    owner, _, method = name.partition(".")
+    thing = getattr(gb, owner, None) or getattr(gb.gguf, owner)
+    if not method or method == "__init__":
+        function = thing
+        parameters = list(inspect.signature(thing.__init__ if method else thing).parameters.values())[1 if method else 0 :]
+    elif method.endswith("="):
+        setattr(world.owners()[owner], method[:-1], wrong)
+        return
+    else:
+        owners = world.owners()
+        if owner not in owners:
+            pytest.skip(f"no {owner} is made here")
+        function = getattr(owners[owner], method)
+        parameters = list(inspect.signature(function).parameters.values())
+    positional, named = [], {}
+    for parameter in parameters:
+        if parameter.name == wanted:
+            value = wrong
+        elif parameter.default is not parameter.empty or parameter.kind == parameter.VAR_KEYWORD:
+            continue
+        else:
+            value = world.value(name, parameter)
+        if parameter.kind == parameter.VAR_KEYWORD:
+            named["given"] = value
+        elif parameter.kind == parameter.KEYWORD_ONLY or (named and parameter.kind == parameter.POSITIONAL_OR_KEYWORD):
+            named[parameter.name] = value
+        else:
+            positional.append(value)
+            if parameter.name == wanted and parameter.kind == parameter.VAR_POSITIONAL:
+                break
+    function(*positional, **named)
+
+
+def complaint(error: Exception, name: str, parameter: str) -> str | None:
+    """What is wrong with an error."""
+    text = str(error)
+    if INSIDE.search(text):
+        return "it comes from inside"
+    if isinstance(error, (gb.GgmlError, OSError, KeyError, IndexError)):
+        return None
+    if not isinstance(error, (TypeError, ValueError)):
+        return "it is no error of this package"
+    said = [parameter, name.partition(".")[2].strip("=_"), name.partition(".")[0]]
+    return None if any(word and word in text for word in said) else "it names neither the argument nor what was called"
+
+
+def tried(world: World, name: str, parameter: str) -> list[str]:
+    found = []
+    for label, wrong in VALUES.items():
+        if name == "calibrate" and not (label == "object" or parameter == "size"):
+            continue
+        if label in ("type", "function") and parameter in ("callback", "wanted", "function", "progress"):
+            continue  # it can be called
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                call(world, name, parameter, wrong)
+        except Exception as error:
+            what = complaint(error, name, parameter)
+            if what is not None:
+                found.append(f"{name}({parameter}={label}): {type(error).__name__}: {error}: {what}")
+    return found
+
+
+@pytest.fixture
+def quiet(tmp_path, monkeypatch):
+    """Files with wrong names go where they can be lost; what is global stays as it was."""
+    monkeypatch.chdir(tmp_path)
+    yield
+    gb.set_log(None)
+
+
+@pytest.mark.parametrize(("name", "parameter"), CASES, ids=[f"{n}:{p}" for n, p in CASES])
+def test_a_wrong_value_is_told_in_the_terms_of_the_caller(world, quiet, name, parameter):
+    found = tried(world, name, parameter)
+    assert not found, "\n".join(found)
+
+
+def test_nearly_everything_is_tried():
+    assert len(CASES) > 350
+    assert {("relu", "a"), ("Scheduler.trace", "path"), ("Plan.to_text", "width"), ("Backend.n_threads=", "n"), ("open", "source")} <= set(CASES)
