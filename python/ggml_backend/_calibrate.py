@@ -32,7 +32,7 @@ from ._errors import GgmlError, InvalidArgumentError, UnsupportedError, check, e
 from ._escape import line
 from ._ffi import ffi, lib
 from ._files import read_text, write_text
-from ._terminal import fail, print_json, say, step_bar
+from ._terminal import print_json, say, step_bar
 from .backend import Backend
 from .buffer import text
 from .dtypes import dtypes
@@ -373,6 +373,11 @@ def _measure_copy(backend: Backend, *, read: bool) -> CopyCost:
     return CopyCost(max(float(launch), 0.0), 1 / max(float(per_byte), 1e-9))
 
 
+def _check_size(size: int) -> None:
+    if expect_int(size, "calibrate: size") < 64 or size % 32:
+        raise InvalidArgumentError(f"calibrate: size must be a multiple of 32, at least 64, not {size}")
+
+
 def calibrate(
     backend: Backend, *, size: int = 768, write: bool = True, progress: Callable[[int, int, str], None] | None = None
 ) -> DeviceCosts:
@@ -382,8 +387,7 @@ def calibrate(
     progress: called with the number of measurements done, their total, and what comes next
     """
     expect(backend, Backend, "calibrate: backend")
-    if expect_int(size, "calibrate: size") < 64 or size % 32:
-        raise InvalidArgumentError(f"calibrate: size must be a multiple of 32, at least 64, not {size}")
+    _check_size(size)
     write = expect_bool(write, "calibrate: write")
     if progress is not None:
         expect_function(progress, "calibrate: progress")
@@ -411,15 +415,17 @@ def calibrate(
 
 
 def _calibrate(options: argparse.Namespace) -> int:
+    _check_size(options.size)
     results = []
     for name in options.devices or ["CPU"]:
         try:
             backend = Backend(name)
             kept = None if options.force else _read(backend)
             device = kept or calibrate(backend, size=options.size, progress=step_bar(name))
-        except (GgmlError, OSError) as error:
-            fail("calibrate", f"{name}: {error}")
-            return 1
+        except GgmlError as error:
+            if len(options.devices or ()) > 1 and name not in str(error):
+                error.args = (f"{name}: {error}",)
+            raise
         results.append({"device": _describe(backend), "file": str(_path(backend)), "measured": kept is None, **_to_json(device)})
     if options.json:
         print_json(results)

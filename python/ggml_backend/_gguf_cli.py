@@ -6,7 +6,6 @@ import argparse
 import json
 import math
 import os
-import sys
 import time
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -19,7 +18,7 @@ from ._escape import line
 from ._patterns import Patterns
 from ._quantize import dequantize
 from ._safetensors import SafeTensors
-from ._terminal import Bar, print_json
+from ._terminal import Bar, fail, print_json, reason
 from .dtypes import DType, as_dtype, dtypes
 from .gguf import GGUFFile, Writer, fallback_dtype
 from .gguf import open as open_gguf
@@ -120,9 +119,9 @@ def _check(options: argparse.Namespace) -> int:
                     done += tensor.nbytes
                     bar(done, total)
         except (GgmlError, OSError) as error:
-            faults = [str(error)]
+            faults = [reason(error)]
         for fault in faults:
-            print(line(f"{path}: {fault}" if str(path) not in fault else fault), file=sys.stderr)
+            fail(options.parser.prog, f"{path}: {fault}" if str(path) not in fault else fault)
         if not faults:
             print(f"{line(path)}: ok")
         bad += bool(faults)

@@ -1,7 +1,8 @@
 """What the commands share: printing, progress, and how they end.
 
-Exit status: 0 done; 1 an error, told in one line on stderr; 2 used wrongly, told with the usage of the command; 130 Ctrl-C; 141 the reader
-of the output went away (``... | head``), told to nobody. ``GGML_TRACEBACK=1`` shows where an error came from.
+Exit status: 0 done; 1 an error, told in one line on stderr, in the form of ``argparse``: ``python -m ggml_backend plan: error: ...``;
+2 used wrongly, told with the usage of the command; 130 Ctrl-C; 141 the reader of the output went away (``... | head``), told to nobody.
+``GGML_TRACEBACK=1`` shows where an error came from.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import Any
 
 from ._escape import line, lines
 
-__all__ = ["Bar", "fail", "print_json", "run_command", "say", "step_bar"]
+__all__ = ["Bar", "fail", "print_json", "reason", "run_command", "say", "step_bar"]
 
 BROKEN_PIPE, INTERRUPTED = 141, 130
 
@@ -28,9 +29,11 @@ def say(text: object) -> None:
     print(lines(text))
 
 
-def fail(prefix: str, error: object) -> None:
-    """One line on stderr."""
-    print(f"{prefix}: {line(error)}", file=sys.stderr)
+def fail(command: str, error: object, kind: str = "error") -> None:
+    """An error, in one line, or a warning on stderr. What the message begins with is not said twice."""
+    text = reason(error) if isinstance(error, Exception) else str(error)
+    text = text.removeprefix(f"{command.rpartition(' ')[2]}: ")
+    print(f"{command}: {kind}: {line(text) if kind == 'error' else lines(text)}", file=sys.stderr)
 
 
 def print_json(value: Any) -> None:
@@ -74,7 +77,7 @@ def step_bar(label: str) -> Callable[[int, int, str], None]:
     return show
 
 
-def _reason(error: BaseException) -> str:
+def reason(error: BaseException) -> str:
     """An exception's message; of those whose message alone says nothing, with their kind."""
     text = str(error)
     if isinstance(error, KeyError) and error.args:
@@ -108,20 +111,23 @@ def parse(parser: argparse.ArgumentParser, argv: list[str] | None) -> argparse.N
     return options
 
 
-def run_command(run: Callable[[], int], prefix: str = "error") -> int:
-    """The exit status of a command, with errors as one line."""
+def run_command(parser: argparse.ArgumentParser, argv: list[str] | None) -> int:
+    """The exit status of a command, with errors as one line. Its options have the function to run, and its parser."""
+    command = parser.prog
     _open_streams()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a terminal of another encoding shows what it cannot as escapes
             stream.reconfigure(errors="backslashreplace")
     try:
-        status = run()
+        options = parse(parser, argv)
+        command = options.parser.prog
+        status = int(options.run(options))
         sys.stdout.flush()
     except SystemExit as end:  # of the parser of arguments, whose help may still be buffered
         try:
             sys.stdout.flush()
         except OSError as error:
-            fail(prefix, _reason(error))
+            fail(command, error)
             _drop_output()
             return 1
         return end.code if isinstance(end.code, int) else int(end.code is not None)
@@ -134,7 +140,7 @@ def run_command(run: Callable[[], int], prefix: str = "error") -> int:
     except Exception as error:
         if os.environ.get("GGML_TRACEBACK") == "1":
             raise
-        fail(prefix, _reason(error))
+        fail(command, error)
         try:
             sys.stdout.flush()
         except (OSError, ValueError):  # a full disk, say: it would fail once more at the end

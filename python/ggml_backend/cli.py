@@ -13,7 +13,7 @@ from ._calibrate import add_calibrate_command
 from ._errors import InvalidArgumentError
 from ._ffi import ffi, lib
 from ._gguf_cli import add_gguf_commands
-from ._terminal import Parser, parse, print_json, run_command, say
+from ._terminal import Parser, print_json, run_command, say
 from .backend import backends, cpu_levels
 from .buffer import BufferType, text
 from .cli_bench import add_bench_command
@@ -84,13 +84,7 @@ def show_config(mode: str = "print") -> dict[str, Any] | None:
 
 def main(argv: list[str] | None = None) -> int:
     """``python -m ggml_backend``. Returns the exit status."""
-
-
-    def run() -> int:
-        options = parse(_parser(), argv)
-        return int(options.run(options))
-
-    return run_command(run)
+    return run_command(_parser(), argv)
 
 
 def _info(options: argparse.Namespace) -> int:

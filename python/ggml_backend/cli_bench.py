@@ -17,7 +17,7 @@ from ._calibrate import _describe
 from ._errors import InvalidArgumentError
 from ._ffi import lib
 from ._files import read_text, write_text
-from ._terminal import run_command, step_bar
+from ._terminal import reason, step_bar
 from .backend import Backend, cpu_levels
 from .buffer import text
 from .dtypes import DType, as_dtype
@@ -113,7 +113,7 @@ def _read_old(path: str) -> dict[str, Any]:
             raise ValueError(f"written by another version (format {data['format']})")
         cases = {str(name): {"median": float(row["median"]), "share": row["share"]} for name, row in data["cases"].items()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise InvalidArgumentError(f"--compare: {path} is no result of bench --json: {error!r}") from None
+        raise InvalidArgumentError(f"--compare: {path} is no result of bench --json: {reason(error).removeprefix(f'{path}: ')}") from None
     return cases
 
 
@@ -182,7 +182,8 @@ def _run(options: argparse.Namespace) -> list[Result]:
 def _bench(options: argparse.Namespace) -> int:
     if options.quick:
         options.rounds, options.seconds = min(options.rounds, 2), min(options.seconds, 0.005)
-    return run_command(lambda: 0 if _run(options) is not None else 1, "bench")
+    _run(options)
+    return 0
 
 
 def _positive(kind: type[int] | type[float]) -> Any:

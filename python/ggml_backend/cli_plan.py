@@ -15,7 +15,7 @@ from ._errors import AllocationError, InvalidArgumentError, PerformanceWarning
 from ._escape import line
 from ._pictures import BareArena, BareBlock, BlockLike, Picture, bare_picture, chains, page, read_table, text_map, write_rows, write_table
 from ._pictures.data import size_text, verdict
-from ._terminal import fail, print_json, run_command, say
+from ._terminal import fail, print_json, say
 from .planning import plan_memory
 
 if TYPE_CHECKING:
@@ -99,13 +99,13 @@ def _devices(words: list[str] | None) -> list[str]:
 
 
 @contextmanager
-def _told_plainly() -> Iterator[None]:
+def _told_plainly(command: str) -> Iterator[None]:
     """Warnings without the line of code that they are about: nobody here has written it."""
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always", PerformanceWarning)
         yield
     for warning in told:
-        fail("plan", warning.message)
+        fail(command, warning.message, "warning")
 
 
 def _does_not_fit(prepared: Prepared) -> str | None:
@@ -124,7 +124,7 @@ def _plan_graph(options: argparse.Namespace) -> None:
         if getattr(options, flag) is not None:
             raise InvalidArgumentError(f"--{flag.replace('_', '-')} is for FILE.csv; a graph has the alignment and limits of its devices")
     with (
-        _told_plainly(),
+        _told_plainly(options.parser.prog),
         prepare(options.source, _devices(options.devices), options.tokens, options.context, bool(options.reorder)) as prepared,
     ):
         picture, plan, reordered, short = prepared.picture, prepared.plan, prepared.reordered, _does_not_fit(prepared)
@@ -182,10 +182,6 @@ def _is_table(source: str) -> bool:
 
 
 def _plan(options: argparse.Namespace) -> int:
-    return run_command(lambda: _plan_source(options), "plan")
-
-
-def _plan_source(options: argparse.Namespace) -> int:
     if _is_table(options.source):
         for flag in ("devices", "tokens", "context", "reorder"):
             if getattr(options, flag) is not None:

@@ -271,3 +271,30 @@ except ValueError:
     pass
 """
     subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+
+
+@pytest.mark.parametrize(
+    ("command", "arguments", "reason"),
+    [
+        ("calibrate", ["--size", "3"], "size must be a multiple of 32, at least 64, not 3"),
+        ("calibrate", ["CPU:speed=9"], "Backend('CPU:speed=9'): CPU: parameter 'speed=9' is unknown; known are threads=<count> and level=<name>"),
+        ("plan", ["absent"], "absent: neither a file nor an example; examples: llama, moe, whisper, unet, embed"),
+        ("plan", ["absent.csv"], "absent.csv: No such file or directory"),
+        ("plan", ["llama", "--devices", "A,,B"], "--devices: an empty name"),
+        ("bench", ["--compare", "absent"], "--compare: absent is no result of bench --json: No such file or directory"),
+        ("bench", ["--cpu", "--threads", "3"], "--cpu measures the time of one thread, not of 3"),
+        ("gguf info", ["absent"], "absent: No such file or directory"),
+        ("gguf dump", ["absent", "*"], "absent: No such file or directory"),
+        ("gguf check", ["absent"], "absent: No such file or directory"),
+        ("gguf convert", ["absent", "out.gguf"], "absent: No such file or directory"),
+    ],
+)
+def test_every_error_has_one_form(tmp_path, monkeypatch, command, arguments, reason):
+    monkeypatch.chdir(tmp_path)
+    done = run(*command.split(), *arguments)
+    assert (done.returncode, done.stderr) == (1, f"python -m ggml_backend {command}: error: {reason}\n")
+
+
+def test_warnings_are_lines_of_their_own():
+    told = run("plan", "llama", "--devices", "SIM:name=A,ops=add", "CPU").stderr
+    assert told.startswith("python -m ggml_backend plan: warning: 28 heavy operations do not run on the device of the highest priority:\n  MUL_MAT ")

@@ -138,6 +138,6 @@ def test_errors_are_messages(model: Path, tmp_path: Path) -> None:
                       ["quantize", str(model), str(tmp_path / "o"), "--type", "iq2_xs"], ["quantize", str(model), str(tmp_path / "o"), "--type", "i32"]):  # fmt: skip
         done = subprocess.run([sys.executable, "-m", "ggml_backend", "gguf", *arguments], capture_output=True, text=True, check=False)
         assert done.returncode == 1, done
-        assert done.stderr.splitlines()[-1].startswith("error: ")
+        assert done.stderr.splitlines()[-1].startswith(f"python -m ggml_backend gguf {arguments[0]}: error: ")
         assert "Traceback" not in done.stderr
     assert not (tmp_path / "o").exists()

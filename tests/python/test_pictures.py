@@ -405,7 +405,7 @@ def test_plan_command_in_another_order(tmp_path, capsys):
 def test_plan_command_tells_what_falls_back(capsys):
     assert main(["plan", "whisper", "--devices", "SIM:name=A,noops=soft_max", "CPU"]) == 0
     told = capsys.readouterr().err
-    assert told.startswith("plan: ") and "do not run on the device of the highest priority" in told
+    assert told.startswith("python -m ggml_backend plan: warning: ") and "do not run on the device of the highest priority" in told
     assert ".py" not in told and told.count("heavy operation") == 1
 
 

@@ -151,6 +151,6 @@ def test_command_line_errors(tmp_path, capsys, content, arguments, message):
 @pytest.mark.parametrize("name", ["alignment", "capacity", "budget_ms"])
 def test_wrong_types_say_which_argument(name):
     for wrong in (1.5, "32", [1], float("nan")):
-        with pytest.raises(TypeError, match=f"plan_memory: {name} must be an integer, not {type(wrong).__name__}"):
+        with pytest.raises(TypeError, match=f"plan_memory: {name} must be an int, not {type(wrong).__name__}"):
             gb.plan_memory([0], [1], [32], **{name: wrong})
     assert gb.plan_memory([0], [1], [32], **{name: np.int64(64)}).peak in (32, 64)
