@@ -135,7 +135,7 @@ class Plan(Local, PlanPictures):
         return self._scheduler.compute(self._graph)
 
     def explain(self, tensor: Tensor) -> str:
-        """Why the tensor is where it is, in words. Allocates nothing."""
+        """Why the tensor is where it is, in words; or that it is not in the graph. Allocates nothing."""
         return self._scheduler._explain_in(self._graph, tensor)
 
     def __repr__(self) -> str:

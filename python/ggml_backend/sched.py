@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -87,6 +88,16 @@ class SchedCore(Core):
         raise_abort_errors(self.backends)
         if status not in (0, ABORTED):
             raise_last("Scheduler.synchronize", status)
+
+
+def _unassigned(node: Tensor, graph: Graph | None, which: str) -> str:
+    """What explains a tensor that no backend was chosen for."""
+    if graph is None:
+        return "no backend: no graph is allocated"
+    with contextlib.suppress(StateError):  # its context is closed
+        if any(t == node for t in (*graph.nodes, *graph.leafs)):
+            return f"no backend: {node.describe()} needs none"
+    return f"no backend: {node.describe()} is not in {which}"
 
 
 class Memory(NamedTuple):
@@ -284,7 +295,8 @@ class Scheduler(Handle):
         """As :meth:`explain`, in the plan of this graph."""
         expect(node, Tensor, "Plan.explain: tensor")
         pointer = node._live()
-        return self._asked(graph, lib.GBPY_PLAN_ONLY, lambda core, _: plain(text(lib.ggml_backend_sched_explain(core.ptr, pointer))))
+        told = self._asked(graph, lib.GBPY_PLAN_ONLY, lambda core, _: plain(text(lib.ggml_backend_sched_explain(core.ptr, pointer))))
+        return told or _unassigned(node, graph, "the graph of the plan")
 
     def reserve(self, graph: Graph) -> None:
         """Allocates what the graph needs, inputs included, and touches no tensor. Graphs of the same structure whose tensors are no larger
@@ -425,11 +437,13 @@ class Scheduler(Handle):
         raise StateError("Scheduler: a backend that is not one of its own")
 
     def explain(self, node: Tensor) -> str:
-        """Why the node is where it is, in words; "" if it is not assigned."""
+        """Why the node is where it is, in words; or why that is not decided."""
         core = self._live()
         expect(node, Tensor, "Scheduler.explain: node")
+        graph = self._graph
         with use("Scheduler", core, nested=True):
-            return plain(text(lib.ggml_backend_sched_explain(core.ptr, node._live())))
+            told = plain(text(lib.ggml_backend_sched_explain(core.ptr, node._live())))
+        return told or _unassigned(node, graph, "the graph that was allocated last")
 
     # ------------------------------------------------------------------------------------------------------ what it does, in numbers
 

@@ -329,7 +329,7 @@ def test_placement_by_hand(net, cpu):
     assert "h1" in [t.name for t in last.inputs]
     assert last.bytes == last.input_bytes >= 64
     assert "Split 2" in repr(last)
-    assert scheduler.explain(net.hidden[0]) != ""
+    assert scheduler.explain(net.hidden[0]).startswith("backend ")
     scheduler.set_backend(net.hidden[1], None)
     scheduler.allocate(net.graph)
     net.set()
@@ -581,3 +581,16 @@ def test_wrong_types_say_which_argument(net, cpu, sim):
     for policy in ("best", None, 1, []):
         with pytest.raises(gb.InvalidArgumentError, match="policy must be one of 'weights', 'sources', 'cost'"):
             gb.Scheduler([cpu], policy=policy)
+
+
+def test_a_tensor_that_is_in_no_graph_is_explained(ctx, cpu, sim):
+    x, other = ctx.constant(np.ones((2, 3), np.float32), name="x"), ctx.tensor((4, 5), name="other")
+    graph = ctx.graph(gb.relu(x))
+    with gb.Scheduler([sim, cpu]) as scheduler:
+        assert scheduler.explain(x) == "no backend: no graph is allocated"
+        plan = scheduler.prepare(graph)
+        assert scheduler.explain(other) == "no backend: 'other' float32 (4, 5) is not in the graph that was allocated last"
+        assert plan.explain(other) == "no backend: 'other' float32 (4, 5) is not in the graph of the plan"
+        assert all(scheduler.explain(t).startswith("backend ") for t in (*graph.nodes, *graph.leafs))
+        scheduler.reset()
+        assert scheduler.explain(x) == "no backend: no graph is allocated"
