@@ -231,6 +231,8 @@ class UnknownKey(KeyError):
         key, near = self.args[0], ""
         with contextlib.suppress(Exception):  # of what is closed by now
             near = close_matches(key, self.known)
+        if not isinstance(key, str):
+            return f"{key!r:.60}; the keys are names"
         return repr(key) + near
 
 

@@ -63,7 +63,7 @@ def given_dtype(dtype: Any, size: tuple[int, ...]) -> DType:
         reason = str(error)
         if isinstance(dtype, int):
             reason = f"{dtype} is no dtype; a shape of several sizes is a tuple: tensor(({', '.join([*map(str, size), str(dtype)])}))"
-        elif isinstance(dtype, str) and "did you mean" not in reason:
+        elif isinstance(dtype, str) and "; there are " in reason:
             reason = f"there is no dtype {dtype!r}; a name is given as tensor(shape, name={dtype!r})"
         raise TypeError(f"Context.tensor: {reason}") from None
 

@@ -111,6 +111,12 @@ def dtype_of_id(type_id: int) -> DType:
     return _by_id[type_id]
 
 
+_OTHERS = {  # names of other libraries, or with several meanings
+    "float": "it could be float32 or float16: say which", "int": "it could be int32 or int64: say which", "fp32": "it is called float32",
+    "fp16": "it is called float16", "int4": "q4_0 and q4_k have 4 bits", "uint4": "q4_0 and q4_k have 4 bits",
+    "fp4": "mxfp4 and nvfp4 have 4 bits",
+}  # fmt: skip
+_AMBIGUOUS = (float, int, "float", "int")  # to NumPy they are float64 and int64
 _NO_DTYPES = ("uint8", "uint16", "uint32", "uint64", "bool")  # of NumPy, and near to none of ours
 
 
@@ -130,11 +136,11 @@ def as_dtype(value: DTypeLike, what: str = "") -> DType:
         if dtype.name == "bfloat16":  # ml_dtypes
             return dtypes["bfloat16"]
         found = _by_numpy.get(dtype)
-        if found is not None and not (isinstance(value, type) and value in (float, int)):
+        if found is not None and not (isinstance(value, (str, type)) and value in _AMBIGUOUS):
             return found
     shown = value if isinstance(value, str) else getattr(value, "__name__", str(value))
-    if value is float or value is int:
-        hint = f"; it could be {'float32 or float16' if value is float else 'int32 or int64'}: say which"
+    if shown.lower() in _OTHERS:
+        hint = f"; {_OTHERS[shown.lower()]}"
     else:
         near = close_matches(shown, dtypes) if shown not in _NO_DTYPES else ""
         hint = near or f"; there are {', '.join(_NUMPY)} and quantized ones, as in gb.dtypes.dtypes"

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ._errors import check, raise_last
 from ._ffi import ffi, lib
 from ._handles import Local
+from ._messages import UnknownKey
 from ._pictures import PlanPictures
 from .buffer import text
 from .graph import Graph
@@ -101,6 +102,13 @@ class CopyInfo:
     reason: str
 
 
+class _ByName(dict[str, ArenaPlan]):
+    """Says which names are near."""
+
+    def __missing__(self, name: object) -> ArenaPlan:
+        raise UnknownKey(name, self)
+
+
 class Plan(Local, PlanPictures):
     """What the scheduler decided about a graph, as it was when it was prepared.
 
@@ -128,7 +136,7 @@ class Plan(Local, PlanPictures):
     def memory(self) -> Mapping[str, ArenaPlan]:
         """By name of the backend: ``allocated`` is what the scheduler allocates there for this plan, ``total`` is that and the scratch
         memory of the device."""
-        return {a.backend: a for a in self.arenas}
+        return _ByName((a.backend, a) for a in self.arenas)
 
     def run(self) -> bool:
         """Computes the graph; False if a callback stopped it. The same as ``scheduler.compute(graph)``."""

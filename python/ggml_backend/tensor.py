@@ -99,6 +99,8 @@ class TensorPool(Handle):
 
     def from_numpy(self, array: Any, name: str | None = None, usage: Usage = "any") -> Tensor:
         """A tensor over the memory of a C-contiguous NumPy array (or memory map), without a copy. The array is kept alive."""
+        if name is not None:
+            as_name(name, "Context.from_numpy")
         source = to_array(array, "Context.from_numpy")
         dtype = dtype_of_array(source, "Context.from_numpy")
         if source.ndim > MAX_DIMS:
@@ -117,6 +119,8 @@ class TensorPool(Handle):
         """A tensor with a fixed value: a number, list or array. The value is written whenever the tensor is given memory, and again when
         its buffer is cleared, so it works on any backend; nothing else writes it. Python floats make float32."""
         core = self._live()
+        if name is not None:
+            as_name(name, "Context.constant")
         if dtype is not None:
             element = as_dtype(dtype, "Context.constant")
             array = exact_array(value, element, f"Context.constant: {element.name}")

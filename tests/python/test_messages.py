@@ -442,6 +442,18 @@ MISTAKES = [
     ("gb.show_config(3)", E, "show_config: mode must be 'print' or 'dict', not 3"),
     ("gb.Costs.cached('CPU')", T, "Costs.cached: backends must be a list of backends, not str"),
     ("ctx.graph(x, keep_inputs='a')", T, "Context.graph: keep_inputs must be a bool, not str"),
+    # names of dtypes, keys
+    ("ctx.tensor((2, 3), 'float')", T, "Context.tensor: there is no dtype 'float'; it could be float32 or float16: say which"),
+    ("ctx.tensor((2, 3), 'fp16')", T, "Context.tensor: there is no dtype 'fp16'; it is called float16"),
+    ("ctx.tensor((2, 3), 'int4')", T, "Context.tensor: there is no dtype 'int4'; q4_0 and q4_k have 4 bits"),
+    ("x.astype('float')", T, "astype: there is no dtype 'float'; it could be float32 or float16: say which"),
+    ("x.astype('int')", T, "astype: there is no dtype 'int'; it could be int32 or int64: say which"),
+    ("ctx.from_numpy(arr, 3)", T, "Context.from_numpy: name must be a str, not int"),
+    ("ctx.constant(1, name=3)", T, "Context.constant: name must be a str, not int"),
+    ("sched.prepare(ctx.graph(single * 2)).memory['CPUS']", KeyError, "'CPUS'; did you mean 'CPU'?"),
+    ("ctx.graph(single * 2)['singel']", KeyError, "'singel'; did you mean 'single'?"),
+    ("host['dat']", KeyError, "'dat'"),
+    ("gb.Backend('SIM', mem='1.5')", E, "Backend('SIM:mem=1.5'): SIM: parameter 'mem=1.5' needs a size like 64M; known are name=<text>, mem=<size>, max=<size>, align=<size>, ops=<op+op>, noops=<op+op>, delay=<time>, op_delay=<time>, copy_delay=<time>, copy_bw=<size>, threads=<count>, fail_op=<op>, fail_alloc_after=<count>"),
 ]  # fmt: skip
 
 
