@@ -262,7 +262,7 @@ class Graph(Local):
 
     def __getitem__(self, name: str) -> Tensor:
         if not isinstance(name, str):
-            raise TypeError(f"graph[...] takes the name of a tensor, not {kind_of(name)}; graph.nodes and graph.leafs are lists")
+            raise TypeError(f"graph[...]: name must be a str, not {kind_of(name)}; graph.nodes and graph.leafs are lists")
         found = self.get(name)
         if found is None:
             raise UnknownKey(name, [t.name for t in (*self.leafs, *self.nodes)])

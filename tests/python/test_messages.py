@@ -398,7 +398,7 @@ MISTAKES = [
     ("sched.run(ctx.graph(x))", N, "'Scheduler' object has no attribute 'run'; scheduler.compute(graph)"),
     ("cpu.compute(x)", N, "'Backend' object has no attribute 'compute'; graph.compute(backend), or scheduler.compute(graph)"),
     ("ctx.graph(x).run()", N, "'Graph' object has no attribute 'run'; scheduler.compute(graph), or graph.compute(backend), runs it"),
-    ("ctx.graph(x)[0]", T, "graph[...] takes the name of a tensor, not int; graph.nodes and graph.leafs are lists"),
+    ("ctx.graph(x)[0]", T, "graph[...]: name must be a str, not int; graph.nodes and graph.leafs are lists"),
     ("gb.nn", N, "ggml_backend has no 'nn'; a model is a function of tensors: gb.relu(x @ w.T + b)"),
     ("gb.uint8", N, "ggml_backend has no 'uint8'; of integers tensors have int8, int16, int32 and int64"),
     ("gb.gguf.load('m.gguf')", N, "ggml_backend.gguf has no 'load'; gb.gguf.open(path)"),
