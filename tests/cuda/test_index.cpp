@@ -61,9 +61,9 @@ static enum ggml_status run(ggml_backend_t cuda, const lookup & l) {
 static void check_message(kind k, int64_t at, int32_t id) {
     char number[24], place[24], limit[24];
     snprintf(number, sizeof(number), "%d", id);
-    snprintf(place, sizeof(place), k < FEW_TOKENS ? "[%d,0,0]" : "row %d", (int) at);
+    snprintf(place, sizeof(place), k < FEW_TOKENS ? "at [%d] " : "row %d", (int) at);
     snprintf(limit, sizeof(limit), "%d", LIMIT - 1);
-    for (const char * part : { "'the lookup'", k < FEW_TOKENS ? "GET_ROWS" : "MUL_MAT_ID", (const char *) number, (const char *) place, (const char *) limit }) {
+    for (const char * part : { "'the lookup' f32 [", k < FEW_TOKENS ? "GET_ROWS" : "MUL_MAT_ID", (const char *) number, (const char *) place, (const char *) limit }) {
         CHECK_MSG(strstr(ggml_last_error(), part) != NULL, "'%s' is not in '%s'", part, ggml_last_error());
     }
     CHECK(ggml_last_status() == GGML_STATUS_INVALID_ARGUMENT);

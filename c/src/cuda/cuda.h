@@ -141,7 +141,7 @@ enum { GB_CUDA_INDEX_TEXT = 160 };
 struct gb_cuda_index_note { // in pinned memory; a kernel writes it
     unsigned     claimed;  // 0: all indices were in range
     int          complete; // the rest is there
-    int          id, which; // which: of MUL_MAT_ID, the column of ids; -1: GET_ROWS
+    int          id, which; // which: of MUL_MAT_ID, the column of ids; below 0: GET_ROWS, with ids of -which dimensions
     int64_t      place[3], limit;
     const void * dst;
     char         text[GB_CUDA_INDEX_TEXT]; // the operator and its result
@@ -153,6 +153,7 @@ gb_cuda_index_watch * gb_cuda_index_new(const char * device); // NULL on failure
 void                  gb_cuda_index_free(gb_cuda_index_watch * watch);
 gb_index_reader       gb_cuda_index_reader(const gb_cuda_backend & b, const ggml_tensor * dst, int which, int64_t limit);
 bool                  gb_cuda_index_check(gb_cuda_backend & b);          // when the queue is empty: false, once, reported: there was a wrong index
+void                  gb_cuda_describe(char * text, size_t size, const ggml_tensor * t); // "'x' f32 [4, 2]", as the library describes tensors
 bool                  gb_cuda_index_is_noted(const gb_cuda_backend & b); // at any time
 // When the device is idle: false, reported: what a kernel wrote there was made with a wrong index.
 bool                  gb_cuda_index_check_memory(const char * device, const char * memory, size_t size);

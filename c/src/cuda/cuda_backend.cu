@@ -25,23 +25,28 @@ bool gb_cuda_is_usable(gb_cuda_backend & b) {
     return !b.failed;
 }
 
-static void describe(char * text, size_t size, const ggml_tensor * t) {
-    snprintf(text, size, "%s[%lld, %lld, %lld, %lld] '%s'", ggml_type_name(t->type), (long long) t->ne[0], (long long) t->ne[1],
-             (long long) t->ne[2], (long long) t->ne[3], t->name);
+void gb_cuda_describe(char * text, size_t size, const ggml_tensor * t) {
+    int used = snprintf(text, size, "'%s' %s [%lld", t->name, ggml_type_name(t->type), (long long) t->ne[0]);
+    for (int d = 1; d < ggml_n_dims(t) && (size_t) used < size; d++) {
+        used += snprintf(text + used, size - (size_t) used, ", %lld", (long long) t->ne[d]);
+    }
+    if ((size_t) used < size) {
+        snprintf(text + used, size - (size_t) used, "]");
+    }
 }
 
-// "MUL_MAT f32[4, 2, 1, 1] 'x' of f16[...] 'w' and ...", or "" when no node is at hand.
+// "MUL_MAT 'y' f32 [4, 2] of 'w' f16 [...], ...", as the rest of the library describes nodes, or "" when no node is at hand.
 static void describe_node(char * text, size_t size, const ggml_tensor * node) {
     char tensor[160];
     text[0] = '\0';
     if (node == nullptr) {
         return;
     }
-    describe(tensor, sizeof(tensor), node);
+    gb_cuda_describe(tensor, sizeof(tensor), node);
     size_t n = (size_t) snprintf(text, size, "%s %s", ggml_op_desc(node), tensor);
     for (int j = 0; j < GGML_MAX_SRC && node->src[j] != nullptr && n < size; j++) {
-        describe(tensor, sizeof(tensor), node->src[j]);
-        n += (size_t) snprintf(text + n, size - n, "%s %s", j == 0 ? " of" : " and", tensor);
+        gb_cuda_describe(tensor, sizeof(tensor), node->src[j]);
+        n += (size_t) snprintf(text + n, size - n, "%s %s", j == 0 ? " of" : ",", tensor);
     }
 }
 

@@ -31,7 +31,11 @@ void report(const char * device, gb_cuda_index_watch * w) {
     const gb_cuda_index_note & n = *w->note;
     char                       where[96];
     if (n.which < 0) {
-        snprintf(where, sizeof(where), "index %d at [%lld,%lld,%lld]", n.id, (long long) n.place[0], (long long) n.place[1], (long long) n.place[2]);
+        size_t used = (size_t) snprintf(where, sizeof(where), "index %d at [%lld", n.id, (long long) n.place[0]);
+        for (int d = 1; d < -n.which; d++) {
+            used += (size_t) snprintf(where + used, sizeof(where) - used, ",%lld", (long long) n.place[d]);
+        }
+        snprintf(where + used, sizeof(where) - used, "]");
     } else {
         snprintf(where, sizeof(where), "ids[%d] of row %lld is %d,", n.which, (long long) n.place[0], n.id);
     }
@@ -82,10 +86,11 @@ gb_index_reader gb_cuda_index_reader(const gb_cuda_backend & b, const ggml_tenso
     gb_index_reader r = {};
     r.note            = b.index != nullptr ? b.index->note : nullptr; // none in a dry run
     r.dst             = gb_cuda_data(dst);
-    r.which           = which;
+    r.which           = which < 0 ? -ggml_n_dims(dst->src[1]) : which;
     r.limit           = limit;
-    snprintf(r.text, sizeof(r.text), "%s %s[%lld, %lld, %lld, %lld] '%s'", ggml_op_desc(dst), ggml_type_name(dst->type), (long long) dst->ne[0],
-             (long long) dst->ne[1], (long long) dst->ne[2], (long long) dst->ne[3], dst->name);
+    char tensor[128];
+    gb_cuda_describe(tensor, sizeof(tensor), dst);
+    snprintf(r.text, sizeof(r.text), "%s %s", ggml_op_desc(dst), tensor);
     return r;
 }
 
