@@ -1,6 +1,9 @@
 // Operators whose function the user gives: what they are called with, how often, on how many threads.
 #include <stdatomic.h>
 
+#include "ggml-alloc.h"
+#include "ggml-backend.h"
+#include "ggml-cpu.h"
 #include "test_cpu_ops.h"
 
 #if defined(__GNUC__)
@@ -140,6 +143,107 @@ static void on_threads(void) {
     }
 }
 
+static void fail_in_vain(void) {
+    CHECK(ggml_new_tensor_1d(NULL, GGML_TYPE_F32, 1) == NULL);
+    CHECK(ggml_last_status() == GGML_STATUS_INVALID_ARGUMENT);
+}
+
+static void failing_row(const int n, float * y, const float * x) {
+    fail_in_vain();
+    add_ten(n, y, x);
+}
+
+static void failing_rows(const int n, float * z, const float * x, const float * y) {
+    fail_in_vain();
+    subtract(n, z, x, y);
+}
+
+static void failing1(struct ggml_tensor * dst, const struct ggml_tensor * a) {
+    fail_in_vain();
+    whole1(dst, a);
+}
+
+static void failing2(struct ggml_tensor * dst, const struct ggml_tensor * a, const struct ggml_tensor * b) {
+    fail_in_vain();
+    whole2(dst, a, b);
+}
+
+static void failing3(struct ggml_tensor * dst, const struct ggml_tensor * a, const struct ggml_tensor * b,
+                     const struct ggml_tensor * c) {
+    fail_in_vain();
+    whole3(dst, a, b, c);
+}
+
+static void failing_on_threads1(struct ggml_tensor * dst, const struct ggml_tensor * a, int ith, int nth, void * userdata) {
+    fail_in_vain();
+    on_threads1(dst, a, ith, nth, userdata);
+}
+
+static void failing_on_threads2(struct ggml_tensor * dst, const struct ggml_tensor * a, const struct ggml_tensor * b, int ith,
+                                int nth, void * userdata) {
+    fail_in_vain();
+    on_threads2(dst, a, b, ith, nth, userdata);
+}
+
+static void failing_on_threads3(struct ggml_tensor * dst, const struct ggml_tensor * a, const struct ggml_tensor * b,
+                                const struct ggml_tensor * c, int ith, int nth, void * userdata) {
+    fail_in_vain();
+    on_threads3(dst, a, b, c, ith, nth, userdata);
+}
+
+static bool failing_abort(void * data) {
+    fail_in_vain();
+    ++*(int *) data;
+    return false;
+}
+
+static bool failing_callback(struct ggml_tensor * t, bool ask, void * data) {
+    (void) t, (void) ask;
+    fail_in_vain();
+    ++*(int *) data;
+    return true;
+}
+
+// A function that handles what it tried in vain: no failure of the run, whoever started it.
+static void handled_failures(void) {
+    static struct seen   seen;
+    ggml_backend_t       cpu   = ggml_backend_cpu_init();
+    ggml_backend_sched_t sched = ggml_backend_sched_new(&cpu, NULL, 1, 0);
+    int                  n;
+    ggml_backend_cpu_set_n_threads(cpu, 1);
+    for (int kind = 0; kind < 8; kind++) {
+        begin();
+        struct ggml_tensor *a = ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 4), *b = ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 4);
+        struct ggml_tensor * node = kind == 0   ? ggml_map_unary_f32(ctx, a, failing_row)
+                                    : kind == 1 ? ggml_map_binary_f32(ctx, a, b, failing_rows)
+                                    : kind == 2 ? ggml_map_custom1_f32(ctx, a, failing1)
+                                    : kind == 3 ? ggml_map_custom2_f32(ctx, a, b, failing2)
+                                    : kind == 4 ? ggml_map_custom3_f32(ctx, a, b, a, failing3)
+                                    : kind == 5 ? ggml_map_custom1(ctx, a, failing_on_threads1, 1, &seen)
+                                    : kind == 6 ? ggml_map_custom2(ctx, a, b, failing_on_threads2, 1, &seen)
+                                                : ggml_map_custom3(ctx, a, b, a, failing_on_threads3, 1, &seen);
+        struct ggml_cgraph *  graph  = ggml_new_graph_custom(ctx, 8, false);
+        ggml_backend_buffer_t buffer = ggml_backend_alloc_ctx_tensors(ctx, cpu);
+        CHECK(buffer != NULL && ggml_build_forward_expand(graph, node) == GGML_STATUS_SUCCESS);
+        ggml_backend_buffer_clear(buffer, 0);
+        for (int watched = 0; watched < 2; watched++) {
+            n = 0;
+            ggml_backend_cpu_set_abort_callback(cpu, watched ? failing_abort : NULL, &n);
+            ggml_backend_sched_set_eval_callback(sched, watched ? failing_callback : NULL, &n);
+            CHECK(ggml_backend_graph_compute(cpu, graph));
+            CHECK((n > 0) == watched);
+            for (int round = 0; round < 2; round++) { // as it is planned, and with what was prepared
+                CHECK_INT(ggml_backend_sched_graph_compute(sched, graph), GGML_STATUS_SUCCESS);
+            }
+            CHECK((n > 3) == watched);
+        }
+        ggml_backend_buffer_free(buffer);
+        end();
+    }
+    ggml_backend_sched_free(sched);
+    ggml_backend_free(cpu);
+}
+
 static void no_function(void) {
     begin();
     struct ggml_tensor * node = ggml_map_custom1(ctx, one(1), on_threads1, 1, NULL);
@@ -150,4 +254,4 @@ static void no_function(void) {
     end();
 }
 
-TEST_MAIN(TEST(by_rows), TEST(whole_tensors), TEST(on_threads), TEST(no_function))
+TEST_MAIN(TEST(by_rows), TEST(whole_tensors), TEST(on_threads), TEST(handled_failures), TEST(no_function))

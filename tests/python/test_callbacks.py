@@ -120,6 +120,54 @@ def test_custom_operation_that_raises(ctx, cpu, n_tasks, how):
     assert after == [1]
 
 
+@pytest.mark.parametrize("devices", [["CPU"], ["SIM", "CPU"]], ids="-".join)
+@pytest.mark.parametrize("how", ["graph", "compute", "async", "callback", "abort"])
+def test_what_a_callback_tried_in_vain_and_handled_is_no_failure_of_the_run(ctx, how, devices):
+    """Also not the same graph on another backend: it is refused to the inner call, and the outer one is whole."""
+    backends = [gb.Backend(d) for d in devices]
+    host = backends[-1]
+    never = gb.relu(ctx.from_numpy(np.ones(3, np.float32)))
+    refused = []
+
+    def fail() -> None:
+        for attempt in (never.numpy, lambda: graph.compute(gb.Backend("CPU", n_threads=1)), lambda: scheduler.compute(graph), lambda: ctx.tensor((2,) * 5)):
+            try:
+                attempt()
+            except gb.GgmlError as error:
+                refused.append(str(error))
+
+    def add(dst: np.ndarray, a: np.ndarray) -> None:
+        if how not in {"callback", "abort"}:
+            fail()
+        dst[...] = a + 1
+
+    x = ctx.tensor(4, name="x")
+    y = x
+    for _ in range(3):
+        y = gb.map_custom(add, gb.relu(y))
+    graph = ctx.graph(y)
+    scheduler = gb.Scheduler(backends)
+    if how == "graph":
+        ctx.allocate(host)
+    else:
+        scheduler.allocate(graph)
+    x.set(1.0)
+    if how == "graph":
+        assert graph.compute(host) is True
+    elif how == "async":
+        (result,) = scheduler.compute_async(graph, [y]).results()
+        assert result.tolist() == [4, 4, 4, 4]
+    elif how == "callback":
+        assert scheduler.compute(graph, lambda t: fail()) is True
+    else:
+        if how == "abort":
+            gb.set_abort_callback(host, lambda: bool(fail()))
+        assert scheduler.compute(graph) is True
+    gb.set_abort_callback(host, None)
+    assert len(refused) >= 4, refused
+    assert y.numpy().tolist() == [4, 4, 4, 4]
+
+
 def test_custom_operation_that_raises_in_compare(ctx, cpu):
     y = gb.map_custom(lambda d, a: 1 / 0, ctx.from_numpy(np.ones(4, np.float32)))
     graph = ctx.graph(y)

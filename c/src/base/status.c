@@ -94,6 +94,10 @@ enum ggml_status gb_status_since(uint64_t fail_count) {
     return error_state.count == fail_count ? GGML_STATUS_SUCCESS : error_state.status;
 }
 
+void gb_forget_failures_since(uint64_t fail_count) {
+    error_state.count = fail_count;
+}
+
 enum ggml_status ggml_report_error(enum ggml_status status, const char * fmt, ...) {
     if (status == GGML_STATUS_SUCCESS || fmt == NULL) {
         return status;

@@ -39,6 +39,9 @@ uint64_t gb_fail_count(void);
 // The status a hook left when gb_fail_count changed during it, else GGML_STATUS_SUCCESS.
 enum ggml_status gb_status_since(uint64_t fail_count);
 
+// A function of the user's was called when gb_fail_count was that: what it tried in vain is its own affair, and no failure of who called it.
+void gb_forget_failures_since(uint64_t fail_count);
+
 // if (cond) { report; return ret; }
 #define GB_FAIL_IF(cond, ret, status, ...)                                                                             \
     do {                                                                                                               \

@@ -264,7 +264,13 @@ static bool is_halted(struct gb_cpu_team * team) {
 static void poll_abort(struct gb_cpu_team * team) {
     const struct gb_cpu_run * run   = team->run;
     int                       going = GGML_STATUS_SUCCESS;
-    if (run->abort_callback != NULL && run->abort_callback(run->abort_data)) {
+    if (run->abort_callback == NULL) {
+        return;
+    }
+    const uint64_t before = gb_fail_count();
+    const bool     abort  = run->abort_callback(run->abort_data);
+    gb_forget_failures_since(before);
+    if (abort) {
         atomic_compare_exchange_strong(&team->halted, &going, GGML_STATUS_ABORTED);
     }
 }

@@ -271,9 +271,11 @@ static bool call_back(struct ggml_backend_sched * s, struct ggml_tensor * t, boo
     if (s->callback == NULL) {
         return !ask;
     }
-    s->in_callback    = true;
-    const bool answer = s->callback(t, ask, s->callback_data);
-    s->in_callback    = false;
+    s->in_callback        = true;
+    const uint64_t before = gb_fail_count();
+    const bool     answer = s->callback(t, ask, s->callback_data);
+    gb_forget_failures_since(before);
+    s->in_callback        = false;
     s->running        = true; // whatever it waited for, there is more to come
     return answer;
 }

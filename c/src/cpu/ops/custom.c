@@ -1,10 +1,19 @@
 // custom.c - operators whose function the user gives: MAP_UNARY, MAP_BINARY (by rows), MAP_CUSTOMn_F32 (one call),
 // MAP_CUSTOMn (one call a thread, at the same time).
 //
-// The functions lie in op_params, which is not aligned for pointers: they are read with memcpy.
+// The functions lie in op_params, which is not aligned for pointers: they are read with memcpy. What they call and handle when it fails
+// does not fail the node.
 #include <limits.h>
 
+#include "base/status.h"
 #include "cpu/ops/elements.h"
+
+#define CALL_USER(call)                             \
+    do {                                            \
+        const uint64_t before_ = gb_fail_count();   \
+        call;                                       \
+        gb_forget_failures_since(before_);          \
+    } while (0)
 
 static int one_task(const struct ggml_tensor * node,
                     int                        n_threads) { // the user's function need not stand two calls at once
@@ -46,8 +55,8 @@ static void run_map_unary(const struct gb_cpu_call * call, struct ggml_tensor * 
     memcpy(&fun, node->op_params, sizeof(fun));
     for (int64_t i = 0; i < gb_rows(node) && call->ith == 0; i++) {
         const struct gb_row r = gb_row_at(node, i);
-        fun((int) node->ne[0], (float *) (void *) gb_row_of(node, r),
-            (const float *) (void *) gb_row_of(node->src[0], r));
+        CALL_USER(fun((int) node->ne[0], (float *) (void *) gb_row_of(node, r),
+            (const float *) (void *) gb_row_of(node->src[0], r)));
         if (gb_cpu_stopped(call, USER_WORK)) {
             return;
         }
@@ -63,8 +72,8 @@ static void run_map_binary(const struct gb_cpu_call * call, struct ggml_tensor *
     memcpy(&fun, node->op_params, sizeof(fun));
     for (int64_t i = 0; i < gb_rows(node) && call->ith == 0; i++) {
         const struct gb_row r = gb_row_at(node, i);
-        fun((int) node->ne[0], (float *) (void *) gb_row_of(node, r),
-            (const float *) (void *) gb_row_of(node->src[0], r), (const float *) (void *) gb_row_of(node->src[1], r));
+        CALL_USER(fun((int) node->ne[0], (float *) (void *) gb_row_of(node, r),
+            (const float *) (void *) gb_row_of(node->src[0], r), (const float *) (void *) gb_row_of(node->src[1], r)));
         if (gb_cpu_stopped(call, USER_WORK)) {
             return;
         }
@@ -99,35 +108,35 @@ static int custom_tasks(const struct ggml_tensor * node, int n_threads) {
 
 static void run_map_custom1_f32(const struct gb_cpu_call * call, struct ggml_tensor * node) {
     if (call->ith == 0) {
-        ((ggml_custom1_op_f32_t) custom_of(node).fun)(node, node->src[0]);
+        CALL_USER(((ggml_custom1_op_f32_t) custom_of(node).fun)(node, node->src[0]));
     }
 }
 
 static void run_map_custom2_f32(const struct gb_cpu_call * call, struct ggml_tensor * node) {
     if (call->ith == 0) {
-        ((ggml_custom2_op_f32_t) custom_of(node).fun)(node, node->src[0], node->src[1]);
+        CALL_USER(((ggml_custom2_op_f32_t) custom_of(node).fun)(node, node->src[0], node->src[1]));
     }
 }
 
 static void run_map_custom3_f32(const struct gb_cpu_call * call, struct ggml_tensor * node) {
     if (call->ith == 0) {
-        ((ggml_custom3_op_f32_t) custom_of(node).fun)(node, node->src[0], node->src[1], node->src[2]);
+        CALL_USER(((ggml_custom3_op_f32_t) custom_of(node).fun)(node, node->src[0], node->src[1], node->src[2]));
     }
 }
 
 static void run_map_custom1(const struct gb_cpu_call * call, struct ggml_tensor * node) {
     const struct custom c = custom_of(node);
-    ((ggml_custom1_op_t) c.fun)(node, node->src[0], call->ith, call->nth, c.userdata);
+    CALL_USER(((ggml_custom1_op_t) c.fun)(node, node->src[0], call->ith, call->nth, c.userdata));
 }
 
 static void run_map_custom2(const struct gb_cpu_call * call, struct ggml_tensor * node) {
     const struct custom c = custom_of(node);
-    ((ggml_custom2_op_t) c.fun)(node, node->src[0], node->src[1], call->ith, call->nth, c.userdata);
+    CALL_USER(((ggml_custom2_op_t) c.fun)(node, node->src[0], node->src[1], call->ith, call->nth, c.userdata));
 }
 
 static void run_map_custom3(const struct gb_cpu_call * call, struct ggml_tensor * node) {
     const struct custom c = custom_of(node);
-    ((ggml_custom3_op_t) c.fun)(node, node->src[0], node->src[1], node->src[2], call->ith, call->nth, c.userdata);
+    CALL_USER(((ggml_custom3_op_t) c.fun)(node, node->src[0], node->src[1], node->src[2], call->ith, call->nth, c.userdata));
 }
 
 const struct gb_cpu_op gb_cpu_op_map_custom1_f32 = { .unsupported = function_unsupported,
