@@ -16,6 +16,7 @@ from ._errors import FileError, GgmlError, InvalidArgumentError, StateError, che
 from ._ffi import ffi, lib
 from ._files import Sink, replace_file
 from ._gguf_types import UnknownType, key_bytes, new_metadata, store
+from ._handles import Owner
 from ._mapped import check_file, reading, watch_of
 from ._messages import kind_of
 from ._names import as_name
@@ -118,7 +119,7 @@ class _Entry:
         return list(np.broadcast_to(weights.reshape(-1, weights.shape[-1] if weights.ndim else n), (n_matrices, n)))
 
 
-class Writer:
+class Writer(Owner):
     """Writes a GGUF file.
 
         with gb.gguf.Writer("model.gguf") as writer:

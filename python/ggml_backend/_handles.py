@@ -21,7 +21,7 @@ from ._ffi import ffi, lib
 from ._hints import no_attribute
 from ._owned import owned
 
-__all__ = ["ContextCore", "Core", "Handle", "Holders", "Local", "address", "fail", "new_handle", "new_pin", "use"]
+__all__ = ["ContextCore", "Core", "Handle", "Holders", "Local", "Owner", "address", "fail", "new_handle", "new_pin", "use"]
 
 _cast = ffi.cast
 _new = ffi.new
@@ -188,7 +188,19 @@ class Local:
         raise TypeError(f"{_called(self)} cannot be pickled: it belongs to this process")
 
 
-class Handle(Local):
+class Owner(Local):
+    """Of objects that are closed: a copy would close what the other one uses."""
+
+    __slots__ = ()
+
+    def __copy__(self) -> Any:
+        raise TypeError(f"{_called(self)} cannot be copied: both would close the same thing")
+
+    def __deepcopy__(self, memo: object) -> Any:
+        return self.__copy__()
+
+
+class Handle(Owner):
     """What public objects that hold a core have in common: closing, and the ``with`` statement."""
 
     __slots__ = ()
@@ -212,12 +224,6 @@ class Handle(Local):
 
     def __exit__(self, *exc: object) -> None:
         self.close()
-
-    def __copy__(self) -> Any:
-        raise TypeError(f"{_called(self)} cannot be copied: both would close the same thing")
-
-    def __deepcopy__(self, memo: object) -> Any:
-        return self.__copy__()
 
 
 def closed_error(what: str) -> StateError:

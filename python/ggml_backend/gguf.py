@@ -25,6 +25,7 @@ from ._errors import FileError, InvalidArgumentError, StateError, clear_error, e
 from ._ffi import ffi, lib
 from ._gguf_types import Keys, UnknownType, decode, findable, new_metadata, type_name
 from ._gguf_writer import Writer
+from ._handles import Owner
 from ._hints import no_attribute, no_name
 from ._mapped import check_file, map_file, watch_of
 from ._messages import UnknownKey, kind_of, reader_hint
@@ -270,7 +271,7 @@ class _Copy:
         self.offset = 0
 
 
-class GGUFFile:
+class GGUFFile(Owner):
     """An open file; see :func:`open`. ``metadata`` and ``tensors`` are mappings, ``version``, ``alignment`` and ``nbytes`` numbers."""
 
     def __init__(self, parts: list[Part], name: str) -> None:

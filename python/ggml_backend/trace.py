@@ -12,6 +12,7 @@ from ._chrome import chrome_trace
 from ._errors import check, expect_path
 from ._ffi import ffi, lib
 from ._files import write_text
+from ._handles import Owner
 from .buffer import text
 
 if TYPE_CHECKING:
@@ -74,7 +75,7 @@ def read_events(sched: Any) -> tuple[TraceEvent, ...]:
     return tuple(found)
 
 
-class Trace:
+class Trace(Owner):
     """A record that :meth:`Scheduler.trace` has begun. It ends with :meth:`stop`, with the ``with`` block, or with the scheduler; then
     ``events`` has what happened, and the file, if one was named, is written."""
 

@@ -6,6 +6,8 @@ its own. Forks are in test_forks.py, results in test_content.py. The harnesses (
 
 from __future__ import annotations
 
+import copy
+import pickle
 import textwrap
 import threading
 
@@ -563,6 +565,25 @@ for make in (copy.copy, copy.deepcopy):
     else:
         repr(other)
 """)
+
+
+def test_everything_that_can_be_closed_refuses_to_be_copied(tmp_path, cpu):
+    """Found by its method, not from a list: closing one copy would leave the other half open."""
+    path = tmp_path / "model.gguf"
+    writer = gb.gguf.Writer(path)
+    writer.add("general.architecture", "test")
+    writer.close()
+    closable = {kind for module in (gb, gb.gguf) for kind in vars(module).values() if isinstance(kind, type) and (hasattr(kind, "close") or hasattr(kind, "stop"))}
+    with gb.gguf.open(path) as file, gb.Context() as ctx, gb.Scheduler([cpu]) as scheduler, scheduler.trace() as trace:
+        things = [file, writer, ctx, scheduler, trace, cpu, cpu.alloc(64), gb.Event(cpu), gb.TensorAllocator(cpu, 4096), gb.GraphAllocator(cpu)]
+        kinds = {type(thing) for thing in things}
+        assert {kind.__name__ for kind in closable - kinds} <= {"Weights"}, "whose copy shares its memory, and closes it for both"
+        for thing in things:
+            for make in (copy.copy, copy.deepcopy):
+                with pytest.raises(TypeError, match=f"{type(thing).__name__} cannot be copied: both would close the same thing"):
+                    make(thing)
+            with pytest.raises(TypeError, match="cannot be pickled"):
+                pickle.dumps(thing)
 
 
 def test_finalizers_in_a_cycle_can_use_a_file(holds, tmp_path):

@@ -6,7 +6,7 @@
 //   exp 2, log 2, tanh 3, elu 3; silu 4;
 //   gelu, gelu_quick 6 + 3 |t|, gelu_erf 8 + 3 |t|, where t is the argument of the exponential in them (it was rounded).
 // Below 2^-126 the bound is absolute: that many times 2^-149 for exp; 2^-140 for the sigmoid family, whose factor is a denormal there (silu
-// of -104 to -88 is off by up to 46 times 2^-149).
+// of -104 to -88 is off by up to 100 times 2^-149).
 
 // x = n ln 2 + r, |r| <= ln 2 / 2, for |x| <= 128. Adding 1.5 2^23 rounds to an integer and leaves it in the low bits.
 struct reduced_ {
