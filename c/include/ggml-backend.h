@@ -296,6 +296,8 @@ struct ggml_backend_sched_transfer {
     size_t                     size;   // bytes
     bool                       is_kept;       // made again only when the original was written
     bool                       is_write_back; // a result that goes to where it belongs
+    bool                       is_unmarked;   // stands where weights do (matrices of products, tables of rows), in memory of the user on `source` whose
+                                              // usage is not WEIGHTS: with it, what reads the tensor would run there
 };
 GGML_API int              ggml_backend_sched_get_n_transfers(ggml_backend_sched_t sched);
 GGML_API enum ggml_status ggml_backend_sched_get_transfer(ggml_backend_sched_t sched, int i, struct ggml_backend_sched_transfer * transfer);

@@ -1,4 +1,5 @@
-"""Heavy operations that run on a device of lower priority, because one of higher priority does not take them: said once for each plan, as a
+"""What a plan does that is slower than it need be: heavy operations that run on a device of lower priority, because one of higher priority
+does not take them, and weights that travel because nothing says that they are weights. Said once for each plan, as a
 :class:`PerformanceWarning`."""
 
 from __future__ import annotations
@@ -16,9 +17,11 @@ from ._messages import plain
 from ._pictures.data import size_text
 from .buffer import text
 
-__all__ = ["Fallback", "heavy_fallbacks", "warn_of"]
+__all__ = ["Fallback", "heavy_fallbacks", "unmarked_weights", "warn_of", "warn_of_weights"]
 
 _SHOWN = 3
+_HEAVY_WEIGHTS = 1 << 20
+"""Bytes of a plan's copies."""
 
 
 @dataclass(frozen=True)
@@ -78,6 +81,37 @@ def warn_of(found: Sequence[Fallback]) -> None:
             *lines,
             "  Use types and operations that the device takes, choose the place with Scheduler.set_backend (which silences this), or "
             "ignore ggml_backend.PerformanceWarning.",
+        ]
+    )
+    warnings.warn(message, PerformanceWarning, stacklevel=_stack_level())
+
+
+def unmarked_weights(sched: Any, names: dict[Any, str]) -> list[tuple[str, int, str, str, bool]]:
+    """Of the graph that a C scheduler planned last: name, bytes, where they lie, where they go, and if that is in each run."""
+    t = ffi.new("struct ggml_backend_sched_transfer *")
+    found = []
+    for i in range(lib.ggml_backend_sched_get_n_transfers(sched)):
+        check(lib.ggml_backend_sched_get_transfer(sched, i, t), "Scheduler")
+        if t.is_unmarked:
+            found.append((text(t.tensor.name), int(t.size), names[t.source], names[t.target], not t.is_kept))
+    return found
+
+
+def warn_of_weights(found: Sequence[tuple[str, int, str, str, bool]]) -> None:
+    """One warning for all of them, the largest first."""
+    total = sum(size for _, size, *_ in found)
+    if total < _HEAVY_WEIGHTS:
+        return
+    order = sorted(found, key=lambda w: -w[1])
+    lines = [f"  {name!r} ({size_text(size)}) from {source} to {target}{', in each run' * always}" for name, size, source, target, always in order[:_SHOWN]]
+    if len(order) > _SHOWN:
+        lines.append(f"  and {len(order) - _SHOWN} more")
+    message = "\n".join(
+        [
+            f"{size_text(total)} that look like weights are copied to another device, as their buffers have the usage 'any':",
+            *lines,
+            "  With usage='weights' (Backend.alloc, Context.allocate, Buffer.usage) what reads them runs where they lie. "
+            "Or ignore ggml_backend.PerformanceWarning.",
         ]
     )
     warnings.warn(message, PerformanceWarning, stacklevel=_stack_level())

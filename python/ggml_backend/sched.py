@@ -21,7 +21,7 @@ from ._errors import (
     raise_last,
 )
 from ._errors import check as _check
-from ._fallbacks import heavy_fallbacks, warn_of
+from ._fallbacks import heavy_fallbacks, unmarked_weights, warn_of, warn_of_weights
 from ._ffi import ffi, lib
 from ._files import can_write
 from ._handles import Core, Handle, Holders, fail, handles_of, new_handle, use
@@ -67,7 +67,7 @@ class SchedCore(Core):
             fail(status, "Scheduler")
         super().__init__(h, "struct ggml_backend_sched *", backends)
         self.names = tuple(text(lib.gbpy_sched_device_name(h, i)) for i in range(len(backends)))  # of several CPUs: CPU, CPU1
-        self.may_warn = any(not b.is_cpu for b in backends[:-1])  # there is a device that work could fall from
+        self.may_warn = len(backends) > 1 and any(not b.is_cpu for b in backends)  # there is a device that work or weights could lie on
         self.run: Run | None = None  # of the runs on their way: what their callbacks raised
 
     @property
@@ -240,12 +240,15 @@ class Scheduler(Handle):
         if how & _PLANNED and core.may_warn:
             with use("Scheduler", core, nested=True):
                 found = heavy_fallbacks(core.ptr, [(ptr, name, b.is_cpu) for b, (ptr, name) in zip(core.backends, core.named, strict=True)])
+                weights = unmarked_weights(core.ptr, dict(core.named))
             warn_of(found)
+            warn_of_weights(weights)
 
     def allocate(self, graph: Graph) -> None:
         """Assigns the graph's nodes to backends and gives memory to every tensor that has none.
 
-        Warns (:class:`PerformanceWarning`), once for each plan, of heavy operations that a device of higher priority does not take.
+        Warns (:class:`PerformanceWarning`), once for each plan, of heavy operations that a device of higher priority does not take, and of
+        weights that are copied to another device because the usage of their buffer is ``"any"``.
         Raises :class:`UnsupportedError` if no backend can run a node, :class:`AllocationError` if memory is short.
         """
         core, graph_core = self._live(), self._graph_of(graph, "Scheduler.allocate: graph")

@@ -39,6 +39,27 @@ static void check_arena(struct place * p, int b, const struct ggml_backend_sched
     CHECK(peak == arena.peak + arena.leafs + arena.replicas);
 }
 
+// A matrix in memory of the user's on the last device, read on the first one: only without the usage WEIGHTS is that said.
+static void unmarked_weights(void) {
+    for (int usage = 0; usage < 2; usage++) {
+        OPEN(p, "SIM CPU");
+        struct ggml_tensor *w = leaf(&p, "w", 8, 8), *x = leaf(&p, "x", 8, 3), *y = ggml_mul_mat(p.ctx, w, x), *z = ggml_add(p.ctx, y, y);
+        put(&p, w, p.n - 1, usage == 1);
+        ggml_backend_sched_set_node_backend(p.sched, y, p.backends[0]);
+        expand(&p, z);
+        OK(ggml_backend_sched_alloc_graph(p.sched, p.graph));
+        int n = 0;
+        for (int i = 0; i < ggml_backend_sched_get_n_transfers(p.sched); i++) {
+            struct ggml_backend_sched_transfer t;
+            OK(ggml_backend_sched_get_transfer(p.sched, i, &t));
+            CHECK(!t.is_unmarked || (t.tensor == w && t.source == p.backends[p.n - 1] && t.target == p.backends[0]));
+            n += t.is_unmarked;
+        }
+        CHECK_INT(n, usage == 0);
+        close_place(&p);
+    }
+}
+
 static void describes(const char * devices, bool weights_elsewhere) {
     OPEN(p, devices);
     struct ggml_tensor *w = leaf(&p, "w", 8, 8), *x = leaf(&p, "x", 8, 3);
@@ -98,6 +119,7 @@ static void describes(const char * devices, bool weights_elsewhere) {
         n_in += !t.is_write_back;
         n_kept += t.is_kept;
         CHECK(!t.is_kept || t.tensor == w);
+        CHECK(!t.is_unmarked); // it is placed by the scheduler, or its usage is WEIGHTS
     }
     int inputs = 0;
     for (int k = 0; k < ggml_backend_sched_get_n_splits(p.sched); k++) {
@@ -265,4 +287,4 @@ static void every_allocation_of_planning_fails(void) {
     CHECK(done);
 }
 
-TEST_MAIN(TEST(before_anything_is_allocated), TEST(before_it_does_not_fit), TEST(a_look_at_a_large_one), TEST(every_allocation_of_planning_fails), TEST(scratch_memory), TEST(one_device), TEST(two_devices), TEST(three_devices))
+TEST_MAIN(TEST(before_anything_is_allocated), TEST(unmarked_weights), TEST(before_it_does_not_fit), TEST(a_look_at_a_large_one), TEST(every_allocation_of_planning_fails), TEST(scratch_memory), TEST(one_device), TEST(two_devices), TEST(three_devices))

@@ -150,3 +150,66 @@ def test_statistics_from_zero_repeat_nothing(ctx, cpu, weak):
         assert caught(lambda: sched.compute(graph)) == []
         sched.reset()  # forgets the placements: planned again
         assert len(caught(lambda: sched.allocate(graph))) == 1
+
+
+def placed(ctx, backend, usage, n=512):
+    """A product with weights in a buffer of the user's."""
+    w, x = ctx.tensor((n, n), name="w"), ctx.tensor((4, n), name="x")
+    buffer = backend.alloc(w.nbytes, usage)
+    buffer.place(w)
+    w.set(2.0)
+    y = x @ w.T
+    return x, w, y, ctx.graph(y), buffer
+
+
+@pytest.mark.parametrize("where", ["SIM", "CPU"])
+def test_weights_that_nothing_says_are_weights(ctx, cpu, sim, where):
+    """They are copied to the device of the highest priority; with their usage, it is what reads them that goes where they lie."""
+    home, other = (sim, cpu) if where == "SIM" else (cpu, sim)
+    x, _, y, graph, buffer = placed(ctx, home, "any")
+    with gb.Scheduler([other, home]) as sched:
+        (warning,) = caught(lambda: sched.allocate(graph))
+        message = str(warning.message)
+        names = [b.name for b in (home, other)]
+        assert re.search(r"'w' \(1.00 MiB\) from {} to {}".format(*(n.rstrip("0123456789") + r"\d*" for n in names)), message), message
+        assert "usage='weights'" in message
+        assert warning.filename == __file__
+        x.set(1.0)
+        assert caught(lambda: sched.compute(graph)) == []
+        assert sched.splits[0].backend is other
+        assert (y.numpy() == 1024).all()
+    buffer.usage = "weights"
+    with gb.Scheduler([other, home]) as sched:
+        assert caught(lambda: sched.allocate(graph)) == []
+        x.set(1.0)
+        assert caught(lambda: sched.compute(graph)) == []
+        assert [s.backend for s in sched.splits] == [home]
+        assert sched.stats.weights.bytes == 0
+        assert (y.numpy() == 1024).all()
+
+
+@pytest.mark.parametrize("how", ["lookup", "view", "experts"])
+def test_weights_in_other_places_of_a_graph(ctx, cpu, sim, how):
+    _, w, _, _, _ = placed(ctx, sim, "any", 1024)
+    if how == "lookup":
+        y = gb.get_rows(w, ctx.tensor(3, gb.int32, name="ids"))
+    elif how == "view":
+        y = ctx.tensor((4, 1024)) @ w[:512].T
+    else:
+        y = gb.mul_mat_id([w, w], ctx.tensor((4, 1), gb.int32), 0, ctx.tensor((4, 1024)))
+    with gb.Scheduler([cpu, sim]) as sched:
+        (warning,) = caught(lambda: sched.allocate(ctx.graph(y)))
+        assert ("'w (view)' (" if how == "view" else "'w' (") in str(warning.message)
+
+
+def test_what_travels_and_is_no_weight(ctx, cpu, sim):
+    """Inputs and results of the user's own memory, small weights, and what the scheduler placed."""
+    x, w, y, graph, _ = placed(ctx, sim, "any", 128)
+    with gb.Scheduler([cpu, sim]) as sched:
+        assert caught(lambda: sched.allocate(graph)) == []
+    with gb.Context() as other, gb.Scheduler([sim, cpu]) as sched:
+        a = other.tensor((2048, 512), name="a")
+        other.allocate(cpu)
+        a.set(1.0)
+        b = other.tensor((64, 512), name="b")
+        assert caught(lambda: sched.allocate(other.graph(gb.relu(a) @ b.T))) == []

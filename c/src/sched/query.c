@@ -95,6 +95,28 @@ static int split_of(const struct gb_sched_plan * p, size_t back) {
     return k;
 }
 
+static bool is_read_as_weight(const struct gb_sched_plan * p, const struct gb_copy * copy) {
+    const struct gb_split * split = &p->splits.data[copy->split];
+    for (int i = split->start; i < split->end; i++) {
+        const enum ggml_op op = p->ids.data[i].tensor->op;
+        const uint32_t     n  = p->src_begin[i + 1] - p->src_begin[i];
+        const uint32_t     begin = op == GGML_OP_MUL_MAT_ID ? 2 : 0, end = op == GGML_OP_MUL_MAT_ID ? n : 1;
+        for (uint32_t k = begin; k < end && k < n && (op == GGML_OP_MUL_MAT || op == GGML_OP_MUL_MAT_ID || op == GGML_OP_GET_ROWS); k++) {
+            if (p->ids.data[p->srcs[p->src_begin[i] + k]].root == copy->root) {
+                return true;
+            }
+        }
+    }
+    return false;
+}
+
+static bool is_unmarked(const struct ggml_backend_sched * s, const struct gb_sched_plan * p, const struct gb_copy * copy) {
+    const struct gb_id *        id     = &p->ids.data[copy->root];
+    const ggml_backend_buffer_t buffer = id->tensor->buffer;
+    return id->home == GB_HOME_USER && !id->computes && !p->weight[copy->root] && buffer != NULL && gb_sched_mem_of(s, buffer) == NULL &&
+           owner_of(s, p, copy->root) != NULL && is_read_as_weight(p, copy);
+}
+
 int ggml_backend_sched_get_n_transfers(ggml_backend_sched_t sched) {
     GB_CHECK_ARG(sched, 0);
     int n = sched->last ? (int) sched->last->backs.n : 0;
@@ -118,6 +140,7 @@ enum ggml_status ggml_backend_sched_get_transfer(ggml_backend_sched_t sched, int
             *transfer = (struct ggml_backend_sched_transfer){
                 .tensor = p->ids.data[copy->shown].tensor, .source = owner_of(sched, p, copy->root), .target = sched->devices[copy->backend].backend,
                 .split = copy->split, .size = copy->hi - copy->lo, .is_kept = copy->kept,
+                .is_unmarked = is_unmarked(sched, p, copy),
             };
             return GGML_STATUS_SUCCESS;
         }
