@@ -103,7 +103,9 @@ def warn_of_weights(found: Sequence[tuple[str, int, str, str, bool]]) -> None:
     if total < _HEAVY_WEIGHTS:
         return
     order = sorted(found, key=lambda w: -w[1])
-    lines = [f"  {name!r} ({size_text(size)}) from {source} to {target}{', in each run' * always}" for name, size, source, target, always in order[:_SHOWN]]
+    lines = []
+    for name, size, source, target, always in order[:_SHOWN]:
+        lines.append(f"  {name!r} ({size_text(size)}) from {source} to {target}{', in each run' if always else ''}")
     if len(order) > _SHOWN:
         lines.append(f"  and {len(order) - _SHOWN} more")
     message = "\n".join(
