@@ -412,6 +412,7 @@ static int issue(struct gbpy_sched * s, struct gbpy_object * g, struct gbpy_flig
             status = ggml_nbytes(results[i]) > 0 ? (int) ggml_backend_tensor_get(results[i], to[i], 0, ggml_nbytes(results[i])) : GGML_STATUS_SUCCESS;
         }
     }
+    GB_WRITE_RELAXED(run->who, run); // from now on the devices' threads are nobody else: who started it goes on beside them
     return status;
 }
 

@@ -23,7 +23,7 @@ struct gbpy_stop {
 
 // A computation. In memory of Python (ffi.new) that lives as long as it.
 struct gbpy_run {
-    const void * who;    // set by who computes
+    const void * who;    // the first field: set by who computes; of a run on its way, once it is issued, the run itself
     void *       handle; // of the Python object
     int          stopped; // 1: by an exception of a callback, 2: because a callback wanted it
 };

@@ -56,7 +56,7 @@ const void * gbpy_thread(void) { return &mine; }
 
 const void * gbpy_me(void) {
     const void * run = gb_run();
-    return run != NULL ? *(const void * const *) run : gbpy_thread(); // a run begins with who started it
+    return run != NULL ? GB_READ_RELAXED(*(const void * const *) run) : gbpy_thread(); // a run begins with who works for it
 }
 
 // --------------------------------------------------------------------------------------------------------------------------- signals

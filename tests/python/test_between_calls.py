@@ -430,6 +430,31 @@ def test_a_log_function_on_a_devices_thread_does_not_wait_for_itself(holds, act)
     """)
 
 
+def test_a_log_function_on_a_devices_thread_is_not_who_started_the_run(holds):
+    """It reads a tensor while that one sets it: all of one set, or all of the other."""
+    holds("""
+        failing = gb.Backend("SIM:delay=20ms,fail_op=sqr")
+        big = gb.Context(); b = big.tensor(1 << 21); big.allocate(cpu); b.set(0.0)
+        sched = gb.Scheduler([failing, cpu])
+        ctx = gb.Context(); x = ctx.tensor(4); graph = ctx.graph(gb.sqr(x + x))
+        sched.allocate(graph); x.set(1.0)
+        seen = []
+        def log(level, text):
+            if not threading.current_thread().name.startswith("Dummy"): return
+            for _ in range(10):
+                a = b.numpy(copy=True); seen.append(a.min() == a.max())
+        gb.set_log(log)
+        values = [np.full(1 << 21, i, np.float32) for i in range(3)]
+        for _ in range(6):
+            sched.compute_async(graph)
+            for i in range(40): b.set(values[i % 3])
+            try: sched.synchronize()
+            except gb.DeviceError: pass
+        gb.set_log(None)
+        assert seen and all(seen), (len(seen), seen.count(False))
+    """)
+
+
 # -------------------------------------------------------------------------------------------------------------- failed allocations
 
 # malloc, calloc and realloc fail once: in the nth call from the package's module.
