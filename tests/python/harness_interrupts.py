@@ -27,7 +27,7 @@ from collections.abc import Callable
 from typing import Any
 
 import ggml_backend as gb
-from harness_world import OPERATIONS, SANITIZED, Resources, World, in_thread, out_of_memory, report, shuffled, supervise, watched
+from harness_world import OPERATIONS, SANITIZED, Resources, World, in_thread, lost_by_python, out_of_memory, report, shuffled, supervise, watched
 
 AFTER = 30  # interrupted operations between two checks
 BOUND = 48.0  # MB
@@ -59,6 +59,10 @@ class Timer:
             finally:
                 self.armed = False
         except KeyboardInterrupt:
+            return True
+        except SystemError as error:
+            if not lost_by_python(error):
+                raise
             return True
         finally:
             self.armed = False

@@ -706,6 +706,12 @@ def out_of_memory(error: BaseException) -> bool:
     return isinstance(error, (MemoryError, SystemError)) or (isinstance(error, RuntimeError) and "can't" in text)
 
 
+def lost_by_python(error: SystemError) -> bool:
+    """Is it what Python 3.11.2 makes of two signals at once in ``os.path.realpath``, without this package, too? (Not 3.11.7.)"""
+    once = sys.version_info < (3, 11, 7) and isinstance(error.__cause__, KeyboardInterrupt)
+    return once and "fire" in str(error) and "returned a result with an exception set" in str(error)
+
+
 _ignored = Counter[str]()
 
 

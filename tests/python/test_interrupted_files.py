@@ -21,6 +21,7 @@ import ggml_backend as gb
 from ggml_backend import _files, _mapped
 from ggml_backend._ffi import lib
 from harness_interleave import Places, interrupt
+from harness_world import lost_by_python
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="descriptors and mappings are counted in /proc")
 
@@ -138,6 +139,8 @@ def test_at_random_moments(folder: Path) -> None:
                     signal.setitimer(signal.ITIMER_REAL, 0)
             except KeyboardInterrupt:
                 interrupted += 1
+            except SystemError as error:
+                assert lost_by_python(error)
             check(folder, before, "at random")
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
