@@ -278,4 +278,21 @@ static void missing_sources(void) {
     CHECK(n_asked > 200);
 }
 
-TEST_MAIN(TEST(devices), TEST(missing_sources), TEST(least_size_by_minus_one), TEST(each_field), TEST(random_pairs))
+// Longer circles are found where graphs are built and planned; what computes nodes in a given order never follows them.
+static void a_node_that_reads_itself(void) {
+    struct ggml_context * ctx   = ggml_init((struct ggml_init_params){ 1 << 16, NULL, false });
+    struct ggml_tensor *  x     = ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 4), * y = ggml_relu(ctx, x);
+    struct ggml_cgraph *  graph = ggml_new_graph(ctx);
+    memset(x->data, 0, ggml_nbytes(x));
+    CHECK(ggml_build_forward_expand(graph, y) == GGML_STATUS_SUCCESS && ggml_backend_graph_compute(cpu, graph));
+    y->src[0] = y;
+    CHECK(!ggml_backend_graph_compute(cpu, graph));
+    CHECK(strstr(ggml_last_error(), "it is its own source") != NULL);
+    ggml_backend_sched_t sched = ggml_backend_sched_new((ggml_backend_t[]){ sim, cpu }, NULL, 2, 0);
+    CHECK(ggml_backend_sched_graph_compute(sched, graph) == GGML_STATUS_INVALID_ARGUMENT);
+    CHECK(strstr(ggml_last_error(), "it is its own source") != NULL);
+    ggml_backend_sched_free(sched);
+    ggml_free(ctx);
+}
+
+TEST_MAIN(TEST(devices), TEST(a_node_that_reads_itself), TEST(missing_sources), TEST(least_size_by_minus_one), TEST(each_field), TEST(random_pairs))
