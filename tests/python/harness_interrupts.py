@@ -27,7 +27,19 @@ from collections.abc import Callable
 from typing import Any
 
 import ggml_backend as gb
-from harness_world import OPERATIONS, SANITIZED, Resources, World, in_thread, lost_by_python, out_of_memory, report, shuffled, supervise, watched
+from harness_world import (
+    OPERATIONS,
+    SANITIZED,
+    Resources,
+    World,
+    in_thread,
+    lost_by_python,
+    out_of_memory,
+    report,
+    shuffled,
+    supervise,
+    watched,
+)
 
 AFTER = 30  # interrupted operations between two checks
 BOUND = 48.0  # MB
