@@ -280,18 +280,8 @@ static bool is_as_built(const struct ggml_tensor * t) {
     return false;
 }
 
-static bool reads_itself(const struct ggml_tensor * node) {
-    const int n = node->op == GGML_OP_CPY ? 1 : GGML_MAX_SRC; // CPY names where it writes, too
-    for (int i = 0; i < n; i++) {
-        if (node->src[i] == node) {
-            return true;
-        }
-    }
-    return false;
-}
-
 static const char * mismatch(const struct ggml_tensor * node) {
-    if (reads_itself(node)) {
+    if (node->src[0] == node) { // in other places that may have a meaning: CPY names where it writes
         return "it is its own source";
     }
     if (is_as_built(node) || gb_op_is_idle(node)) {
