@@ -2,6 +2,7 @@
 
     python benchmarks/bench_quality.py [--sentences N] [--types NAME ...]
     python benchmarks/bench_quality.py --small [--types NAME ...]
+    python benchmarks/bench_quality.py --ones [--types NAME ...]
 
 Round trip: rms(quantized - x) / rms(x), on normal numbers and on the embedding model's matrices, without and with importance weights (for
 these the error is weighted too; the weights are 1/16 to 16, log-uniform). Types marked with * do not quantize without an importance matrix:
@@ -10,6 +11,9 @@ these the error is weighted too; the weights are 1/16 to 16, log-uniform). Types
 --small: round trips of numbers so small that half precision does not hold the scales of blocks, ours / as the format's algorithm gives them
 (the package gguf; for the K formats tests/python/kquant_reference.py), for normal numbers, heavy tails (Student's t, 2 degrees of freedom)
 and the model's matrices, all scaled to the same root mean square; first of all 0.02, which is that of ordinary weights.
+
+--ones: without importance weights / with weights of one, on the same data: the error, and sum(x y) / sum(x x), which is 1 where products with
+the quantized numbers come out neither too small nor too large.
 """
 
 from __future__ import annotations
@@ -73,13 +77,29 @@ def algorithm(x: np.ndarray, name: str) -> np.ndarray:
     return blocks.reshape(len(x), -1)
 
 
-def small(names: list[str]) -> None:
+def sources(rows: int) -> dict[str, np.ndarray]:
     rng = np.random.default_rng(0)
-    sources = {"normal": rng.standard_normal((64, 1024)), "heavy tails": rng.standard_t(2, (64, 1024)), "model": model_rows(1024)[:64]}
+    return {"normal": rng.standard_normal((rows, 1024)), "heavy tails": rng.standard_t(2, (rows, 1024)), "model": model_rows(1024)[:rows]}
+
+
+def ones(names: list[str]) -> None:
+    print("| type | values | error | sum(x y) / sum(x x) |")
+    print("| --- " * 4 + "|")
+    for name in names:
+        for label, values in sources(1000).items():
+            x = values.astype(np.float32)
+            exact = x.astype(np.float64)
+            found = [gb.dequantize(gb.quantize(x, name, importance=w), name) for w in (None, np.ones(1024, np.float32))]
+            errors = " / ".join(f"{np.sqrt(((y - exact) ** 2).sum() / (exact**2).sum()):.4f}" for y in found)
+            slopes = " / ".join(f"{(y * exact).sum() / (exact**2).sum():.4f}" for y in found)
+            print(f"| {name} | {label} | {errors} | {slopes} |", flush=True)
+
+
+def small(names: list[str]) -> None:
     print("| type | values | " + " | ".join(f"{rms:g}" for rms in SMALL) + " | other blocks at 0.02 |")
     print("| --- " * (len(SMALL) + 3) + "|")
     for name in names:
-        for label, values in sources.items():
+        for label, values in sources(64).items():
             cells, other = [], 0.0
             for rms in SMALL:
                 x = (values * (rms / np.sqrt((values.astype(np.float64) ** 2).mean()))).astype(np.float32)
@@ -98,9 +118,13 @@ def main() -> None:
     parser.add_argument("--sentences", type=int, default=300)
     parser.add_argument("--types", nargs="*", default=TYPES)
     parser.add_argument("--small", action="store_true")
+    parser.add_argument("--ones", action="store_true")
     args = parser.parse_args()
     if args.small:
         small([n for n in args.types if n in SMALL_TYPES])
+        return
+    if args.ones:
+        ones([n for n in args.types if n not in NEED_WEIGHTS])
         return
 
     rng = np.random.default_rng(0)

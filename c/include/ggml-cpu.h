@@ -31,8 +31,8 @@ GGML_API void             ggml_cpu_set_fusion(bool on);
 
 // Polled, on the thread that computes the graph, between nodes and groups of nodes that are computed together, and in long ones about every
 // millisecond; true stops the computation with GGML_STATUS_ABORTED. What the graph computes is undefined then. Functions of the user's
-// (GGML_OP_MAP_*) are not stopped themselves, and neither are some operators within one row (norms, softmax, rotations, gathering, filling): rows
-// of 100 million elements keep a softmax or a norm from asking for 0.1 to 0.4 s (scalar kernels: 1.1 s), and a rotation for 1.7 s.
+// (GGML_OP_MAP_*) are not stopped themselves, and neither are some operators within one row (norms, softmax, rotations, gathering, filling): with
+// rows of 100 million elements these ask only after some tenths of a second, the scalar kernels and rotations after more than one.
 GGML_API enum ggml_status ggml_backend_cpu_set_abort_callback(ggml_backend_t backend_cpu, bool (*callback)(void * data), void * data);
 
 // Why the CPU cannot compute the node; NULL when it can.
