@@ -18,8 +18,10 @@ struct waiter { // who waits, and for what
     const struct gbpy_want * wants;
     int                      n;
     struct waiter *          next;
+    unsigned                 searched; // the number of the last search that came by
 };
 static struct waiter * waiters;
+static unsigned        n_searches;
 
 static void end_want(const struct gbpy_want * want) {
     if (want->nested) {
@@ -114,9 +116,9 @@ bool gbpy_holds(const struct gbpy_use * use, const struct gbpy_object * o) {
     return false;
 }
 
-// Is somebody who uses what `wants` asks for `me`, or waiting, through others perhaps, for what `me` uses? Depth is bounded by the number of
-// those who wait.
-static bool leads_to(const struct gbpy_want * wants, int n, const void * me, int depth) {
+// Is somebody who uses what `wants` asks for `me`, or waiting, through others perhaps, for what `me` uses? A search, which has a number, looks
+// at each of those who wait once.
+static bool leads_to(const struct gbpy_want * wants, int n, const void * me, unsigned search) {
     for (const struct gbpy_use * use = uses; use != NULL; use = use->next) {
         bool stands_in_the_way = false;
         for (int i = 0; i < n && !stands_in_the_way; i++) {
@@ -129,9 +131,12 @@ static bool leads_to(const struct gbpy_want * wants, int n, const void * me, int
         if (use->who == me || gbpy_waits_for_my_run(use)) {
             return true;
         }
-        for (const struct waiter * w = waiters; w != NULL && depth > 0; w = w->next) {
-            if (w->who == use->who && leads_to(w->wants, w->n, me, depth - 1)) {
-                return true;
+        for (struct waiter * w = waiters; w != NULL; w = w->next) {
+            if (w->who == use->who && w->searched != search) {
+                w->searched = search;
+                if (leads_to(w->wants, w->n, me, search)) {
+                    return true;
+                }
             }
         }
     }
@@ -145,11 +150,11 @@ static int wait_for(const char * what, const struct gbpy_want * wants, int n, in
     if ((o->writer != NULL && o->writer->who == me) || reads_of(o, me) > 0) {
         return gb_fail(GGML_STATUS_INVALID_STATE, "%s: is computing, and was called from one of its own callbacks", what);
     }
-    if (leads_to(wants, n, me, n_waiters)) {
+    if (leads_to(wants, n, me, ++n_searches)) {
         return gb_fail(GGML_STATUS_INVALID_STATE,
                        "%s: called from a callback of a computation, it would wait for somebody who waits for that computation", what);
     }
-    struct waiter self = { me, wants, n, waiters };
+    struct waiter self = { .who = me, .wants = wants, .n = n, .next = waiters };
     waiters            = &self;
     n_waiters++;
     const unsigned generation = gb_fork_generation();
