@@ -282,7 +282,7 @@ bool gb_check_mul_mat_id(const char * func, struct ggml_tensor * const as[], int
             return false;
         }
     }
-    return gb_rule_type(&c, 0, GGML_TYPE_I32) && gb_rule_max_dims(&c, 0, 2) && gb_rule_equal(&c, 0, 1, 1, 1) && gb_rule_in_range(&c, "id", id, 0, ids->ne[0] - 1);
+    return gb_rule_type(&c, 0, GGML_TYPE_I32) && gb_rule_max_dims(&c, 0, 2) && gb_rule_equal(&c, 0, 1, 1, 1) && gb_rule_in_range(&c, "id", id, 0, GB_MAX(ids->ne[0], 0) - 1);
 }
 
 bool gb_check_out_prod(const char * func, gb_ct a, gb_ct b) {
