@@ -43,6 +43,7 @@ from ._ffi import ffi as _ffi_object
 from ._ffi import lib as _lib
 from ._hints import module_attribute as _module_attribute
 from ._hints import refuse_calls as _refuse_calls
+from ._hints import tell_missing as _tell_missing
 from ._quantize import dequantize, quantize
 from .alloc import GraphAllocator, TensorAllocator
 from .backend import Backend, BackendList, LoadRecord, backends, cpu_levels, get_include, load_backend, load_report
@@ -76,6 +77,8 @@ __all__ += dtypes.__all__
 __all__ += ops.__all__
 
 _refuse_calls()
+for _kind in (Tensor, Context, Graph, Scheduler, Backend, Buffer, Pending, Plan, gguf.GGUFFile):
+    _tell_missing(_kind)
 if not TYPE_CHECKING:  # for checkers there is no such thing
 
     def __getattr__(name):

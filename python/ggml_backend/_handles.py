@@ -14,11 +14,11 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, TypeVar
+from typing import Any, ClassVar, NoReturn, TypeVar
 
 from ._errors import StateError, raise_last
 from ._ffi import ffi, lib
-from ._hints import no_attribute
+from ._hints import without_missing
 from ._owned import owned
 
 __all__ = ["ContextCore", "Core", "Handle", "Holders", "Local", "Owner", "address", "fail", "new_handle", "new_pin", "use"]
@@ -168,15 +168,18 @@ def _called(thing: object) -> str:
     return f"{'an' if name[0] in 'AEIOU' else 'a'} {name}"
 
 
-class Local:
+class _Kind(type):
+    def __dir__(cls) -> list[str]:
+        return without_missing(cls, super().__dir__())
+
+
+class Local(metaclass=_Kind):
     """Of objects that refer to C objects, or to others that do: a copy is the same one, and they do not leave the process."""
 
     __slots__ = ()
 
-    if not TYPE_CHECKING:  # for checkers there is no such thing
-
-        def __getattr__(self, name):
-            no_attribute(self, name)
+    def __dir__(self) -> list[str]:
+        return without_missing(type(self), super().__dir__())
 
     def __copy__(self: _L) -> _L:
         return self

@@ -3,6 +3,7 @@ unless something is missing."""
 
 from __future__ import annotations
 
+import inspect
 import sys
 import types
 from collections.abc import Iterable
@@ -10,7 +11,7 @@ from typing import Any, NoReturn
 
 from ._messages import close_matches
 
-__all__ = ["made_by", "module_attribute", "no_attribute", "no_name", "refuse_calls"]
+__all__ = ["made_by", "module_attribute", "no_name", "refuse_calls", "tell_missing", "without_missing"]
 
 _DATA = "ctx.constant(array) makes a tensor of data, ctx.tensor(shape) one to be set"
 _CUSTOM = "there is no such operation; gb.map_custom(function, x) runs a function of yours"
@@ -155,16 +156,31 @@ def module_attribute(name: str, known: Iterable[str]) -> NoReturn:
     raise AttributeError(_hinted(f"ggml_backend has no {name!r}", _FUNCTIONS.get(name), name, known))
 
 
-def no_attribute(thing: object, name: str) -> NoReturn:
-    """What objects raise for an attribute that they have not."""
-    kind = type(thing).__name__
-    said = f"{kind!r} object has no attribute {name!r}"
-    if name.startswith("_"):
-        raise AttributeError(said)
-    hint = _ATTRIBUTES.get(kind, {}).get(name)
-    if hint is None and kind == "Tensor" and name in sys.modules["ggml_backend.ops"].__all__:
-        hint = f"gb.{name} is a function of tensors"
-    raise AttributeError(_hinted(said, hint, name, dir(type(thing))))
+class _Missing:
+    """Stands in a class for an attribute that it has not. (A ``__getattr__`` would make each look-up of those that it has slow.)"""
+
+    __slots__ = ("hint", "name")
+
+    def __init__(self, name: str, hint: str) -> None:
+        self.name, self.hint = name, hint
+
+    def __get__(self, thing: object, kind: type) -> NoReturn:
+        raise AttributeError(f"{kind.__name__!r} object has no attribute {self.name!r}; {self.hint}")
+
+
+def without_missing(kind: type, names: Iterable[str]) -> list[str]:
+    """Those of ``dir`` that are there."""
+    return [name for name in names if not isinstance(inspect.getattr_static(kind, name, None), _Missing)]
+
+
+def tell_missing(kind: type) -> None:
+    """From now on objects of this class say what is meant by attributes that they have not."""
+    hints = _ATTRIBUTES[kind.__name__]
+    if kind.__name__ == "Tensor":
+        hints = {**{name: f"gb.{name} is a function of tensors" for name in sys.modules["ggml_backend.ops"].__all__}, **hints}
+    for name, hint in hints.items():
+        if not hasattr(kind, name):
+            setattr(kind, name, _Missing(name, hint))
 
 
 def no_name(module: str, name: str, known: Iterable[str]) -> NoReturn:

@@ -26,7 +26,7 @@ from ._ffi import ffi, lib
 from ._gguf_types import Keys, UnknownType, decode, findable, new_metadata, type_name
 from ._gguf_writer import Writer
 from ._handles import Owner
-from ._hints import no_attribute, no_name
+from ._hints import no_name
 from ._mapped import check_file, map_file, watch_of
 from ._messages import UnknownKey, kind_of, reader_hint
 from ._patterns import Patterns
@@ -284,9 +284,6 @@ class GGUFFile(Owner):
         self.tensors: Tensors = Tensors(self)
 
     if not TYPE_CHECKING:  # for checkers there is no such thing
-
-        def __getattr__(self, name):
-            no_attribute(self, name)
 
         def __getitem__(self, name):
             raise TypeError("a file is not indexed itself: file.tensors[name] is a tensor, file.metadata[key] a value")
