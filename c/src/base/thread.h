@@ -95,12 +95,25 @@ static inline void gb_brief_unlock(struct gb_brief_lock * l) {
 uint32_t gb_thread_number(void);
 
 // A field of a struct that C programs see as a plain one, and that one thread may read while another writes it: one aligned access.
-// Bits are set and cleared without losing those that another thread sets meanwhile.
+// Bits of a char are set and cleared without losing those that another thread sets meanwhile.
 #if defined(__GNUC__)
+#    if __GCC_ATOMIC_CHAR_LOCK_FREE < 2 // gcc 12 for RISC-V: it would want a library for bytes, and has instructions for words
+typedef uint32_t gb_word __attribute__((may_alias));
+static inline gb_word * gb_word_of(char * byte) { return (gb_word *) ((uintptr_t) byte & ~(uintptr_t) 3); }
+static inline uint32_t gb_bits_in_word(const char * byte, uint32_t bits) {
+    const unsigned place = (unsigned) ((uintptr_t) byte & 3);
+    return bits << 8 * (__BYTE_ORDER__ == __ORDER_BIG_ENDIAN__ ? 3 - place : place);
+}
+#        define GB_SET_BITS(field, bits)                                                                                                 \
+            ((void) __atomic_fetch_or(gb_word_of(&(field)), gb_bits_in_word(&(field), (unsigned char) (bits)), __ATOMIC_RELAXED))
+#        define GB_CLEAR_BITS(field, bits)                                                                                               \
+            ((void) __atomic_fetch_and(gb_word_of(&(field)), ~gb_bits_in_word(&(field), (unsigned char) (bits)), __ATOMIC_RELAXED))
+#    else
+#        define GB_SET_BITS(field, bits) ((void) __atomic_fetch_or(&(field), (bits), __ATOMIC_RELAXED))
+#        define GB_CLEAR_BITS(field, bits) ((void) __atomic_fetch_and(&(field), ~(bits), __ATOMIC_RELAXED))
+#    endif
 #    define GB_READ_RELAXED(field) __atomic_load_n(&(field), __ATOMIC_RELAXED)
 #    define GB_WRITE_RELAXED(field, value) __atomic_store_n(&(field), value, __ATOMIC_RELAXED)
-#    define GB_SET_BITS(field, bits) ((void) __atomic_fetch_or(&(field), (bits), __ATOMIC_RELAXED))
-#    define GB_CLEAR_BITS(field, bits) ((void) __atomic_fetch_and(&(field), ~(bits), __ATOMIC_RELAXED))
 #else
 #    define GB_READ_RELAXED(field) (field)
 #    define GB_WRITE_RELAXED(field, value) ((field) = (value))
