@@ -153,7 +153,7 @@ attack "$long" harness_zeros.py
 attack "$short" harness_interrupts.py --no-memory
 attack "$short" harness_interrupts.py --latency
 attack "$short" harness_interleave.py --mode interrupts --complete --instructions
-attack "$short" harness_interleave.py --mode handlers --complete
+attack "$short" harness_interleave.py --mode handlers
 attack "$short" harness_interleave.py --mode threads
 attack "$short" harness_closing.py --pairs
 attack "$short" harness_fork.py
