@@ -394,10 +394,13 @@ def repeat(a: Tensor, like: Tensor | Sequence[int]) -> Tensor:
 @builds("ggml_repeat_back")
 def repeat_back(a: Tensor, like: Tensor | Sequence[int]) -> Tensor:
     """The reverse of :func:`repeat`: the sum of the tiles of ``a`` that have the given shape."""
+    pool = newest("repeat_back", (a, like) if isinstance(like, Tensor) else (a,), ("a", "like"))
+    shape = like.shape if isinstance(like, Tensor) else shape_tuple(like, "repeat_back: like")
+    if a.shape != shape and a.ne == (*reversed(shape), *[1] * (4 - len(shape))):
+        return a.reshape(shape)  # one tile: C gives a itself, which keeps its shape
     if isinstance(like, Tensor):
         return build("repeat_back", lib.ggml_repeat_back, (a, like), ndim=like.ndim, labels=("a", "like"))
-    shape = shape_tuple(like, "repeat_back: like")
-    template = newest("repeat_back", (a,))._template(shape, "repeat_back")
+    template = pool._template(shape, "repeat_back")
     return build("repeat_back", lib.ggml_repeat_back, (a,), template, ndim=len(shape))
 
 

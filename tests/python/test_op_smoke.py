@@ -18,6 +18,12 @@ def _softmax(x: Any) -> Any:
     return e / e.sum(-1, keepdims=True)
 
 
+def _product(w: Any, x: Any) -> Any:
+    if x.ndim == 1 and w.ndim > 2:
+        raise ValueError("a vector stays a row beside a stack of matrices: no rule of NumPy's")
+    return x @ np.swapaxes(w, -1, -2)
+
+
 # name: (builder of (op, tensors), shapes or arrays of the tensors, shape of the result, reference or None)
 R = np.random.default_rng(3)
 
@@ -81,8 +87,8 @@ CASES: list[tuple[str, Any, list[Any], tuple[int, ...], Any]] = [
     ("group_norm", lambda x: gb.group_norm(x, 2), [a(4, 3, 3)], (4, 3, 3), None),
     ("rms_norm_back", gb.rms_norm_back, [X, Y], (3, 4), None),
     ("silu_back", gb.silu_back, [X, Y], (3, 4), None),
-    ("mul_mat", gb.mul_mat, [a(5, 4), X], (3, 5), lambda w, x: x @ w.T),
-    ("mul_mat", lambda w, x: gb.mul_mat(w, x, prec="f32"), [a(5, 4), V], (5,), lambda w, x: x @ w.T),
+    ("mul_mat", gb.mul_mat, [a(5, 4), X], (3, 5), _product),
+    ("mul_mat", lambda w, x: gb.mul_mat(w, x, prec="f32"), [a(5, 4), V], (5,), _product),
     ("mul_mat_id", lambda p, q, ids, b: gb.mul_mat_id([p, q], ids, 0, b), [a(5, 4), a(5, 4), np.array([[1], [0], [1]], i32), X], (3, 5),
      lambda p, q, ids, b: np.stack([(p, q)[i] @ row for i, row in zip(ids[:, 0], b, strict=True)])),
     ("out_prod", gb.out_prod, [a(3, 4), a(3, 5)], (5, 4), lambda x, y: y.T @ x),

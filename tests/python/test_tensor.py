@@ -662,3 +662,16 @@ def test_numbers_of_dimensions_follow_the_sources(ctx):
     for a, b in [(column, wide), (wide, column), (column, both), (both, wide), (wide, both)]:
         for result in (a + b, a - b, a * b, a / b):
             assert result.shape == (5, 4)
+
+
+@pytest.mark.parametrize("like", [(3, 4), "tensor"])
+def test_repeat_back_to_fewer_axes_leaves_its_argument_alone(like):
+    """One tile: ggml gives the argument itself, whose number of axes stays its own."""
+    with gb.Context() as ctx:
+        x = ctx.tensor((1, 3, 4))
+        y = gb.repeat_back(x, ctx.tensor((3, 4)) if like == "tensor" else like)
+        assert x.shape == (1, 3, 4) and y.shape == (3, 4)
+        ctx.allocate(gb.Backend("CPU"))
+        x.set(np.arange(12, dtype=np.float32).reshape(1, 3, 4))
+        ctx.graph(y).compute(gb.Backend("CPU"))
+        np.testing.assert_array_equal(y.numpy(), np.arange(12, dtype=np.float32).reshape(3, 4))
