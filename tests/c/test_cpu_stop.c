@@ -10,13 +10,13 @@
 #include "cpu/kernels/kernels.h"
 #include "cpu/ops/ops.h"
 
-#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__) || defined(GB_TEST_EMULATED)
 #    define SLOW 1
 #else
 #    define SLOW 0
 #endif
 
-enum { THREADS = 4, NODES = 8, LONGEST_NS = 60000000 }; // processor time between two questions: generous, machines differ
+enum { THREADS = 4, NODES = 8, LONGEST_NS = 60000000 }; // processor time between two questions, where no sanitizer or emulator takes most of it
 
 static struct ggml_context * ctx;
 static struct gb_cpu_pool *  pool;
