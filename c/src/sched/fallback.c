@@ -15,17 +15,17 @@ static uint64_t bit(int backend) {
 
 // Per tensor: the backends of computed neighbours and weights.
 static uint64_t * find_neighbours(const struct gb_sched_plan * p) {
-    uint64_t * near = gb_calloc((size_t) p->n_ids, sizeof(*near));
-    for (int i = 0; near && i < p->n_nodes; i++) {
+    uint64_t * neighbours = gb_calloc((size_t) p->n_ids, sizeof(*neighbours));
+    for (int i = 0; neighbours && i < p->n_nodes; i++) {
         for (uint32_t k = p->src_begin[i]; p->ids.data[i].computes && k < p->src_begin[i + 1]; k++) {
             const int s = p->srcs[k], root = p->ids.data[s].root, maker = s < p->n_nodes && p->ids.data[s].computes ? s : root;
             if (p->ids.data[maker].computes || p->weight[maker]) {
-                near[i] |= bit(p->assignment[maker].backend);
+                neighbours[i] |= bit(p->assignment[maker].backend);
             }
-            near[maker] |= bit(p->assignment[i].backend);
+            neighbours[maker] |= bit(p->assignment[i].backend);
         }
     }
-    return near;
+    return neighbours;
 }
 
 static bool refuses(struct ggml_backend_sched * s, struct gb_sched_plan * p, int backend, int node) {
@@ -47,10 +47,10 @@ static bool is_where_it_belongs(const struct gb_assignment * a) {
 }
 
 // The highest one; -1: none.
-static int refused_by(struct ggml_backend_sched * s, struct gb_sched_plan * p, int node, uint64_t near) {
+static int refused_by(struct ggml_backend_sched * s, struct gb_sched_plan * p, int node, uint64_t neighbours) {
     const struct gb_assignment * a = &p->assignment[node];
     for (int b = 0; b < a->backend; b++) {
-        if (((near & bit(b)) || b == a->wanted) && refuses(s, p, b, node)) {
+        if (((neighbours & bit(b)) || b == a->wanted) && refuses(s, p, b, node)) {
             return b;
         }
     }
@@ -111,13 +111,13 @@ enum ggml_status gb_sched_find_fallbacks(struct ggml_backend_sched * s, struct g
     if (p->n_backends == 1) {
         return GGML_STATUS_SUCCESS;
     }
-    uint64_t * near = find_neighbours(p);
-    bool       ok   = near != NULL;
+    uint64_t * neighbours = find_neighbours(p);
+    bool       ok   = neighbours != NULL;
     for (int i = 0; ok && i < p->n_nodes; i++) {
-        const int by = p->ids.data[i].computes && !is_where_it_belongs(&p->assignment[i]) ? refused_by(s, p, i, near[i]) : -1;
+        const int by = p->ids.data[i].computes && !is_where_it_belongs(&p->assignment[i]) ? refused_by(s, p, i, neighbours[i]) : -1;
         ok           = by < 0 || note(s, p, i, by);
     }
-    gb_free(near);
+    gb_free(neighbours);
     return ok ? GGML_STATUS_SUCCESS : GGML_STATUS_ALLOC_FAILED;
 }
 

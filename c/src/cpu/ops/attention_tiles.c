@@ -26,7 +26,7 @@ struct tile { // of a unit
     int64_t first, n;      // queries
     int64_t end;           // keys that any of them sees
     int64_t seen[QUERIES]; // keys that each sees
-    bool    far;           // all count, whatever masks say
+    bool    all_count;     // all keys count, whatever masks say
     float   max[QUERIES];
     double  sum[QUERIES];
     float * queries;       // packed, scaled
@@ -169,10 +169,10 @@ static void hide(const struct tiles * t, float * score, int64_t query, int64_t k
     }
 }
 
-static void edit(const struct tiles * t, bool far, float * score, int64_t query, struct gb_row at, int64_t key0, int64_t n) {
+static void edit(const struct tiles * t, bool all_count, float * score, int64_t query, struct gb_row at, int64_t key0, int64_t n) {
     for (int i = 0; i <= t->a->n_edits; i++) {
         const struct gb_score_edit * e = &t->a->edits[i];
-        if (far && t->a->causal && i == t->a->causal_at) {
+        if (all_count && t->a->causal && i == t->a->causal_at) {
             hide(t, score, query, key0, n);
         }
         if (i == t->a->n_edits) {
@@ -323,8 +323,8 @@ static void open_tile(struct tiles * t, struct tile * tile, struct gb_row at, in
         least         = GB_MIN(least, tile->seen[i]);
     }
     pack_queries(t, tile, at);
-    tile->far = !t->a->in_turn && least < t->m && !may_leave_out(t, tile, at);
-    for (int64_t i = 0; i < tile->n && tile->far; i++) {
+    tile->all_count = !t->a->in_turn && least < t->m && !may_leave_out(t, tile, at);
+    for (int64_t i = 0; i < tile->n && tile->all_count; i++) {
         tile->seen[i] = tile->end = t->m;
     }
     memset(tile->out, 0, (size_t) (tile->n * t->out_stride) * sizeof(float));
@@ -336,7 +336,7 @@ static void add_block(struct tiles * t, struct tile * tile, struct gb_row at, in
     product(t->k, t->d, tile->queries, tile->n, t->keys, t->d, keys, t->score, KEYS, false);
     for (int64_t i = 0; i < tile->n; i++) {
         const int64_t seen = GB_MIN(tile->seen[i] - key0, keys);
-        edit(t, tile->far, t->score + i * KEYS, tile->first + i, at, key0, GB_MAX(seen, (int64_t) 0));
+        edit(t, tile->all_count, t->score + i * KEYS, tile->first + i, at, key0, GB_MAX(seen, (int64_t) 0));
         weigh(t, tile, i, keys, seen);
     }
     add_values(t, tile, key0, keys, packed);

@@ -126,16 +126,16 @@ static bool is_plain(const struct rope * r) {
 static void fill_plain(const struct gb_kernels * k, const struct rope * r, int32_t position, const struct turns * t) {
     const int64_t n      = n_turns(r);
     const double  factor = position * r->freq_scale * (scales_twice(r) ? r->freq_scale : 1.0);
-    int           far    = 0;
+    int           large = 0;
     for (int64_t j = 0; j < n; j++) {
         t->angle[j] = factor * t->freq[j];
-        far |= !(fabs(t->angle[j]) < KERNEL_ANGLE);
+        large |= !(fabs(t->angle[j]) < KERNEL_ANGLE);
     }
     k->sincos_f64(n, t->c, t->s, t->angle);
     if (r->back) {
         k->neg_f32(n, t->s, t->s);
     }
-    for (int64_t j = 0; far && j < n; j++) {
+    for (int64_t j = 0; large && j < n; j++) {
         if (!(fabs(t->angle[j]) < KERNEL_ANGLE)) {
             set_turn(t, j, turn_by(r, t->angle[j], 1.0));
         }
