@@ -15,7 +15,7 @@ from ._messages import kind_of
 from ._tensor_base import MAX_DIMS, TensorInfo
 from .dtypes import DType, as_dtype
 
-__all__ = ["given_dtype", "given_shape", "ne_of", "refuse_shape", "refuse_view", "region", "resolve_shape", "shape_tuple"]
+__all__ = ["common_shape", "given_dtype", "given_shape", "ne_of", "refuse_shape", "refuse_view", "region", "resolve_shape", "shape_tuple"]
 
 
 def ne_of(shape: Sequence[int], what: str) -> Any:
@@ -26,6 +26,15 @@ def ne_of(shape: Sequence[int], what: str) -> Any:
         return ffi.new("int64_t[4]", [operator.index(n) for n in reversed(shape)] + [1] * (MAX_DIMS - len(shape)))
     except OverflowError:
         raise InvalidArgumentError(f"{what}: the shape {tuple(shape)} is too large") from None
+
+
+def common_shape(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
+    """As ``np.broadcast_shapes``, which has no tensors that are huge beside a size of 0. ValueError: there is none."""
+    n = max(len(a), len(b))
+    pairs = list(zip((1,) * (n - len(a)) + a, (1,) * (n - len(b)) + b, strict=True))
+    if any(x != y and x != 1 and y != 1 for x, y in pairs):
+        raise ValueError(f"{a} and {b} do not broadcast")
+    return tuple(y if x == 1 else x for x, y in pairs)
 
 
 def refuse_shape(what: str, shape: tuple[int, ...], dtype: DType) -> None:

@@ -21,7 +21,7 @@ from ._ffi import ffi, lib
 from ._handles import ContextCore, Core, Handle, address, fail, new_handle
 from ._messages import UnknownKey, broadcast_reason, hint_of, kind_of, plain, product_hint, reason_of, tensor_hint
 from ._names import as_name, shorter
-from ._shapes import given_dtype, given_shape, ne_of, refuse_shape, refuse_view, region, resolve_shape, shape_tuple
+from ._shapes import common_shape, given_dtype, given_shape, ne_of, refuse_shape, refuse_view, region, resolve_shape, shape_tuple
 from ._tensor_base import MAX_DIMS, MAX_NAME, TensorInfo
 from ._tensor_data import TensorData
 from .backend import Backend
@@ -639,7 +639,7 @@ def _binary(op: str, function: Any, a: Any, b: Any, commutes: bool = False) -> T
         if how < lib.GBPY_REPEAT and commutes:
             a, b = b, a
         else:
-            a = repeat_to(a, np.broadcast_shapes(a.shape, b.shape))
+            a = repeat_to(a, common_shape(a.shape, b.shape))
     elif how < 0:
         reason = broadcast_reason(op[2], a.shape, b.shape)
         raise InvalidArgumentError(f"{op}: {describe('a', a)}, {describe('b', b)}: {reason}")
@@ -673,7 +673,7 @@ def _matmul(a: Tensor, b: Tensor) -> Tensor:
         a = build_1("cont", lib.ggml_cont, a)
     batch_a, batch_b = a.shape[:-2], b.shape[:-2]
     try:
-        batch = np.broadcast_shapes(batch_a, batch_b)
+        batch = common_shape(batch_a, batch_b)
     except ValueError:
         reason = f"the batch axes {batch_a} and {batch_b} do not broadcast"
         raise InvalidArgumentError(f"a @ b: {describe('a', a)}, {describe('b', b)}: {reason}") from None

@@ -71,7 +71,7 @@ SHAPES_KNOWN = {
     "log", "scale", "clamp", "unary", "sum", "sum_rows", "mean", "argsort", "dup", "transpose", "mul_mat", "+", "*", "-", "@", "[]", "T", "swapaxes",
     "reshape", "astype", "in place",
 }  # fmt: skip
-LARGEST = 1 << 23  # bytes of a result; the machines write them many times, and simulated devices have 64 MiB
+LARGEST = 1 << 23  # bytes of a tensor; the machines write them many times, and simulated devices have 64 MiB
 LOOSE = {"sum", "cross_entropy_loss", "cross_entropy_loss_back", "mean"}
 
 
@@ -262,7 +262,7 @@ def trial(machines: Machines, case: tuple[str, Build, list[Array], Any], chooser
     except gb.GgmlError:
         counts["refused"] += 1
         return
-    if any(node.nbytes > LARGEST for node in first.graph.nodes):  # one value for each of 2^31 empty rows, say
+    if any(t.nbytes > LARGEST for t in (*first.inputs, *first.graph.nodes)):  # one value for each of 2^31 empty rows, say
         counts["too large"] += 1
         return
     counts["graphs"] += 1

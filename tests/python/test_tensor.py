@@ -675,3 +675,11 @@ def test_repeat_back_to_fewer_axes_leaves_its_argument_alone(like):
         x.set(np.arange(12, dtype=np.float32).reshape(1, 3, 4))
         ctx.graph(y).compute(gb.Backend("CPU"))
         np.testing.assert_array_equal(y.numpy(), np.arange(12, dtype=np.float32).reshape(3, 4))
+
+
+@pytest.mark.parametrize(("shape", "other", "both"), [((2**62, 0), (1,), (2**62, 0)), ((2**40, 1, 0), (3, 1), (2**40, 3, 0)), ((0, 1), (1, 5), (0, 5))])
+def test_huge_empty_tensors_broadcast(shape, other, both):
+    """NumPy itself refuses some of them."""
+    with gb.Context() as ctx:
+        for node in (ctx.tensor(shape) * ctx.tensor(other), ctx.tensor(other) - ctx.tensor(shape)):
+            assert node.shape == both and node.size == 0
