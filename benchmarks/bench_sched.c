@@ -213,8 +213,8 @@ int main(void) {
     bool ok = bench_run();
     ok &= bench_plan("CPU", backends + 1, 1, 2);
     ok &= bench_plan("SIM and CPU", backends, 2, 2);
-    ok &= bench_look("CPU", backends + 1, 1, 4);
-    ok &= bench_look("SIM and CPU", backends, 2, 4);
+    ok &= bench_look("CPU", backends + 1, 1, 2);
+    ok &= bench_look("SIM and CPU", backends, 2, 2);
     ok &= bench_second_run(backends);
     ggml_backend_free(backends[0]);
     ggml_backend_free(backends[1]);
