@@ -39,13 +39,21 @@ static void check_arena(struct place * p, int b, const struct ggml_backend_sched
     CHECK(peak == arena.peak + arena.leafs + arena.replicas);
 }
 
-// A matrix in memory of the user's on the last device, read on the first one: only without the usage WEIGHTS is that said.
+// A matrix in memory of the user's on the last device, read on the first one: only without the usage WEIGHTS is that said. Its copy may have
+// been made for something else, in a split before.
 static void unmarked_weights(void) {
-    for (int usage = 0; usage < 2; usage++) {
+    for (int way = 0; way < 4; way++) {
+        const int usage = way & 1;
         OPEN(p, "SIM CPU");
         struct ggml_tensor *w = leaf(&p, "w", 8, 8), *x = leaf(&p, "x", 8, 3), *y = ggml_mul_mat(p.ctx, w, x), *z = ggml_add(p.ctx, y, y);
         put(&p, w, p.n - 1, usage == 1);
         ggml_backend_sched_set_node_backend(p.sched, y, p.backends[0]);
+        if (way & 2) {
+            struct ggml_tensor *first = ggml_relu(p.ctx, w), *second = ggml_relu(p.ctx, first);
+            ggml_backend_sched_set_node_backend(p.sched, first, p.backends[0]);
+            ggml_backend_sched_set_node_backend(p.sched, second, p.backends[p.n - 1]);
+            expand(&p, second);
+        }
         expand(&p, z);
         OK(ggml_backend_sched_alloc_graph(p.sched, p.graph));
         int n = 0;

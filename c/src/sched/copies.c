@@ -204,7 +204,7 @@ static bool add_copy(struct builder * b, int root, int backend, int shown, bool 
     };
     const int index = (int) p->copies.n;
     copy.dst        = new_shadow(p, root, index);
-    if (copy.dst == NULL || !gb_vec_push(&p->copies, copy)) {
+    if (copy.dst == NULL || !gb_vec_push(&p->copies, copy) || (fill && !gb_vec_push(&p->transfers, index))) {
         return false;
     }
     struct ggml_tensor * dst = &copy.dst->tensor;
@@ -276,6 +276,16 @@ static bool reads_own_root(const struct gb_sched_plan * p, int node) {
     return false;
 }
 
+// Do weights stand there: the matrices of a product, a table of rows?
+static bool is_weight_of(const struct ggml_tensor * node, int s) {
+    switch (node->op) {
+        case GGML_OP_MUL_MAT:
+        case GGML_OP_GET_ROWS: return s == 0;
+        case GGML_OP_MUL_MAT_ID: return s >= 2;
+        default: return false;
+    }
+}
+
 // Replaces the sources of a shadow that are out of reach.
 static bool replace_sources(struct builder * b, struct gb_shadow * shadow) {
     struct gb_sched_plan *     p    = b->plan;
@@ -297,6 +307,7 @@ static bool replace_sources(struct builder * b, struct gb_shadow * shadow) {
         if (src == NULL) {
             return false;
         }
+        p->copies.data[copy].as_weight |= is_weight_of(node, s);
         shadow->tensor.src[s] = &src->tensor;
     }
     return true;
@@ -360,6 +371,7 @@ static bool add_split(struct builder * b, struct gb_split * split) {
     struct gb_sched_plan * p = b->plan;
     b->split                 = split;
     split->copies_begin      = p->copies.n;
+    split->transfers_begin   = p->transfers.n;
     split->exec_begin        = p->exec.n;
     split->backs_begin       = p->backs.n;
     for (int i = split->start; i < split->end; i++) {
@@ -367,9 +379,10 @@ static bool add_split(struct builder * b, struct gb_split * split) {
             return false;
         }
     }
-    split->copies_end = p->copies.n;
-    split->exec_end   = p->exec.n;
-    split->backs_end  = p->backs.n;
+    split->copies_end    = p->copies.n;
+    split->transfers_end = p->transfers.n;
+    split->exec_end      = p->exec.n;
+    split->backs_end     = p->backs.n;
     return true;
 }
 

@@ -50,6 +50,7 @@ static void free_plan(struct ggml_backend_sched * s, struct gb_sched_plan * p) {
     gb_vec_free(&p->ids);
     gb_vec_free(&p->splits);
     gb_vec_free(&p->copies);
+    gb_vec_free(&p->transfers);
     gb_vec_free(&p->exec);
     gb_vec_free(&p->exec_node);
     gb_vec_free(&p->backs);

@@ -95,35 +95,16 @@ static int split_of(const struct gb_sched_plan * p, size_t back) {
     return k;
 }
 
-static bool is_read_as_weight(const struct gb_sched_plan * p, const struct gb_copy * copy) {
-    const struct gb_split * split = &p->splits.data[copy->split];
-    for (int i = split->start; i < split->end; i++) {
-        const enum ggml_op op = p->ids.data[i].tensor->op;
-        const uint32_t     n  = p->src_begin[i + 1] - p->src_begin[i];
-        const uint32_t     begin = op == GGML_OP_MUL_MAT_ID ? 2 : 0, end = op == GGML_OP_MUL_MAT_ID ? n : 1;
-        for (uint32_t k = begin; k < end && k < n && (op == GGML_OP_MUL_MAT || op == GGML_OP_MUL_MAT_ID || op == GGML_OP_GET_ROWS); k++) {
-            if (p->ids.data[p->srcs[p->src_begin[i] + k]].root == copy->root) {
-                return true;
-            }
-        }
-    }
-    return false;
-}
-
 static bool is_unmarked(const struct ggml_backend_sched * s, const struct gb_sched_plan * p, const struct gb_copy * copy) {
     const struct gb_id *        id     = &p->ids.data[copy->root];
     const ggml_backend_buffer_t buffer = id->tensor->buffer;
-    return id->home == GB_HOME_USER && !id->computes && !p->weight[copy->root] && buffer != NULL && gb_sched_mem_of(s, buffer) == NULL &&
-           owner_of(s, p, copy->root) != NULL && is_read_as_weight(p, copy);
+    return copy->as_weight && id->home == GB_HOME_USER && !id->computes && !p->weight[copy->root] && buffer != NULL &&
+           gb_sched_mem_of(s, buffer) == NULL && owner_of(s, p, copy->root) != NULL;
 }
 
 int ggml_backend_sched_get_n_transfers(ggml_backend_sched_t sched) {
     GB_CHECK_ARG(sched, 0);
-    int n = sched->last ? (int) sched->last->backs.n : 0;
-    for (size_t c = 0; sched->last && c < sched->last->copies.n; c++) {
-        n += sched->last->copies.data[c].fill;
-    }
-    return n;
+    return sched->last ? (int) (sched->last->transfers.n + sched->last->backs.n) : 0;
 }
 
 enum ggml_status ggml_backend_sched_get_transfer(ggml_backend_sched_t sched, int i, struct ggml_backend_sched_transfer * transfer) {
@@ -133,19 +114,16 @@ enum ggml_status ggml_backend_sched_get_transfer(ggml_backend_sched_t sched, int
     if (p == NULL) {
         return GGML_STATUS_INVALID_STATE;
     }
-    int k = 0;
-    for (size_t c = 0; c < p->copies.n; c++) {
-        const struct gb_copy * copy = &p->copies.data[c];
-        if (copy->fill && k++ == i) {
-            *transfer = (struct ggml_backend_sched_transfer){
-                .tensor = p->ids.data[copy->shown].tensor, .source = owner_of(sched, p, copy->root), .target = sched->devices[copy->backend].backend,
-                .split = copy->split, .size = copy->hi - copy->lo, .is_kept = copy->kept,
-                .is_unmarked = is_unmarked(sched, p, copy),
-            };
-            return GGML_STATUS_SUCCESS;
-        }
+    const int k = (int) p->transfers.n;
+    GB_FAIL_IF(i < 0 || (size_t) i >= (size_t) k + p->backs.n, INVALID, INVALID, "%s: copy %d: the plan has %zu", __func__, i, (size_t) k + p->backs.n);
+    if (i < k) {
+        const struct gb_copy * copy = &p->copies.data[p->transfers.data[i]];
+        *transfer = (struct ggml_backend_sched_transfer){
+            .tensor = p->ids.data[copy->shown].tensor, .source = owner_of(sched, p, copy->root), .target = sched->devices[copy->backend].backend,
+            .split = copy->split, .size = copy->hi - copy->lo, .is_kept = copy->kept, .is_unmarked = is_unmarked(sched, p, copy),
+        };
+        return GGML_STATUS_SUCCESS;
     }
-    GB_FAIL_IF(i < k || (size_t) (i - k) >= p->backs.n, INVALID, INVALID, "%s: copy %d: the plan has %zu", __func__, i, (size_t) k + p->backs.n);
     const struct gb_write_back * back = &p->backs.data[i - k];
     const int                    at   = split_of(p, (size_t) (i - k));
     *transfer = (struct ggml_backend_sched_transfer){

@@ -209,14 +209,10 @@ static const struct gb_split * split_at(ggml_backend_sched_t sched, int i, const
     return &sched->last->splits.data[i];
 }
 
-// Calls for each copy into the split: the k-th one, or NULL.
+// The k-th copy into the split, or NULL.
 static const struct gb_copy * input_at(const struct gb_sched_plan * p, const struct gb_split * split, int k) {
-    for (size_t c = split->copies_begin; c < split->copies_end; c++) {
-        if (p->copies.data[c].fill && k-- == 0) {
-            return &p->copies.data[c];
-        }
-    }
-    return NULL;
+    const bool is_there = (size_t) k < split->transfers_end - split->transfers_begin;
+    return is_there ? &p->copies.data[p->transfers.data[split->transfers_begin + (size_t) k]] : NULL;
 }
 
 enum ggml_status ggml_backend_sched_get_split(ggml_backend_sched_t sched, int i, struct ggml_backend_sched_split_info * info) {

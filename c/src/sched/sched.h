@@ -147,6 +147,7 @@ struct gb_copy { // content of a root, or of bytes [lo, hi) of it, made on anoth
     int                  shown;   // id of the tensor that was first read through it
     bool                 whole;   // has the root's layout; else plain bytes
     bool                 fill;    // false: fully written by the node that needs it, nothing to copy in
+    bool                 as_weight; // a node reads it where weights stand: as the matrix of a product, or as a table of rows
     bool                 kept;    // from run to run, in a replica; else in the arena
     size_t               lo, hi;
     int                  version; // of the root that it equals (while building)
@@ -189,6 +190,7 @@ struct gb_split { // each [begin, end) is a part of the plan's list of that name
     int    backend;
     int    start, end; // nodes
     size_t copies_begin, copies_end;
+    size_t transfers_begin, transfers_end;
     size_t exec_begin, exec_end;
     size_t backs_begin, backs_end;
     int64_t lower, upper; // positions of its nodes in the program (layout.c)
@@ -248,6 +250,7 @@ struct gb_sched_plan {
     int                   n_backends;
     GB_VEC(struct gb_split) splits;
     GB_VEC(struct gb_copy) copies;
+    GB_VEC(int32_t) transfers;         // indices of the copies that are filled, ascending
     GB_VEC(struct ggml_tensor *) exec; // what runs: nodes of the user or shadows
     GB_VEC(int32_t) exec_node;         // per exec: its node
     GB_VEC(struct gb_write_back) backs;
