@@ -14,7 +14,7 @@ import os
 import statistics
 import subprocess
 import sys
-import time
+import timeit
 from collections.abc import Callable
 from pathlib import Path
 
@@ -54,16 +54,7 @@ def acts() -> dict[str, Callable[[], object]]:
 
 
 def measure() -> dict[str, float]:
-    best = {}
-    for name, act in acts().items():
-        rounds = []
-        for _ in range(ROUNDS):
-            begin = time.perf_counter()
-            for _ in range(CALLS):
-                act()
-            rounds.append((time.perf_counter() - begin) / CALLS * 1e6)
-        best[name] = min(rounds)
-    return best
+    return {name: min(timeit.repeat(act, number=CALLS, repeat=ROUNDS)) / CALLS * 1e6 for name, act in acts().items()}
 
 
 def measured_in(folder: str | None) -> dict[str, float]:

@@ -84,8 +84,6 @@ def without(names: Sequence[str] = _AXES, hint: str = _LAST_AXIS) -> Callable[[_
                         raise TypeError(f"{name}: there is no {wrong}; {hint}") from None
                 if len(args) > most:
                     raise TypeError(f"{name}: takes {most} argument{'s'[: most > 1]} by position, not {len(args)}; {hint}") from None
-                if name == "soft_max" and len(args) > 1 and type(args[1]) is int:
-                    raise TypeError(f"soft_max: mask must be a Tensor, not int; {hint}") from None
                 raise
 
         return cast_to("_F", checked)
@@ -694,6 +692,9 @@ def soft_max(a: Tensor, mask: Tensor | None = None, scale: float = 1.0, inplace:
         return build_1("soft_max", _pick("soft_max", inplace), a)
     if expect_bool(inplace, "soft_max: inplace"):
         raise InvalidArgumentError("soft_max: with a mask or scale it cannot work in place")
+    given: Any = mask
+    if type(given) is int:  # an axis, elsewhere
+        raise TypeError(f"soft_max: mask must be a Tensor, not int; {_LAST_AXIS}")
     if mask is None:
         if not _are((max_bias,), (0.0,)):
             raise InvalidArgumentError("soft_max: max_bias needs a mask, which it multiplies")
