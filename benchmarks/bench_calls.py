@@ -1,9 +1,10 @@
 """What single calls from Python cost: small graphs, setting, reading, making nodes. Microseconds, the best of many short rounds.
 
-    python benchmarks/bench_calls.py [--beside FOLDER] [--turns N] [--json FILE]
+    python benchmarks/bench_calls.py [--weights N ...] [--beside FOLDER] [--turns N] [--json FILE]
 
 --beside: another version of the package, installed by ``pip install --target FOLDER``: both are measured in processes of their own, in turns;
 the ratio is that of the medians.
+--weights: also the first plan of a chain of N products on a device that the matrices have to be copied to; it should grow as N does.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import statistics
 import subprocess
 import sys
 import timeit
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 
@@ -57,10 +59,29 @@ def measure() -> dict[str, float]:
     return {name: min(timeit.repeat(act, number=CALLS, repeat=ROUNDS)) / CALLS * 1e6 for name, act in acts().items()}
 
 
-def measured_in(folder: str | None) -> dict[str, float]:
+def plan_with_weights(n: int) -> float:
+    import ggml_backend as gb
+
+    cpu, sim = gb.Backend("CPU"), gb.Backend("SIM", mem="1G")
+    ctx, others = gb.Context(), gb.Context()
+    weights = [others.tensor((4, 4)) for _ in range(n)]
+    others.allocate(cpu)
+    y = ctx.tensor((2, 4), name="x")
+    for w in weights:
+        y = y @ w.T
+    graph, sched = ctx.graph(y), gb.Scheduler([sim, cpu])
+    for node in graph.nodes:
+        sched.set_backend(node, sim)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of weights that travel
+        return timeit.timeit(lambda: sched.prepare(graph), number=1) * 1e6
+
+
+def measured_in(folder: str | None, weights: list[int]) -> dict[str, float]:
     """By a process of its own."""
     env = dict(os.environ) if folder is None else {**os.environ, "PYTHONPATH": folder}
-    done = subprocess.run([sys.executable, __file__, "--once"], env=env, check=True, stdout=subprocess.PIPE, text=True)
+    command = [sys.executable, __file__, "--once", "--weights", *map(str, weights)]
+    done = subprocess.run(command, env=env, check=True, stdout=subprocess.PIPE, text=True)
     return {str(k): float(v) for k, v in json.loads(done.stdout).items()}
 
 
@@ -69,16 +90,18 @@ def main() -> None:
     parser.add_argument("--beside", metavar="FOLDER")
     parser.add_argument("--turns", type=int, default=5)
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--weights", metavar="N", type=int, nargs="*", default=[])
     parser.add_argument("--once", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.once:
-        print(json.dumps(measure()))
+        plans = {f"Scheduler.prepare, {n} weights copied": plan_with_weights(n) for n in args.weights}
+        print(json.dumps({**measure(), **plans}))
         return
     here, there = [], []
     for _ in range(args.turns):
-        here.append(measured_in(None))
+        here.append(measured_in(None, args.weights))
         if args.beside:
-            there.append(measured_in(args.beside))
+            there.append(measured_in(args.beside, args.weights))
     print("| call | us |" + (" beside, us | ratio |" if there else ""))
     print("| --- | --- |" + (" --- | --- |" if there else ""))
     for name in here[0]:
