@@ -1,0 +1,161 @@
+"""tools/rooms.py finds circles and forbidden uses in object files: tried on small trees that are compiled here."""
+
+from __future__ import annotations
+
+import importlib.util
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from source_tree import in_tree
+
+COMPILERS = [c for c in ("gcc", "clang") if shutil.which(c)]
+CLEAN = {
+    "base/a.c": "int a_data = 1; int a(void); int a(void) { return a_data; }",
+    "base/b.c": "int a(void); int b(void); int b(void) { return a(); }",
+    "tensor/t.c": "int b(void); int t(void); static int a(void) { return 2; } int t(void) { return a() + b(); }",
+}
+
+
+@pytest.fixture(scope="module")
+def rooms() -> ModuleType:
+    path = in_tree("tools/rooms.py")
+    if not COMPILERS or not shutil.which("nm"):
+        pytest.skip("needs gcc or clang, and nm")
+    spec = importlib.util.spec_from_file_location("rooms", path)
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["rooms"] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def build(root: Path, files: dict[str, str], compiler: str = "", *options: str) -> Path:
+    """A tree with these files in c/src, compiled into build/dev."""
+    for name, text in files.items():
+        source = root / "c" / "src" / name
+        obj = root / "build" / "dev" / "c" / "lib.dir" / "src" / (name + ".o")
+        for path in source, obj:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        source.write_text(text + "\n")
+        subprocess.run([compiler or COMPILERS[0], *options, "-c", str(source), "-o", str(obj)], check=True)
+    return root
+
+
+@pytest.mark.parametrize("options", [("-O0",), ("-O2", "-fPIC"), ("-O1", "-ffunction-sections", "-g")])
+@pytest.mark.parametrize("compiler", COMPILERS)
+def test_clean_tree_passes(
+    rooms: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str], compiler: str, options: tuple[str, ...]
+) -> None:
+    assert rooms.main([str(build(tmp_path, CLEAN, compiler, *options))]) == 0
+    out = capsys.readouterr().out
+    assert "VIOLATION" not in out
+    assert "3 files; not in this build: none" in out
+
+
+def ring(n: int) -> dict[str, str]:
+    """n files of which each calls the next, the last the first."""
+    text = "int f{1}(int x); int f{0}(int x); int f{0}(int x) {{ return x ? f{1}(x - 1) : 0; }}"
+    return {f"sched/f{i}.c": text.format(i, (i + 1) % n) for i in range(n)}
+
+
+@pytest.mark.parametrize("compiler", COMPILERS)
+def test_circle_of_four_is_found(
+    rooms: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str], compiler: str
+) -> None:
+    assert rooms.main([str(build(tmp_path, ring(4), compiler))]) == 1
+    out = capsys.readouterr().out
+    assert "4 files in a circle: sched/f0.c, sched/f1.c, sched/f2.c, sched/f3.c" in out
+    assert "sched/f3.c -> sched/f0.c: f0" in out
+
+
+def test_circle_of_three_is_allowed(rooms: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert rooms.main([str(build(tmp_path, ring(3)))]) == 0
+    assert "largest circle 3" in capsys.readouterr().out
+
+
+def test_circle_through_data_and_subfolder(
+    rooms: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files = {
+        "cpu/compute.c": "typedef int (*fn)(void); extern const fn table[2]; int run(void); int run(void) { return table[0](); }",
+        "cpu/look.c": "int run(void); int look(void); int look(void) { return run(); }",
+        "cpu/ops/table.c": "typedef int (*fn)(void); int add(void); const fn table[2] = { add, add };",
+        "cpu/ops/add.c": "int look(void); int add(void); int add(void) { return look(); }",
+    }
+    assert rooms.main([str(build(tmp_path, files))]) == 1
+    out = capsys.readouterr().out
+    assert out.count("VIOLATION") == 1  # none in cpu and in cpu/ops alone
+    assert "4 files in a circle: cpu/compute.c, cpu/look.c, cpu/ops/add.c, cpu/ops/table.c" in out
+    assert "cpu/compute.c -> cpu/ops/table.c: table" in out
+
+
+def test_forbidden_use_names_the_symbol(rooms: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    use = "extern int a_data; int f(void); int f(void) { return a_data; }"
+    files = {"backend/registry.c": use, "base/b.c": use.replace("f(", "g("), "cpu/a.c": "int a_data = 1;"}
+    assert rooms.main([str(build(tmp_path, files))]) == 1
+    out = capsys.readouterr().out
+    assert "layers: 1 violations" in out  # the registry may
+    assert "base/b.c -> cpu/a.c: base may not use cpu (a_data)" in out
+
+
+def test_folder_without_a_row(rooms: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert rooms.main([str(build(tmp_path, {**CLEAN, "attic/x.c": "int x(void); int x(void) { return 0; }"}))]) == 1
+    assert "attic: has no row in ROOMS" in capsys.readouterr().out
+
+
+def test_modules_are_linked_apart(rooms: ModuleType, tmp_path: Path) -> None:
+    files = {
+        "backend/backend.c": "int name(void); int name(void) { return 1; }",
+        "module/forward.c": "int name(void); int name(void) { return 2; }",
+        "sched/s.c": "int name(void); int s(void); int s(void) { return name(); }",
+        "cuda/c.c": "int name(void); int c(void); int c(void) { return name(); }",
+    }
+    assert rooms.main([str(build(tmp_path, files))]) == 0
+
+
+def test_folder_shows_what_to_move(rooms: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    files = ring(4)
+    for i in range(3):  # one more symbol for each use but that of the last
+        files[f"sched/f{i}.c"] += f" int g{i + 1}(void); int h{i}(void); int h{i}(void) {{ return g{i + 1}(); }}"
+        files[f"sched/f{i + 1}.c"] += f" int g{i + 1}(void); int g{i + 1}(void) {{ return 0; }}"
+    assert rooms.main([str(build(tmp_path, files)), "--folder", "sched"]) == 0
+    out = capsys.readouterr().out
+    assert "users first: sched/f0.c sched/f1.c sched/f2.c sched/f3.c" in out
+    assert out.count("against the order") == 1
+    assert "against the order: sched/f3.c -> sched/f0.c: f0" in out
+
+
+def test_objects_of_lost_sources_do_not_count(
+    rooms: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    build(tmp_path, ring(4))
+    (tmp_path / "c/src/sched/f2.c").unlink()
+    assert rooms.main([str(tmp_path)]) == 0
+    assert "3 files; not in this build: none" in capsys.readouterr().out
+
+
+def test_no_objects(rooms: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert rooms.main([str(tmp_path)]) == 2
+    assert "no object files" in capsys.readouterr().err
+    build(tmp_path, CLEAN)
+    assert rooms.main([str(tmp_path), "--folder", "sched"]) == 2
+
+
+@pytest.mark.parametrize("compiler", COMPILERS)
+def test_link_time_optimization_hides_no_circle(
+    rooms: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str], compiler: str
+) -> None:
+    status = rooms.main([str(build(tmp_path, ring(4), compiler, "-flto", "-O1"))])
+    told = capsys.readouterr()
+    assert (status == 1 and "4 files in a circle" in told.out) or (status == 2 and "link-time" in told.err)
+
+
+def test_every_row_names_rows(rooms: ModuleType) -> None:
+    named = {other for row in rooms.ROOMS.values() for other in row.split()}
+    assert named <= rooms.ROOMS.keys()
+    assert {other for _, other in rooms.DOORS} <= rooms.ROOMS.keys()
